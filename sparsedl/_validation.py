@@ -1,0 +1,52 @@
+"""The only place where outside arrays, tensors, dtypes, devices and random states come in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import validate_data
+
+
+def as_numpy(array: Any) -> Any:
+    """Return a torch tensor as a NumPy array on the CPU, and anything else untouched."""
+    if isinstance(array, torch.Tensor):
+        return array.detach().cpu().numpy()
+    return array
+
+
+def check_observations(estimator: Any, X: Any, *, reset: bool) -> np.ndarray:
+    """Validate observations as scikit-learn does: two-dimensional, finite, real, float32 or float64.
+
+    Parameters
+    ----------
+    estimator : BaseEstimator
+        Receives ``n_features_in_`` and ``feature_names_in_`` when ``reset`` is true.
+    X : array-like or torch.Tensor of shape (n_samples, n_features)
+        Observations.
+    reset : bool
+        True in ``fit``, False afterwards.
+    """
+    return validate_data(
+        estimator,
+        as_numpy(X),
+        reset=reset,
+        dtype=[np.float64, np.float32],
+        ensure_min_samples=2 if reset else 1,
+    )
+
+
+def check_positive(owner: Any, name: str, value: Any, *, integer: bool = False) -> None:
+    """Raise ``ValueError`` naming the parameter unless ``value`` is a positive finite number (or integer)."""
+    kinds = (int, np.integer) if integer else (int, float, np.integer, np.floating)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not np.isfinite(value) or value <= 0:
+        kind = "a positive integer" if integer else "a positive finite number"
+        raise ValueError(f"{type(owner).__name__}: {name} must be {kind}, got {value!r}")
+
+
+def draw_generator(random_state: Any) -> torch.Generator:
+    """Turn a scikit-learn ``random_state`` into a CPU ``torch.Generator``, so that every device sees the same draws."""
+    seed = check_random_state(random_state).randint(np.iinfo(np.int32).max)
+    return torch.Generator(device="cpu").manual_seed(int(seed))

@@ -1,0 +1,89 @@
+"""What every optimiser on the sphere shares: the abstract base, the result and the step schedule."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from sklearn.base import BaseEstimator
+
+from sparsedl._validation import check_positive
+from sparsedl.surrogates import Surrogate
+
+
+@dataclass(frozen=True)
+class OptimizationResult:
+    """Where a batch of starts ended.
+
+    Attributes
+    ----------
+    directions : torch.Tensor of shape (n_starts, n_components)
+        Unit vectors, one a row.
+    n_iter : int
+        Iterations taken.
+    """
+
+    directions: torch.Tensor
+    n_iter: int
+
+
+class Optimizer(BaseEstimator, ABC):
+    """Minimises ``f(q) = mean_r phi((L q)_r)`` over the unit sphere, from many starts at once."""
+
+    def check_parameters(self) -> None:
+        """Raise ``ValueError`` for a parameter out of its range. Called once by ``fit``."""
+
+    @abstractmethod
+    def minimize(self, observations: torch.Tensor, starts: torch.Tensor, surrogate: Surrogate) -> OptimizationResult:
+        """Run every start at once.
+
+        Parameters
+        ----------
+        observations : torch.Tensor of shape (n_samples, n_components)
+            The whitened observations ``L``, with ``L^T L = n_samples I``.
+        starts : torch.Tensor of shape (n_starts, n_components)
+            Unit vectors, one a row.
+        surrogate : Surrogate
+            Supplies ``phi'``.
+        """
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ScheduledOptimizer(Optimizer, ABC):
+    """An optimiser whose learning rate drops by ``decay`` at each milestone.
+
+    Parameters
+    ----------
+    learning_rate : float
+        First learning rate; about the angle, in radians, that a first step covers.
+    max_iter : int
+        Number of iterations.
+    milestones : tuple of int
+        Iterations at which the learning rate is multiplied by ``decay``.
+    decay : float
+        Factor at each milestone, in (0, 1].
+    """
+
+    learning_rate: float
+    max_iter: int = 500
+    milestones: tuple[int, ...] = (200, 400)
+    decay: float = 0.1
+
+    def check_parameters(self) -> None:
+        """Raise ``ValueError`` unless rates and counts are positive and ``decay`` is at most one."""
+        check_positive(self, "learning_rate", self.learning_rate)
+        check_positive(self, "max_iter", self.max_iter, integer=True)
+        check_positive(self, "decay", self.decay)
+        if self.decay > 1:
+            raise ValueError(f"{type(self).__name__}: decay must be at most 1, got {self.decay!r}")
+
+    def learning_rate_at(self, iteration: int) -> float:
+        """Return the learning rate of one iteration, counted from zero."""
+        return self.learning_rate * self.decay ** sum(iteration >= milestone for milestone in self.milestones)
+
+
+def euclidean_gradient(observations: torch.Tensor, directions: torch.Tensor, surrogate: Surrogate) -> torch.Tensor:
+    """Return the gradient of ``mean_r phi((L q)_r)`` for each direction: two matrix products for all of them."""
+    entries = directions @ observations.T
+    return surrogate.derivative(entries) @ observations / observations.shape[0]

@@ -1,0 +1,81 @@
+"""Whitening: coordinates in which the dictionary is nearly orthogonal, and the way back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.linalg import svd
+
+__all__ = ["Whitening", "whiten"]
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """Observations in whitened coordinates, ``X ~ whitened @ mixing`` and ``whitened = X @ unmixing``.
+
+    Attributes
+    ----------
+    whitened : ndarray of shape (n_samples, n_components)
+        The matrix ``L``, with ``L^T L = n_samples I``: a unit direction gives entries of mean square one.
+    mixing : ndarray of shape (n_components, n_features)
+        Back to the observations.
+    unmixing : ndarray of shape (n_features, n_components)
+        From the observations; its column norms say how much whitening amplifies noise.
+    noise_level : ndarray of shape (n_samples,)
+        Standard deviation of the noise on the entries of each observation, in the units of ``X``.
+    """
+
+    whitened: np.ndarray
+    mixing: np.ndarray
+    unmixing: np.ndarray
+    noise_level: np.ndarray
+
+
+def whiten(X: np.ndarray, n_components: int | None = None, noise_level: ArrayLike | None = None) -> Whitening:
+    """Whiten by the singular value decomposition ``X = U S V^T``, in float64.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, n_features)
+        Observations. They are not centred: centring would destroy the zeros of the codes.
+    n_components : int or None, default=None
+        Number of components; None takes the numerical rank.
+    noise_level : float, array-like of shape (n_samples,) or None, default=None
+        Standard deviation of the noise on the entries. None derives it: from what lies beyond ``n_components``
+        singular values, and at least the rounding error of the dtype of ``X``.
+
+    Raises
+    ------
+    ValueError
+        If the observations are all zero, or their rank is below ``n_components``.
+
+    References
+    ----------
+    Sun, Qu and Wright, "Complete dictionary recovery over the sphere I", 2017, Sec. III; SPEAR++ (2025), Sec. 4.1.
+    """
+    n_samples, n_features = X.shape
+    eps = np.finfo(X.dtype).eps if np.issubdtype(X.dtype, np.floating) else np.finfo(float).eps
+    X = X.astype(np.float64, copy=False)
+    U, S, Vt = svd(X, full_matrices=False, check_finite=False)
+    rank = int(np.sum(S > max(X.shape) * eps * S[0]))
+    if rank == 0:
+        raise ValueError("X is all zeros: there is no dictionary to recover")
+    k = rank if n_components is None else n_components
+    if k > rank:
+        raise ValueError(f"n_components={k} is more than the rank of X, which is {rank} (shape {X.shape})")
+    row_scale = np.sqrt(np.mean(X**2, axis=1))
+    rounding = eps * np.maximum(row_scale, np.sqrt(np.mean(row_scale**2)))
+    if noise_level is None:
+        beyond = np.sqrt(np.sum((U[:, k:] * S[k:]) ** 2, axis=1) / max(n_features - k, 1))
+        noise = np.maximum(beyond, rounding)
+    else:
+        noise = np.maximum(np.broadcast_to(np.asarray(noise_level, dtype=np.float64), (n_samples,)), rounding)
+    scale = np.sqrt(n_samples)
+    return Whitening(
+        whitened=np.ascontiguousarray(U[:, :k]) * scale,
+        mixing=S[:k, None] * Vt[:k] / scale,
+        unmixing=Vt[:k].T / S[:k] * scale,
+        noise_level=noise,
+    )

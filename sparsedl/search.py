@@ -1,0 +1,228 @@
+"""The search: rounds of starts, a pool of distinct proven candidates, and when to stop.
+
+A start is a row of ``L``, which leans towards the columns that are zero nowhere near it, kept away from the columns
+already found: in whitened coordinates the columns are nearly orthogonal, so a start in the complement of those found
+leads to a new one. This is what turns a few attractive columns into a complete basis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+from threadpoolctl import threadpool_limits
+from torch.nn.functional import normalize
+
+from sparsedl.optimizers import Optimizer
+from sparsedl.rounding import Rounding
+from sparsedl.selection import select_independent
+from sparsedl.surrogates import Surrogate
+from sparsedl.zeros import ZeroTest, required_zeros
+
+STARTS_PER_TASK = 128
+"""Starts in one task of the parallel back end; fixed, so that results do not depend on the number of workers."""
+
+DUPLICATE_COSINE = 0.99
+"""Two directions closer than this are the same column."""
+
+_NEAR_ZERO = 0.05
+_NEAR_ZERO_CHANCE = 0.04
+_NEAR_ZERO_FALSE_ACCEPTANCE = 0.05
+
+
+@dataclass
+class CandidatePool:
+    """Distinct proven directions with their number of zeros.
+
+    Attributes
+    ----------
+    directions : torch.Tensor of shape (n_candidates, n_components)
+        Unit rows.
+    n_zeros : torch.Tensor of shape (n_candidates,)
+        Zeros of ``L q``.
+    """
+
+    directions: torch.Tensor
+    n_zeros: torch.Tensor
+
+    @classmethod
+    def empty(cls, n_components: int) -> CandidatePool:
+        """Return a pool without candidates."""
+        return cls(torch.zeros((0, n_components), dtype=torch.float64), torch.zeros(0, dtype=torch.int64))
+
+    def add(self, directions: torch.Tensor, n_zeros: torch.Tensor) -> None:
+        """Add candidates; of two that are the same column up to sign, the sparser stays."""
+        together = torch.cat([self.directions, directions])
+        counts = torch.cat([self.n_zeros, n_zeros])
+        order = torch.argsort(counts, descending=True, stable=True)
+        order = order[distinct(together[order])]
+        self.directions, self.n_zeros = together[order], counts[order]
+
+    def selection(self) -> CandidatePool:
+        """Return the sparsest independent candidates, sparsest first."""
+        index = torch.from_numpy(select_independent(self.directions.numpy().T, self.n_zeros.numpy()))
+        return CandidatePool(self.directions[index], self.n_zeros[index])
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What the search found and what it took.
+
+    Attributes
+    ----------
+    pool : CandidatePool
+        All distinct proven candidates.
+    status : str
+        ``"complete"``, or in words why not.
+    n_starts : int
+        Starts spent.
+    n_rounds : int
+        Rounds of starts.
+    n_successes : int
+        Starts that ended in a proven column, found before or not.
+    """
+
+    pool: CandidatePool
+    status: str
+    n_starts: int
+    n_rounds: int
+    n_successes: int
+
+
+@dataclass(frozen=True)
+class _RoundOutcome:
+    directions: torch.Tensor
+    n_zeros: torch.Tensor
+    n_successes: int
+
+
+def distinct(directions: torch.Tensor) -> torch.Tensor:
+    """Return a mask of the rows that no earlier row repeats up to sign."""
+    close = (directions @ directions.T).abs() > DUPLICATE_COSINE
+    return ~close.tril(diagonal=-1).any(dim=1)
+
+
+def draw_starts(
+    observations: torch.Tensor, found: torch.Tensor, n_starts: int, generator: torch.Generator
+) -> torch.Tensor:
+    """Draw rows of ``L``, less a random share of their part in the span of the columns found.
+
+    Parameters
+    ----------
+    observations : torch.Tensor of shape (n_samples, n_components)
+        Whitened observations.
+    found : torch.Tensor of shape (n_found, n_components)
+        Independent columns found so far.
+    n_starts : int
+        Number of starts.
+    generator : torch.Generator
+        Source of randomness.
+    """
+    n_rows, n_components = observations.shape
+    starts = observations[torch.randint(n_rows, (n_starts,), generator=generator)]
+    # A random perturbation keeps repeated rows apart, and replaces a row that is zero.
+    starts = starts + 0.1 * torch.randn((n_starts, n_components), generator=generator, dtype=starts.dtype)
+    share = torch.rand((n_starts, 1), generator=generator, dtype=starts.dtype).sqrt()
+    if 0 < len(found) < n_components:
+        basis = torch.linalg.qr(found.T)[0]
+        starts = starts - share * (starts @ basis) @ basis.T
+    return normalize(starts, dim=1)
+
+
+@dataclass(frozen=True)
+class Search:
+    """Runs rounds of starts until the basis is complete and stable, or the budget is spent.
+
+    Parameters
+    ----------
+    zero_test : ZeroTest
+        Holds the whitened observations and says which directions are proven.
+    surrogate, optimizer, rounding : Surrogate, Optimizer, Rounding
+        The strategies.
+    n_starts : int
+        Starts a round.
+    max_rounds : int
+        The budget.
+    n_jobs : int or None
+        Workers for joblib; None follows ``joblib.parallel_config``.
+    device : torch.device
+        Where the starts run.
+    """
+
+    zero_test: ZeroTest
+    surrogate: Surrogate
+    optimizer: Optimizer
+    rounding: Rounding
+    n_starts: int
+    max_rounds: int
+    n_jobs: int | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def run(self, generator: torch.Generator, report: Callable[[int, str], None]) -> SearchResult:
+        """Search; a KeyboardInterrupt ends it with what was found so far."""
+        n_components = self.zero_test.observations.shape[1]
+        pool, found = CandidatePool.empty(n_components), torch.zeros((0, n_components), dtype=torch.float64)
+        spent = rounds = successes = 0
+        status = f"the budget of {self.max_rounds} rounds of {self.n_starts} starts is spent"
+        try:
+            while rounds < self.max_rounds:
+                outcomes = self._round(found, generator)
+                rounds, spent = rounds + 1, spent + self.n_starts
+                successes += sum(outcome.n_successes for outcome in outcomes)
+                for outcome in outcomes:
+                    pool.add(outcome.directions, outcome.n_zeros)
+                before, found = found, pool.selection().directions
+                report(len(found), f"{spent} starts, {successes} in a column")
+                if len(found) == n_components and _same_columns(before, found):
+                    status = "complete"
+                    break
+        except KeyboardInterrupt:
+            status = "interrupted"
+        return SearchResult(pool, status, spent, rounds, successes)
+
+    def _round(self, found: torch.Tensor, generator: torch.Generator) -> list[_RoundOutcome]:
+        starts = draw_starts(self.zero_test.observations, found, self.n_starts, generator)
+        parts = starts.split(STARTS_PER_TASK)
+        seeds = torch.randint(2**31 - 1, (len(parts),), generator=generator).tolist()
+        return Parallel(n_jobs=self.n_jobs)(
+            delayed(_run_starts)(self, part, found, seed) for part, seed in zip(parts, seeds, strict=True)
+        )
+
+
+def _same_columns(before: torch.Tensor, after: torch.Tensor) -> bool:
+    if len(before) != len(after):
+        return False
+    return bool(((before @ after.T).abs().amax(dim=1) > DUPLICATE_COSINE).all())
+
+
+def _run_starts(search: Search, starts: torch.Tensor, found: torch.Tensor, seed: int) -> _RoundOutcome:
+    """Optimise, drop duplicates and hopeless ends, round, estimate from all zero rows, and keep what is proven."""
+    # One thread: the products are small, and threads that spin beside other processes cost far more than they bring.
+    with threadpool_limits(limits=1), torch.no_grad():
+        test = search.zero_test
+        device = search.device
+        observations = test.observations.to(device)
+        ends = search.optimizer.minimize(observations, starts.to(device), search.surrogate).directions.cpu()
+        near_zero = ((ends @ test.observations.T).abs() < _NEAR_ZERO).sum(dim=1)
+        order = torch.argsort(near_zero, descending=True, stable=True)
+        ends, near_zero = ends[order], near_zero[order]
+        keep = distinct(torch.cat([found, ends]))[len(found) :]
+        if not search.surrogate.smooth:
+            n_rows, n_components = test.observations.shape
+            keep &= near_zero >= required_zeros(n_rows, n_components, _NEAR_ZERO_CHANCE, _NEAR_ZERO_FALSE_ACCEPTANCE)
+        if not keep.any():
+            return _RoundOutcome(ends[:0], near_zero[:0], _count_successes(ends, found))
+        generator = torch.Generator().manual_seed(seed)
+        candidates = search.rounding.round(test.observations, ends[keep], generator)
+        candidates = test.refit(candidates)
+        accepted, n_zeros = test.accept(candidates)
+        proven = candidates[accepted]
+        successes = _count_successes(ends, torch.cat([found, proven]))
+        return _RoundOutcome(proven, n_zeros[accepted], successes)
+
+
+def _count_successes(ends: torch.Tensor, columns: torch.Tensor) -> int:
+    return int(((ends @ columns.T).abs() > DUPLICATE_COSINE).any(dim=1).sum())

@@ -1,0 +1,116 @@
+"""What counts as a zero of ``L q``, how many zeros are more than chance, and what zeros say about ``q``.
+
+A direction through ``k - 1`` rows of ``L`` always has ``k - 1`` zeros. A true column has more, and their number is the
+evidence: each further zero is a coincidence of the probability that a dense entry falls inside the tolerance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from scipy.stats import binom
+
+NOISE_MULTIPLE = 6.5
+"""An entry is zero within this many standard deviations of its noise: below 1e-10 a Gaussian entry is missed."""
+
+FALSE_ACCEPTANCE = 1e-9
+"""Probability at which a direction that is no column passes the count of zeros."""
+
+KERNEL_RATIO = 4.0
+"""Ratio of the two smallest eigenvalues on the zero rows above which their kernel counts as one-dimensional."""
+
+REFIT_WIDTHS = (1e-4, 1e-6, 0.0, 0.0)
+"""Widths of zero in the estimation from all zero rows; rounding leaves errors well below the first of them."""
+
+_CHUNK_ENTRIES = 8_000_000
+_HALF_NORMAL_DENSITY = 0.7978845608028654
+
+
+def required_zeros(n_rows: int, n_components: int, chance: float, false_acceptance: float = FALSE_ACCEPTANCE) -> int:
+    """Return the smallest number of zeros that is more than chance.
+
+    ``k - 1`` zeros come free with a kernel of ``k - 1`` rows; each of the others is zero with probability ``chance``.
+
+    Examples
+    --------
+    >>> required_zeros(200, 20, chance=1e-6)
+    21
+    """
+    free = n_components - 1
+    return free + 1 + int(binom.isf(false_acceptance, max(n_rows - free, 0), min(chance, 1.0)))
+
+
+def weighted_gram(observations: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return ``L^T diag(w) L`` for each row ``w`` of ``weights``: shape (n_weights, n_components, n_components)."""
+    n_rows, n_components = observations.shape
+    chunk = max(1, _CHUNK_ENTRIES // (n_rows * n_components))
+    transposed = observations.T
+    return torch.cat([(transposed * part[:, None, :]) @ observations for part in weights.split(chunk)])
+
+
+def smallest_eigenvectors(gram: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the eigenvalues, ascending, and the eigenvector of the smallest, for a stack of symmetric matrices."""
+    values, vectors = torch.linalg.eigh(gram)
+    return values, vectors[..., 0]
+
+
+@dataclass(frozen=True)
+class ZeroTest:
+    """Decides which entries of ``L q`` are zero and whether they prove that ``q`` is a column.
+
+    Parameters
+    ----------
+    observations : torch.Tensor of shape (n_samples, n_components)
+        Whitened observations ``L``.
+    unmixing : torch.Tensor of shape (n_features, n_components)
+        Whitening amplifies the noise of a direction by ``|unmixing @ q|``.
+    noise_level : torch.Tensor of shape (n_samples,)
+        Noise of each observation before whitening.
+    """
+
+    observations: torch.Tensor
+    unmixing: torch.Tensor
+    noise_level: torch.Tensor
+
+    def tolerances(self, directions: torch.Tensor) -> torch.Tensor:
+        """Return the width of zero, shape (n_directions, n_samples), for directions of shape (n_directions, k)."""
+        amplification = torch.linalg.vector_norm(directions @ self.unmixing.T, dim=1)
+        # Beside the noise of the observations there is the rounding of our own decomposition, in whitened units.
+        rounding = 10 * torch.finfo(directions.dtype).eps * len(self.observations)
+        return NOISE_MULTIPLE * amplification[:, None] * self.noise_level + rounding
+
+    def zeros(self, directions: torch.Tensor) -> torch.Tensor:
+        """Return which entries of ``L q`` are zero, a boolean tensor of shape (n_directions, n_samples)."""
+        return (directions @ self.observations.T).abs() <= self.tolerances(directions)
+
+    def refit(self, directions: torch.Tensor) -> torch.Tensor:
+        """Estimate each direction again from *all* its zero rows: far less noise than a kernel of ``k - 1`` rows.
+
+        The width of zero shrinks on the way, so that a direction need not be exact to begin with.
+        """
+        for width in REFIT_WIDTHS:
+            zeros = (directions @ self.observations.T).abs() <= self.tolerances(directions).clamp(min=width)
+            directions = smallest_eigenvectors(weighted_gram(self.observations, zeros.to(directions.dtype)))[1]
+        return directions
+
+    def accept(self, directions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return which directions are proven columns, and the number of zeros of each.
+
+        A direction is proven when its zeros are more than chance and they determine it: the zero rows have a
+        one-dimensional kernel. The common zeros of two columns, for one, leave a plane.
+        """
+        zeros = self.zeros(directions)
+        counts = zeros.sum(dim=1)
+        n_rows, n_components = self.observations.shape
+        chances = (_HALF_NORMAL_DENSITY * self.tolerances(directions)).clamp(max=1.0).mean(dim=1)
+        accepted = torch.tensor(
+            [int(c) >= required_zeros(n_rows, n_components, float(p)) for c, p in zip(counts, chances, strict=True)],
+            dtype=torch.bool,
+            device=directions.device,
+        )
+        if n_components > 1 and accepted.any():
+            values, _ = smallest_eigenvectors(weighted_gram(self.observations, zeros.to(directions.dtype)))
+            rounding = torch.finfo(values.dtype).eps * n_rows
+            accepted &= values[:, 1] > KERNEL_RATIO * values[:, 0].clamp(min=rounding)
+        return accepted, counts
