@@ -1,8 +1,10 @@
 """The search: rounds of starts, a pool of distinct proven candidates, and when to stop.
 
-A start is a row of ``L``, which leans towards the columns that are zero nowhere near it, kept away from the columns
-already found: in whitened coordinates the columns are nearly orthogonal, so a start in the complement of those found
-leads to a new one. This is what turns a few attractive columns into a complete basis.
+A few attractive columns draw most starts, so plain restarts hardly ever complete a basis. Two things do. A start is a
+row of ``L``, less its part in the span of the columns already found: in whitened coordinates columns are nearly
+orthogonal, so what remains leads to a new one. And the sphere is stretched along that span, which puts a price on the
+columns in it without moving any minimum of ``L q``: with ``q = T w``, ``T = [complement, strength * span]`` and
+``|w| = 1``, a found column costs ``strength`` times what it did.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ STARTS_PER_TASK = 128
 DUPLICATE_COSINE = 0.99
 """Two directions closer than this are the same column."""
 
-_NEAR_ZERO = 0.05
-_NEAR_ZERO_CHANCE = 0.04
-_NEAR_ZERO_FALSE_ACCEPTANCE = 0.05
+# A first look at where a start ended, before any eigenvalue problem: entries pile up near zero at spurious minima too,
+# at about four times the density of a Gaussian.
+_NEAR_ZERO = 0.02
+_NEAR_ZERO_CHANCE = 0.08
+_NEAR_ZERO_FALSE_ACCEPTANCE = 0.01
 
 
 @dataclass
@@ -132,6 +136,15 @@ def draw_starts(
     return normalize(starts, dim=1)
 
 
+def stretch(found: torch.Tensor, strength: float) -> torch.Tensor:
+    """Return ``T = [complement, strength * span]`` of the columns found, of shape (n_components, n_components)."""
+    n_found, n_components = found.shape
+    if not 0 < n_found < n_components:
+        return torch.eye(n_components, dtype=found.dtype)
+    basis = torch.linalg.qr(found.T, mode="complete")[0]
+    return torch.cat([basis[:, n_found:], strength * basis[:, :n_found]], dim=1)
+
+
 @dataclass(frozen=True)
 class Search:
     """Runs rounds of starts until the basis is complete and stable, or the budget is spent.
@@ -146,6 +159,8 @@ class Search:
         Starts a round.
     max_rounds : int
         The budget.
+    deflation : tuple of float or None
+        Strengths of the stretch, used in turn; None draws every start at random and knows nothing of what was found.
     n_jobs : int or None
         Workers for joblib; None follows ``joblib.parallel_config``.
     device : torch.device
@@ -158,6 +173,7 @@ class Search:
     rounding: Rounding
     n_starts: int
     max_rounds: int
+    deflation: tuple[float, ...] | None = (1.0, 2.0)
     n_jobs: int | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
@@ -169,7 +185,7 @@ class Search:
         status = f"the budget of {self.max_rounds} rounds of {self.n_starts} starts is spent"
         try:
             while rounds < self.max_rounds:
-                outcomes = self._round(found, generator)
+                outcomes = self._round(rounds, found, generator)
                 rounds, spent = rounds + 1, spent + self.n_starts
                 successes += sum(outcome.n_successes for outcome in outcomes)
                 for outcome in outcomes:
@@ -183,12 +199,19 @@ class Search:
             status = "interrupted"
         return SearchResult(pool, status, spent, rounds, successes)
 
-    def _round(self, found: torch.Tensor, generator: torch.Generator) -> list[_RoundOutcome]:
-        starts = draw_starts(self.zero_test.observations, found, self.n_starts, generator)
+    def _round(self, index: int, found: torch.Tensor, generator: torch.Generator) -> list[_RoundOutcome]:
+        observations = self.zero_test.observations
+        n_components = observations.shape[1]
+        if self.deflation is None:
+            starts = torch.randn((self.n_starts, n_components), generator=generator, dtype=torch.float64)
+            starts, stretching = normalize(starts, dim=1), torch.eye(n_components, dtype=torch.float64)
+        else:
+            starts = draw_starts(observations, found, self.n_starts, generator)
+            stretching = stretch(found, self.deflation[index % len(self.deflation)])
         parts = starts.split(STARTS_PER_TASK)
         seeds = torch.randint(2**31 - 1, (len(parts),), generator=generator).tolist()
         return Parallel(n_jobs=self.n_jobs)(
-            delayed(_run_starts)(self, part, found, seed) for part, seed in zip(parts, seeds, strict=True)
+            delayed(_run_starts)(self, part, found, stretching, seed) for part, seed in zip(parts, seeds, strict=True)
         )
 
 
@@ -198,14 +221,17 @@ def _same_columns(before: torch.Tensor, after: torch.Tensor) -> bool:
     return bool(((before @ after.T).abs().amax(dim=1) > DUPLICATE_COSINE).all())
 
 
-def _run_starts(search: Search, starts: torch.Tensor, found: torch.Tensor, seed: int) -> _RoundOutcome:
+def _run_starts(
+    search: Search, starts: torch.Tensor, found: torch.Tensor, stretching: torch.Tensor, seed: int
+) -> _RoundOutcome:
     """Optimise, drop duplicates and hopeless ends, round, estimate from all zero rows, and keep what is proven."""
     # One thread: the products are small, and threads that spin beside other processes cost far more than they bring.
     with threadpool_limits(limits=1), torch.no_grad():
         test = search.zero_test
-        device = search.device
-        observations = test.observations.to(device)
-        ends = search.optimizer.minimize(observations, starts.to(device), search.surrogate).directions.cpu()
+        stretched = (test.observations @ stretching).to(search.device)
+        starts = normalize(torch.linalg.solve(stretching, starts.T).T, dim=1).to(search.device)
+        ends = search.optimizer.minimize(stretched, starts, search.surrogate).directions.cpu()
+        ends = normalize(ends @ stretching.T, dim=1)
         near_zero = ((ends @ test.observations.T).abs() < _NEAR_ZERO).sum(dim=1)
         order = torch.argsort(near_zero, descending=True, stable=True)
         ends, near_zero = ends[order], near_zero[order]

@@ -20,8 +20,11 @@ FALSE_ACCEPTANCE = 1e-9
 KERNEL_RATIO = 4.0
 """Ratio of the two smallest eigenvalues on the zero rows above which their kernel counts as one-dimensional."""
 
-REFIT_WIDTHS = (1e-4, 1e-6, 0.0, 0.0)
-"""Widths of zero in the estimation from all zero rows; rounding leaves errors well below the first of them."""
+FULL_LEVERAGE = 1 - 1e-4
+"""Leverage above which a zero row is the only one that says what it says."""
+
+REFIT_WIDTHS = (1e-6, 1e-8, 0.0)
+"""Widths of zero in the estimation from all zero rows; rounding leaves errors of about the first of them."""
 
 _CHUNK_ENTRIES = 8_000_000
 _HALF_NORMAL_DENSITY = 0.7978845608028654
@@ -87,18 +90,21 @@ class ZeroTest:
     def refit(self, directions: torch.Tensor) -> torch.Tensor:
         """Estimate each direction again from *all* its zero rows: far less noise than a kernel of ``k - 1`` rows.
 
-        The width of zero shrinks on the way, so that a direction need not be exact to begin with.
+        Rows are first weighted softly, by how close to zero they are on a shrinking scale, so that a direction need
+        not be exact to begin with and a row that is nearly zero by chance does no harm.
         """
         for width in REFIT_WIDTHS:
-            zeros = (directions @ self.observations.T).abs() <= self.tolerances(directions).clamp(min=width)
-            directions = smallest_eigenvectors(weighted_gram(self.observations, zeros.to(directions.dtype)))[1]
-        return directions
+            scale = self.tolerances(directions).clamp(min=width)
+            entries = directions @ self.observations.T
+            weights = (1 + (entries / scale).square()).reciprocal()
+            directions = smallest_eigenvectors(weighted_gram(self.observations, weights))[1]
+        zeros = self.zeros(directions)
+        return smallest_eigenvectors(weighted_gram(self.observations, zeros.to(directions.dtype)))[1]
 
     def accept(self, directions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return which directions are proven columns, and the number of zeros of each.
 
-        A direction is proven when its zeros are more than chance and they determine it: the zero rows have a
-        one-dimensional kernel. The common zeros of two columns, for one, leave a plane.
+        A direction is proven when its zeros are more than chance and they determine it (see `zeros_determine`).
         """
         zeros = self.zeros(directions)
         counts = zeros.sum(dim=1)
@@ -109,8 +115,33 @@ class ZeroTest:
             dtype=torch.bool,
             device=directions.device,
         )
-        if n_components > 1 and accepted.any():
-            values, _ = smallest_eigenvectors(weighted_gram(self.observations, zeros.to(directions.dtype)))
-            rounding = torch.finfo(values.dtype).eps * n_rows
-            accepted &= values[:, 1] > KERNEL_RATIO * values[:, 0].clamp(min=rounding)
+        accepted[accepted.clone()] = zeros_determine(self.observations, zeros[accepted])
         return accepted, counts
+
+
+def zeros_determine(observations: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
+    """Return whether the kernel of the zero rows is one-dimensional, and stays so without any one of them.
+
+    This is what tells a column from a mixture of two. Their mixtures share the rows where both are zero, whose kernel
+    is a plane, and any one row more can be made zero by the choice of the mixture: that row has leverage one.
+
+    Parameters
+    ----------
+    observations : torch.Tensor of shape (n_samples, n_components)
+        ``L``, or any matrix whose columns have comparable size.
+    zeros : torch.Tensor of shape (n_directions, n_samples) of bool
+        Zero rows of each direction.
+
+    Returns
+    -------
+    torch.Tensor of shape (n_directions,) of bool
+    """
+    n_rows, n_components = observations.shape
+    if n_components == 1 or len(zeros) == 0:
+        return torch.ones(len(zeros), dtype=torch.bool, device=zeros.device)
+    values, vectors = torch.linalg.eigh(weighted_gram(observations, zeros.to(observations.dtype)))
+    rounding = torch.finfo(values.dtype).eps * values[:, -1]
+    one_dimensional = values[:, 1] > KERNEL_RATIO * values[:, 0].clamp(min=0) + n_rows * rounding
+    whitener = vectors[:, :, 1:] * values[:, None, 1:].clamp(min=torch.finfo(values.dtype).tiny).rsqrt()
+    leverages = (observations @ whitener).square().sum(dim=2) * zeros
+    return one_dimensional & (leverages.amax(dim=1) < FULL_LEVERAGE)

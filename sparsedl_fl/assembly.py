@@ -1,0 +1,121 @@
+"""From chosen columns to a batch: scale, estimation from all zero rows, inputs, and the certificate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from sparsedl.zeros import required_zeros, zeros_determine
+from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.lowrank import LowRankGradient
+from sparsedl_fl.matching import ForwardView, sample_agreement
+
+__all__ = ["Batch", "assemble"]
+
+RESIDUAL_MULTIPLE = 10.0
+"""The gradient of the recovered batch may differ from the client's by this many times the noise."""
+
+TRUSTED_AGREEMENT = 0.95
+"""Share of agreeing units above which the ReLU pattern of a sample is used to estimate its column."""
+
+CERTIFIED_AGREEMENT = 0.99
+"""Share of agreeing units that a certified sample has at least; the truth has all but those lost in the noise."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A recovered batch with its certificate.
+
+    Attributes
+    ----------
+    inputs : ndarray of shape (b, n)
+        The samples.
+    disaggregation : ndarray of shape (b, b)
+        ``Q``, scaled: ``D = U Q`` and ``X^T = Q^-1 S V^T``.
+    preactivation_gradients : ndarray of shape (m, b)
+        ``D``, zero where the ReLU is inactive.
+    agreement : ndarray of shape (b,)
+        Share of units at which ReLU pattern and gradient agree.
+    relative_residual : float
+        ``|G - D X^T| / |G|`` with ``D`` cut to the ReLU pattern of the recovered inputs.
+    residual_floor : float
+        What the noise alone contributes to that residual.
+    recovered : ndarray of shape (b,) of bool
+        Which samples are certified.
+    """
+
+    inputs: np.ndarray
+    disaggregation: np.ndarray
+    preactivation_gradients: np.ndarray
+    agreement: np.ndarray
+    relative_residual: float
+    residual_floor: float
+    recovered: np.ndarray
+
+
+def assemble(
+    layer_gradient: LayerGradient, factors: LowRankGradient, view: ForwardView, basis: np.ndarray, proposed: np.ndarray
+) -> Batch:
+    """Scale the chosen columns, estimate them again from all their zero rows, compute the inputs and certify them.
+
+    A sample is certified when its column comes from the pool, has more zeros than chance, those zeros determine it,
+    the ReLU pattern of its recovered input is the pattern of its gradient, and the whole batch reproduces the client's
+    gradient down to the noise. The last needs every column, since each input depends on all of them: a batch with a
+    missing column certifies nothing.
+
+    Parameters
+    ----------
+    layer_gradient : LayerGradient
+        Weights and gradient of the layer.
+    factors : LowRankGradient
+        Its factorisation.
+    view : ForwardView
+        The known weights.
+    basis : ndarray of shape (b, b)
+        Unit columns.
+    proposed : ndarray of shape (b,) of bool
+        Which of them come from the pool.
+
+    References
+    ----------
+    SPEAR (2024), Theorems 3.2 and 3.5.
+    """
+    agreement = sample_agreement(view.preactivations(np.linalg.inv(basis)), factors.zeros(basis))
+    basis = _refit(factors, view, basis, proposed & (agreement >= TRUSTED_AGREEMENT))
+    inverse = np.linalg.inv(basis)
+    scale = inverse @ view.scale
+    scale = np.where(np.abs(scale) > np.finfo(float).tiny, scale, 1.0)
+    disaggregation = basis * scale
+    preactivations = view.preactivations(inverse)
+    zeros = factors.zeros(basis)
+    agreement = sample_agreement(preactivations, zeros)
+    gradients = np.where(preactivations > 0, factors.left @ disaggregation, 0.0)
+    inputs = (inverse / scale[:, None] * factors.singular_values) @ factors.right
+    G = layer_gradient.weight_grad
+    norm = np.linalg.norm(G)
+    residual = float(np.linalg.norm(G - gradients @ inputs) / norm)
+    floor = float(np.linalg.norm(factors.noise_level) * np.sqrt(G.shape[1]) / norm)
+    proven = proposed & (agreement >= CERTIFIED_AGREEMENT) & _determined(factors, zeros)
+    reproduced = residual <= RESIDUAL_MULTIPLE * floor
+    return Batch(inputs, disaggregation, gradients, agreement, residual, floor, proven & reproduced)
+
+
+def _refit(factors: LowRankGradient, view: ForwardView, basis: np.ndarray, trusted: np.ndarray) -> np.ndarray:
+    """Estimate each trusted column again as the smallest singular vector of all its zero rows."""
+    inactive = view.preactivations(np.linalg.inv(basis)) <= 0
+    zeros = inactive & factors.zeros(basis)
+    basis = basis.copy()
+    for i in np.flatnonzero(trusted & (zeros.sum(axis=0) >= factors.batch_size)):
+        rows = factors.left[zeros[:, i]]
+        refitted = np.linalg.eigh(rows.T @ rows)[1][:, 0]
+        basis[:, i] = np.copysign(1.0, refitted @ basis[:, i]) * refitted
+    return basis
+
+
+def _determined(factors: LowRankGradient, zeros: np.ndarray) -> np.ndarray:
+    """Return which columns have more zeros than chance, and zeros that determine them."""
+    m, b = zeros.shape
+    enough = zeros.sum(axis=0) >= required_zeros(m, b, chance=1e-6)
+    return enough & zeros_determine(torch.from_numpy(factors.left), torch.from_numpy(zeros.T)).numpy()

@@ -1,0 +1,213 @@
+"""What the server sees of one linear layer: its weights, and the gradient that a client sent.
+
+Which constructor to use
+------------------------
+- `LayerGradient.from_model` for a torch module and the gradient of its parameters (FedSGD, DP-SGD).
+- `LayerGradient.from_update` for the state of a model before and after local training (FedAvg).
+- `LayerGradient` itself for arrays you already have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+__all__ = ["LayerGradient"]
+
+_TRANSPARENT = (nn.Identity, nn.Flatten)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerGradient:
+    """One linear layer followed by ReLU, ``Z = X W^T + bias``, and the gradient of its parameters.
+
+    Arrays and tensors of any floating type but half precision are welcome; they are kept as float64 arrays.
+
+    Parameters
+    ----------
+    weight : array-like or torch.Tensor of shape (m, n)
+        Weights ``W`` at which the gradient was taken: ``m`` outputs, ``n`` inputs.
+    bias : array-like or torch.Tensor of shape (m,)
+        Bias of the layer.
+    weight_grad : array-like or torch.Tensor of shape (m, n)
+        The client's gradient ``G = dL/dW``.
+    bias_grad : array-like or torch.Tensor of shape (m,)
+        The client's gradient ``g = dL/dbias``.
+    next_weight_grad : array-like or torch.Tensor of shape (k, m), optional
+        Gradient of the weights of the linear layer behind the ReLU, where there is one.
+
+    Raises
+    ------
+    ValueError
+        If a shape does not fit, an entry is NaN or infinite, the gradient is all zeros, the bias is missing, or the
+        tensors are on different devices.
+    TypeError
+        If an array is not of a floating type with at least single precision.
+
+    References
+    ----------
+    SPEAR (2024), Theorems 3.1 and 3.4: ``G = D X^T`` and ``g = D 1``.
+    """
+
+    weight: Any
+    bias: Any
+    weight_grad: Any
+    bias_grad: Any
+    next_weight_grad: Any = None
+
+    def __post_init__(self) -> None:
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in ("bias", "bias_grad"):
+            if given[name] is None:
+                raise ValueError(f"{name} is missing: the scale of each input comes from the bias gradient (Thm 3.5)")
+        _check_devices(given)
+        arrays = {name: _as_float64(name, value) for name, value in given.items() if value is not None}
+        weight = arrays["weight"]
+        if weight.ndim != 2 or 0 in weight.shape:
+            raise ValueError(f"weight must have shape (outputs, inputs), both positive, got {weight.shape}")
+        m, n = weight.shape
+        expected = {"bias": (m,), "weight_grad": (m, n), "bias_grad": (m,)}
+        for name, shape in expected.items():
+            if arrays[name].shape != shape:
+                raise ValueError(f"{name} must have shape {shape} to go with weight {(m, n)}, got {arrays[name].shape}")
+        following = arrays.get("next_weight_grad")
+        if following is not None and (following.ndim != 2 or following.shape[1] != m):
+            raise ValueError(f"next_weight_grad must have shape (outputs, {m}), got {following.shape}")
+        for name, array in arrays.items():
+            if not np.isfinite(array).all():
+                raise ValueError(f"{name} contains NaN or infinity")
+        if not arrays["weight_grad"].any():
+            raise ValueError("weight_grad is all zeros: the batch was empty, has no loss, or the layer is dead")
+        for name, array in arrays.items():
+            object.__setattr__(self, name, array)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs and inputs of the layer, ``(m, n)``."""
+        return self.weight.shape
+
+    @classmethod
+    def from_model(
+        cls,
+        model: nn.Module,
+        gradients: Sequence[torch.Tensor] | Mapping[str, torch.Tensor],
+        layer: int | str = 0,
+    ) -> LayerGradient:
+        """Take one linear layer of a torch module.
+
+        Parameters
+        ----------
+        model : torch.nn.Module
+            The model at the parameters at which the gradient was taken.
+        gradients : sequence of tensors or mapping of name to tensor
+            In the order of ``model.parameters()``, or by the names of ``model.named_parameters()``.
+        layer : int or str, default=0
+            Index among the linear layers of the model, or the layer's name.
+        """
+        named = dict(model.named_parameters())
+        if not isinstance(gradients, Mapping):
+            gradients = list(gradients)
+            if len(gradients) != len(named):
+                raise ValueError(f"gradients has {len(gradients)} tensors, the model has {len(named)} parameters")
+            gradients = dict(zip(named, gradients, strict=True))
+        linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+        name = _pick("layer", layer, list(linear))
+        following = _linear_behind_relu(model, linear[name])
+        prefix = f"{name}." if name else ""
+        next_name = next((key for key, module in linear.items() if module is following), None)
+        return cls(
+            weight=linear[name].weight,
+            bias=linear[name].bias,
+            weight_grad=_get("gradients", gradients, f"{prefix}weight"),
+            bias_grad=_get("gradients", gradients, f"{prefix}bias") if linear[name].bias is not None else None,
+            next_weight_grad=gradients.get(f"{next_name}.weight") if next_name is not None else None,
+        )
+
+    @classmethod
+    def from_update(
+        cls,
+        before: Mapping[str, torch.Tensor],
+        after: Mapping[str, torch.Tensor],
+        learning_rate: float,
+        layer: int | str = 0,
+    ) -> LayerGradient:
+        """Take one linear layer of a FedAvg update: ``G = (W0 - W_E) / learning_rate`` sums the local gradients.
+
+        Parameters
+        ----------
+        before, after : mapping of name to tensor
+            State of the model before and after local training (``model.state_dict()``).
+        learning_rate : float
+            The client's learning rate.
+        layer : int or str, default=0
+            Index among the two-dimensional weights of the state, or the layer's name.
+
+        References
+        ----------
+        SPEAR (2024), Appendix F.
+        """
+        if not np.isfinite(learning_rate) or learning_rate <= 0:
+            raise ValueError(f"learning_rate must be a positive number, got {learning_rate!r}")
+        names = [key.removesuffix("weight") for key, value in before.items() if key.endswith("weight") and value.ndim == 2]
+        prefix = _pick("layer", layer if isinstance(layer, int) else f"{layer}.", names)
+
+        def gradient(key: str) -> torch.Tensor:
+            start, end = _get("before", before, key), _get("after", after, key)
+            return (start.detach().double() - end.detach().double()) / learning_rate
+
+        bias = before.get(f"{prefix}bias")
+        return cls(
+            weight=before[f"{prefix}weight"],
+            bias=bias,
+            weight_grad=gradient(f"{prefix}weight"),
+            bias_grad=gradient(f"{prefix}bias") if bias is not None else None,
+        )
+
+
+def _as_float64(name: str, value: Any) -> np.ndarray:
+    if isinstance(value, torch.Tensor):
+        if value.dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"{name} must be float32 or float64, got {value.dtype}: its rounding would hide the zeros")
+        return value.detach().cpu().double().numpy()
+    array = np.asarray(value)
+    if array.dtype not in (np.float32, np.float64):
+        raise TypeError(f"{name} must be float32 or float64, got {array.dtype}: its rounding would hide the zeros")
+    return array.astype(np.float64)
+
+
+def _check_devices(given: Mapping[str, Any]) -> None:
+    devices = {name: str(value.device) for name, value in given.items() if isinstance(value, torch.Tensor)}
+    if len(set(devices.values())) > 1:
+        listed = ", ".join(f"{name} on {device}" for name, device in devices.items())
+        raise ValueError(f"all tensors must be on one device, got {listed}")
+    if "meta" in devices.values():
+        raise ValueError("the tensors are on the device 'meta' and hold no data; move the model to a real device")
+
+
+def _pick(argument: str, wanted: int | str, names: list[str]) -> str:
+    if isinstance(wanted, str) and wanted in names:
+        return wanted
+    if isinstance(wanted, int) and -len(names) <= wanted < len(names):
+        return names[wanted]
+    raise ValueError(f"{argument}={wanted!r} is not one of the {len(names)} linear layers {names}")
+
+
+def _get(argument: str, mapping: Mapping[str, torch.Tensor], key: str) -> torch.Tensor:
+    if mapping.get(key) is None:
+        raise ValueError(f"{argument} has no tensor for {key!r}; it has {list(mapping)}")
+    return mapping[key]
+
+
+def _linear_behind_relu(model: nn.Module, layer: nn.Linear) -> nn.Linear | None:
+    """Return the linear layer that follows ``layer`` through a ReLU alone, in the order of the leaf modules."""
+    leaves = [m for m in model.modules() if not list(m.children()) and not isinstance(m, _TRANSPARENT)]
+    index = next(i for i, module in enumerate(leaves) if module is layer)
+    after = leaves[index + 1 : index + 3]
+    if len(after) == 2 and isinstance(after[0], nn.ReLU) and isinstance(after[1], nn.Linear):
+        return after[1] if after[1].in_features == layer.out_features else None
+    return None

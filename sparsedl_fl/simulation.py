@@ -1,0 +1,176 @@
+"""Clients to audit: the gradient or update that an honest client would send, for experiments and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+from sklearn.utils import check_random_state
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+__all__ = ["client_gradient", "dp_sgd_gradient", "fedavg_update", "fully_connected"]
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def fully_connected(
+    n_inputs: int, *, width: int, n_hidden: int = 3, n_classes: int = 10, random_state: Any = None
+) -> nn.Sequential:
+    """Build the papers' classifier: ``n_hidden`` linear layers of one width with ReLU, and a linear head.
+
+    Weights are torch's default initialisation, drawn from ``random_state`` without touching torch's global seed.
+
+    Parameters
+    ----------
+    n_inputs : int
+        Length of a flattened sample.
+    width : int
+        Outputs of each hidden layer, ``m``.
+    n_hidden : int, default=3
+        Number of hidden layers.
+    n_classes : int, default=10
+        Outputs of the head.
+    random_state : int, RandomState or None, default=None
+        Seed.
+    """
+    sizes = [n_inputs, *[width] * n_hidden]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_seed(random_state))
+        layers: list[nn.Module] = []
+        for size_in, size_out in zip(sizes[:-1], sizes[1:], strict=True):
+            layers += [nn.Linear(size_in, size_out), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(sizes[-1], n_classes))
+
+
+def client_gradient(
+    model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, loss: Loss = cross_entropy
+) -> dict[str, torch.Tensor]:
+    """Return the gradient of the loss of one batch by parameter name (FedSGD).
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The shared model.
+    inputs : torch.Tensor of shape (batch_size, ...)
+        The private batch, on the scale the model takes.
+    labels : torch.Tensor of shape (batch_size,)
+        Its labels.
+    loss : callable, default=cross_entropy
+        ``loss(outputs, labels)``, a scalar.
+    """
+    _check_batch(inputs, labels)
+    named = dict(model.named_parameters())
+    gradients = torch.autograd.grad(loss(model(inputs), labels), list(named.values()))
+    return dict(zip(named, gradients, strict=True))
+
+
+def fedavg_update(
+    model: nn.Module,
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    learning_rate: float = 0.01,
+    n_epochs: int = 1,
+    batch_size: int | None = None,
+    loss: Loss = cross_entropy,
+    random_state: Any = None,
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Train a copy of the model locally by plain gradient descent; return its state before and after.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The shared model; it is not changed.
+    inputs, labels : torch.Tensor
+        The private data.
+    learning_rate : float, default=0.01
+        Local learning rate.
+    n_epochs : int, default=1
+        Passes over the data.
+    batch_size : int or None, default=None
+        Size of the mini-batches, drawn anew each epoch; None takes all data in each step.
+    loss : callable, default=cross_entropy
+        ``loss(outputs, labels)``, a scalar.
+    random_state : int, RandomState or None, default=None
+        Seed of the mini-batches.
+
+    References
+    ----------
+    SPEAR (2024), Appendix F.
+    """
+    _check_batch(inputs, labels)
+    local = deepcopy(model)
+    before = {name: tensor.clone() for name, tensor in local.state_dict().items()}
+    optimizer = torch.optim.SGD(local.parameters(), lr=learning_rate)
+    generator = torch.Generator().manual_seed(_seed(random_state))
+    for _ in range(n_epochs):
+        for part in torch.randperm(len(inputs), generator=generator).split(batch_size or len(inputs)):
+            optimizer.zero_grad()
+            loss(local(inputs[part]), labels[part]).backward()
+            optimizer.step()
+    return before, {name: tensor.clone() for name, tensor in local.state_dict().items()}
+
+
+def dp_sgd_gradient(
+    model: nn.Module,
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    clipping: float,
+    noise_std: float,
+    loss: Loss = cross_entropy,
+    random_state: Any = None,
+) -> dict[str, torch.Tensor]:
+    """Clip the gradient of each sample, average, and add Gaussian noise (DP-SGD).
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The shared model.
+    inputs, labels : torch.Tensor
+        The private batch.
+    clipping : float
+        Largest norm ``C`` of a sample's gradient over all parameters.
+    noise_std : float
+        Standard deviation of the noise on each entry of the *averaged* gradient. Opacus' ``noise_multiplier`` times
+        ``clipping / batch_size`` is the same thing.
+    loss : callable, default=cross_entropy
+        ``loss(outputs, labels)``, a scalar.
+    random_state : int, RandomState or None, default=None
+        Seed of the noise.
+
+    References
+    ----------
+    Abadi et al., "Deep learning with differential privacy", CCS 2016, Algorithm 1; SPEAR (2024), Appendix E.6.
+    """
+    _check_batch(inputs, labels)
+    if clipping <= 0 or noise_std < 0:
+        raise ValueError(f"clipping must be positive and noise_std non-negative, got {clipping!r} and {noise_std!r}")
+    parameters = {name: tensor.detach() for name, tensor in model.named_parameters()}
+
+    def sample_loss(parameters: dict[str, torch.Tensor], sample: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return loss(torch.func.functional_call(model, parameters, (sample[None],)), label[None])
+
+    per_sample = torch.func.vmap(torch.func.grad(sample_loss), in_dims=(None, 0, 0))(parameters, inputs, labels)
+    norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in per_sample.values()]).norm(dim=0)
+    factors = (clipping / norms).clamp(max=1.0) / len(inputs)
+    generator = torch.Generator().manual_seed(_seed(random_state))
+    noisy = {}
+    for name, gradient in per_sample.items():
+        clipped = torch.tensordot(factors.to(gradient.dtype), gradient, dims=1)
+        noisy[name] = clipped + noise_std * torch.randn(clipped.shape, generator=generator, dtype=clipped.dtype)
+    return noisy
+
+
+def _check_batch(inputs: torch.Tensor, labels: torch.Tensor) -> None:
+    if len(inputs) == 0:
+        raise ValueError("inputs is empty: a client without data sends no gradient")
+    if len(inputs) != len(labels):
+        raise ValueError(f"inputs has {len(inputs)} samples and labels {len(labels)}")
+
+
+def _seed(random_state: Any) -> int:
+    return int(check_random_state(random_state).randint(2**31 - 1))
