@@ -70,6 +70,8 @@ def whiten(X: np.ndarray, n_components: int | None = None, noise_level: ArrayLik
     if noise_level is None:
         beyond = np.sqrt(np.sum((U[:, k:] * S[k:]) ** 2, axis=1) / max(n_features - k, 1))
         noise = np.maximum(beyond, rounding)
+    elif np.size(noise_level) not in (1, n_samples):
+        raise ValueError(f"noise_level must be one number or {n_samples}, one for each observation")
     else:
         noise = np.maximum(np.broadcast_to(np.asarray(noise_level, dtype=np.float64), (n_samples,)), rounding)
     scale = np.sqrt(n_samples)

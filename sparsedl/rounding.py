@@ -20,7 +20,7 @@ from sklearn.base import BaseEstimator
 from torch.nn.functional import normalize
 
 from sparsedl._validation import check_positive
-from sparsedl.zeros import smallest_eigenvectors, weighted_gram
+from sparsedl.zeros import informative_rows, smallest_eigenvectors, weighted_gram
 
 __all__ = ["Rounding", "ReweightedRounding", "KernelRounding", "LinearProgramRounding"]
 
@@ -97,8 +97,8 @@ class KernelRounding(Rounding):
     ----------
     pool_factor : float, default=1.5
         The rows are drawn among the ``pool_factor * k`` smallest.
-    n_draws : int, default=4
-        Draws a direction; the sparsest outcome is kept.
+    n_draws : int, default=16
+        Draws a direction; the sparsest outcome is kept. The paper draws once.
 
     References
     ----------
@@ -106,7 +106,7 @@ class KernelRounding(Rounding):
     """
 
     pool_factor: float = 1.5
-    n_draws: int = 4
+    n_draws: int = 16
 
     def check_parameters(self) -> None:
         """Raise ``ValueError`` unless ``pool_factor`` is at least one and ``n_draws`` a positive integer."""
@@ -121,7 +121,9 @@ class KernelRounding(Rounding):
         if k == 1:
             return directions
         n_pool = min(n_rows, max(k - 1, int(self.pool_factor * k)))
-        smallest = (directions @ observations.T).abs().topk(n_pool, dim=1, largest=False).indices
+        entries = (directions @ observations.T).abs()
+        entries[:, ~informative_rows(observations)] = torch.inf
+        smallest = entries.topk(n_pool, dim=1, largest=False).indices
         order = torch.rand((self.n_draws, len(directions), n_pool), generator=generator, dtype=torch.float64)
         drawn = order.argsort(dim=2)[:, :, : k - 1].to(smallest.device)
         rows = torch.gather(smallest.expand(self.n_draws, -1, -1), 2, drawn)

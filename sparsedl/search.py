@@ -228,10 +228,7 @@ def _run_starts(
     # One thread: the products are small, and threads that spin beside other processes cost far more than they bring.
     with threadpool_limits(limits=1), torch.no_grad():
         test = search.zero_test
-        stretched = (test.observations @ stretching).to(search.device)
-        starts = normalize(torch.linalg.solve(stretching, starts.T).T, dim=1).to(search.device)
-        ends = search.optimizer.minimize(stretched, starts, search.surrogate).directions.cpu()
-        ends = normalize(ends @ stretching.T, dim=1)
+        ends = _optimize(search, starts, stretching)
         near_zero = ((ends @ test.observations.T).abs() < _NEAR_ZERO).sum(dim=1)
         order = torch.argsort(near_zero, descending=True, stable=True)
         ends, near_zero = ends[order], near_zero[order]
@@ -248,6 +245,15 @@ def _run_starts(
         proven = candidates[accepted]
         successes = _count_successes(ends, torch.cat([found, proven]))
         return _RoundOutcome(proven, n_zeros[accepted], successes)
+
+
+def _optimize(search: Search, starts: torch.Tensor, stretching: torch.Tensor) -> torch.Tensor:
+    if starts.shape[1] == 1:  # a sphere of two points
+        return starts
+    stretched = (search.zero_test.observations @ stretching).to(search.device)
+    starts = normalize(torch.linalg.solve(stretching, starts.T).T, dim=1).to(search.device)
+    ends = search.optimizer.minimize(stretched, starts, search.surrogate).directions.cpu()
+    return normalize(ends @ stretching.T, dim=1)
 
 
 def _count_successes(ends: torch.Tensor, columns: torch.Tensor) -> int:

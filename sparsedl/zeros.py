@@ -11,6 +11,16 @@ from dataclasses import dataclass
 import torch
 from scipy.stats import binom
 
+__all__ = [
+    "NOISE_MULTIPLE",
+    "ZeroTest",
+    "informative_rows",
+    "required_zeros",
+    "smallest_eigenvectors",
+    "weighted_gram",
+    "zeros_determine",
+]
+
 NOISE_MULTIPLE = 6.5
 """An entry is zero within this many standard deviations of its noise: below 1e-10 a Gaussian entry is missed."""
 
@@ -50,6 +60,12 @@ def weighted_gram(observations: torch.Tensor, weights: torch.Tensor) -> torch.Te
     chunk = max(1, _CHUNK_ENTRIES // (n_rows * n_components))
     transposed = observations.T
     return torch.cat([(transposed * part[:, None, :]) @ observations for part in weights.split(chunk)])
+
+
+def informative_rows(observations: torch.Tensor) -> torch.Tensor:
+    """Return which rows are not all zeros: one that is, is zero in every direction and evidence for none."""
+    rounding = 10 * torch.finfo(observations.dtype).eps * len(observations)
+    return observations.abs().amax(dim=1) > rounding
 
 
 def smallest_eigenvectors(gram: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -109,9 +125,12 @@ class ZeroTest:
         zeros = self.zeros(directions)
         counts = zeros.sum(dim=1)
         n_rows, n_components = self.observations.shape
+        if n_components == 1:  # there is only one direction, and it needs no proof
+            return torch.ones_like(counts, dtype=torch.bool), counts
+        evidence = zeros[:, informative_rows(self.observations)].sum(dim=1)
         chances = (_HALF_NORMAL_DENSITY * self.tolerances(directions)).clamp(max=1.0).mean(dim=1)
         accepted = torch.tensor(
-            [int(c) >= required_zeros(n_rows, n_components, float(p)) for c, p in zip(counts, chances, strict=True)],
+            [int(c) >= required_zeros(n_rows, n_components, float(p)) for c, p in zip(evidence, chances, strict=True)],
             dtype=torch.bool,
             device=directions.device,
         )
@@ -137,7 +156,7 @@ def zeros_determine(observations: torch.Tensor, zeros: torch.Tensor) -> torch.Te
     torch.Tensor of shape (n_directions,) of bool
     """
     n_rows, n_components = observations.shape
-    if n_components == 1 or len(zeros) == 0:
+    if len(zeros) == 0 or n_components == 1:
         return torch.ones(len(zeros), dtype=torch.bool, device=zeros.device)
     values, vectors = torch.linalg.eigh(weighted_gram(observations, zeros.to(observations.dtype)))
     rounding = torch.finfo(values.dtype).eps * values[:, -1]

@@ -1,0 +1,72 @@
+"""Shared options and data. Every test seeds its own randomness and needs no network."""
+
+import os
+from pathlib import Path
+
+# Threads that spin beside the other test worker cost more than they bring.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+import pytest
+import torch
+
+from sparsedl_fl import LayerGradient
+from sparsedl_fl.simulation import client_gradient, fully_connected
+
+ROOT = Path(__file__).parents[1]
+CIFAR = ROOT.parent / "shared" / "data" / "cifar10.npz"
+CIFAR_MEAN = np.array([0.4914, 0.4822, 0.4465])
+CIFAR_STD = np.array([0.2470, 0.2435, 0.2616])
+
+
+def pytest_addoption(parser):
+    parser.addoption("--benchmarks", action="store_true", help="run the benchmarks too")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--benchmarks"):
+        return
+    skip = pytest.mark.skip(reason="a benchmark; run with --benchmarks")
+    for item in items:
+        if "benchmark" in item.keywords:
+            item.add_marker(skip)
+
+
+class CifarClient:
+    """Random batches of real CIFAR-10, and the gradient a client would send of each."""
+
+    def __init__(self, path):
+        with np.load(path, allow_pickle=False) as data:
+            self.images, self.labels = data["x"], data["y"]
+
+    def problem(self, batch_size, width, seed):
+        """Return the batch in [0, 1], and the first layer's gradient of a random network; both drawn from ``seed``."""
+        index = np.random.default_rng(seed).choice(len(self.images), batch_size, replace=False)
+        pixels = self.images[index] / 255.0
+        inputs = torch.tensor((pixels - CIFAR_MEAN) / CIFAR_STD, dtype=torch.float32).flatten(1)
+        model = fully_connected(inputs.shape[1], width=width, random_state=seed)
+        gradient = client_gradient(model, inputs, torch.tensor(self.labels[index]))
+        return pixels.reshape(batch_size, -1), LayerGradient.from_model(model, gradient)
+
+    @staticmethod
+    def pixels(inputs):
+        """Undo the client's normalisation."""
+        return inputs * np.tile(CIFAR_STD, inputs.shape[1] // 3) + np.tile(CIFAR_MEAN, inputs.shape[1] // 3)
+
+
+@pytest.fixture(scope="session")
+def cifar():
+    if not CIFAR.exists():
+        pytest.skip(f"needs {CIFAR}")
+    return CifarClient(CIFAR)
+
+
+@pytest.fixture
+def small_problem():
+    """A batch of eight Gaussian samples, a network of width 80, and the first layer's float64 gradient."""
+    generator = torch.Generator().manual_seed(3)
+    batch = torch.randn(8, 60, generator=generator, dtype=torch.float64)
+    model = fully_connected(60, width=80, random_state=3).double()
+    gradient = client_gradient(model, batch, torch.arange(8) % 10)
+    return batch.numpy(), model, gradient

@@ -1,0 +1,52 @@
+"""Laws that every public surrogate obeys."""
+
+import pytest
+import torch
+from sklearn.base import clone
+
+from sparsedl import surrogates
+
+CLASSES = [getattr(surrogates, name) for name in surrogates.__all__ if name != "Surrogate"]
+POINTS = torch.tensor([-40.0, -3.0, -0.7, -0.05, 0.03, 0.11, 0.4, 1.5, 40.0], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+class TestSurrogate:
+    def test_derivative_is_that_of_the_value(self, kind):
+        t = POINTS.clone().requires_grad_()
+        (automatic,) = torch.autograd.grad(kind().value(t).sum(), t)
+        torch.testing.assert_close(kind().derivative(POINTS), automatic, rtol=1e-9, atol=1e-12)
+
+    def test_even(self, kind):
+        torch.testing.assert_close(kind().value(POINTS), kind().value(-POINTS))
+        torch.testing.assert_close(kind().derivative(POINTS), -kind().derivative(-POINTS))
+
+    def test_stationary_at_zero(self, kind):
+        assert kind().derivative(torch.zeros(1)).item() == 0
+
+    def test_monotone_in_the_modulus(self, kind):
+        t = torch.linspace(0, 5, 50, dtype=torch.float64)
+        steps = kind().value(t).diff()
+        assert (steps >= 0).all() or kind is surrogates.NegativeL4
+
+    def test_keeps_shape_and_dtype(self, kind):
+        t = torch.ones((2, 3), dtype=torch.float32)
+        for result in (kind().value(t), kind().derivative(t)):
+            assert result.shape == t.shape
+            assert result.dtype == t.dtype
+
+    def test_clones_with_its_parameters(self, kind):
+        surrogate = kind()
+        for name in surrogate.get_params():
+            surrogate.set_params(**{name: 0.7})
+        assert clone(surrogate).get_params() == surrogate.get_params()
+
+    def test_refuses_bad_parameters(self, kind):
+        for name in kind().get_params():
+            for bad in (0, -1.0, float("nan"), "wide"):
+                with pytest.raises(ValueError, match=f"{kind.__name__}: {name} must be a positive finite number"):
+                    kind(**{name: bad}).check_parameters()
+
+
+def test_log_cosh_does_not_overflow():
+    assert torch.isfinite(surrogates.LogCosh(mu=1e-3).value(torch.tensor([1e6]))).all()

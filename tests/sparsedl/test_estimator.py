@@ -1,0 +1,218 @@
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from sparsedl import SparseDictionaryRecovery
+from sparsedl.datasets import make_sparse_dictionary
+from sparsedl.metrics import match_components
+from sparsedl.optimizers import ProjectedGradient, RiemannianAdam
+from sparsedl.rounding import KernelRounding, LinearProgramRounding, ReweightedRounding
+from sparsedl.surrogates import L1, Huber, LogCosh, LogSum
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@parametrize_with_checks([SparseDictionaryRecovery(max_rounds=2, n_starts=4, optimizer=RiemannianAdam(max_iter=10))])
+def test_scikit_learn_conventions(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("n_samples", "n_components", "sparsity"), [(300, 10, 0.6), (200, 20, 0.5), (400, 20, 0.3), (120, 20, 0.9)]
+)
+def test_recovers_dictionary_and_codes_exactly(n_samples, n_components, sparsity, seed):
+    X, codes, components = make_sparse_dictionary(n_samples, n_components, sparsity=sparsity, random_state=seed)
+    sdr = SparseDictionaryRecovery(random_state=seed).fit(X)
+    match = match_components(sdr.components_, components)
+    assert match.errors.max() < 1e-10
+    np.testing.assert_allclose(sdr.codes_[:, match.permutation] * match.signs, codes, atol=1e-9)
+    assert sdr.recovered_.all()
+    assert sdr.status_ == "complete"
+    np.testing.assert_allclose(np.sort(sdr.sparsity_), np.sort(np.mean(codes == 0, axis=0)))
+
+
+@pytest.mark.parametrize("surrogate", [L1(), LogSum(epsilon=1.0), LogCosh(), Huber()], ids=repr)
+@pytest.mark.parametrize("optimizer", [RiemannianAdam(), ProjectedGradient()], ids=repr)
+@pytest.mark.parametrize("rounding", [ReweightedRounding(), KernelRounding(), LinearProgramRounding()], ids=repr)
+def test_every_combination_recovers_an_easy_problem(surrogate, optimizer, rounding):
+    X, _, components = make_sparse_dictionary(150, 6, sparsity=0.5, random_state=0)
+    sdr = SparseDictionaryRecovery(
+        surrogate=surrogate, optimizer=optimizer, rounding=rounding, n_starts=24, random_state=0
+    ).fit(X)
+    assert match_components(sdr.components_, components).errors.max() < 1e-9
+
+
+def test_fewer_components_than_features():
+    X, _, components = make_sparse_dictionary(300, 8, n_features=30, sparsity=0.6, random_state=0)
+    sdr = SparseDictionaryRecovery(random_state=0).fit(X)
+    assert sdr.components_.shape == (8, 30)
+    assert match_components(sdr.components_, components).errors.max() < 1e-9
+
+
+def test_noise_is_taken_from_beyond_the_components():
+    X, _, components = make_sparse_dictionary(
+        500, 8, n_features=30, sparsity=0.6, noise_level=1e-4, condition_number=3, random_state=0
+    )
+    sdr = SparseDictionaryRecovery(n_components=8, random_state=0).fit(X)
+    assert sdr.recovered_.all()
+    assert match_components(sdr.components_, components).errors.max() < 1e-3
+
+
+def test_transform_and_back():
+    X, _, _ = make_sparse_dictionary(200, 6, sparsity=0.7, random_state=0)
+    sdr = SparseDictionaryRecovery(random_state=0).fit(X)
+    np.testing.assert_array_equal(sdr.transform(X), sdr.codes_)
+    np.testing.assert_allclose(sdr.inverse_transform(sdr.codes_), X, atol=1e-10)
+    np.testing.assert_allclose(sdr.components_ @ sdr.directions_, np.eye(6), atol=1e-10)
+    np.testing.assert_allclose(np.linalg.norm(sdr.components_, axis=1), 1)
+
+
+def test_float32_in_float32_out():
+    X, _, components = make_sparse_dictionary(200, 6, sparsity=0.7, random_state=0)
+    sdr = SparseDictionaryRecovery(random_state=0).fit(X.astype(np.float32))
+    assert sdr.components_.dtype == sdr.codes_.dtype == sdr.directions_.dtype == np.float32
+    assert match_components(sdr.components_, components).errors.max() < 1e-5
+
+
+def test_tensors_and_frames_are_welcome():
+    pandas = pytest.importorskip("pandas")
+    X, _, _ = make_sparse_dictionary(200, 6, sparsity=0.7, random_state=0)
+    expected = SparseDictionaryRecovery(random_state=0).fit_transform(X)
+    np.testing.assert_allclose(SparseDictionaryRecovery(random_state=0).fit_transform(torch.tensor(X)), expected)
+    frame = pandas.DataFrame(X, columns=list("abcdef"))
+    sdr = SparseDictionaryRecovery(random_state=0).set_output(transform="pandas")
+    np.testing.assert_allclose(sdr.fit_transform(frame), expected)
+    assert list(sdr.feature_names_in_) == list("abcdef")
+    assert list(sdr.get_feature_names_out()) == [f"sparsedictionaryrecovery{i}" for i in range(6)]
+
+
+def test_clone_pickle_and_pipeline():
+    X, _, _ = make_sparse_dictionary(200, 6, sparsity=0.7, random_state=0)
+    sdr = SparseDictionaryRecovery(surrogate=LogCosh(mu=0.2), random_state=0)
+    sdr.set_params(surrogate__mu=0.05)
+    assert clone(sdr).surrogate.mu == 0.05
+    fitted = pickle.loads(pickle.dumps(sdr.fit(X)))
+    np.testing.assert_array_equal(fitted.transform(X), sdr.codes_)
+    piped = make_pipeline(FunctionTransformer(), clone(sdr)).fit(X)
+    np.testing.assert_array_equal(piped.transform(X), sdr.codes_)
+
+
+def test_fit_writes_no_parameter_and_shares_no_strategy():
+    X, _, _ = make_sparse_dictionary(200, 4, sparsity=0.7, random_state=0)
+    surrogate = L1()
+    sdr = SparseDictionaryRecovery(surrogate=surrogate, random_state=0)
+    before = sdr.get_params(deep=False)
+    sdr.fit(X)
+    assert sdr.get_params(deep=False) == before
+    assert sdr.surrogate_ is not surrogate
+
+
+def test_same_seed_same_result_whatever_the_workers():
+    X, _, _ = make_sparse_dictionary(200, 12, sparsity=0.5, random_state=0)
+    serial = SparseDictionaryRecovery(n_starts=160, random_state=0).fit(X)
+    parallel = SparseDictionaryRecovery(n_starts=160, n_jobs=2, random_state=0).fit(X)
+    np.testing.assert_array_equal(serial.components_, parallel.components_)
+
+
+def test_dense_data_end_in_a_warning_that_says_what_to_do():
+    X = np.random.default_rng(0).standard_normal((100, 5))
+    sdr = SparseDictionaryRecovery(max_rounds=2, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="recovered 0 of 5 components.*set noise_level, or give more"):
+        sdr.fit(X)
+    assert not sdr.recovered_.any()
+    assert not sdr.sparsity_.any()
+    np.testing.assert_allclose(sdr.inverse_transform(sdr.transform(X)), X, atol=1e-10)
+
+
+def test_a_partial_recovery_says_which_components_are_proven():
+    X, codes, _ = make_sparse_dictionary(200, 30, sparsity=0.5, random_state=0)
+    sdr = SparseDictionaryRecovery(surrogate=L1(), deflation=None, n_starts=16, max_rounds=1, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="raise max_rounds or n_starts"):
+        sdr.fit(X)
+    n_proven = sdr.recovered_.sum()
+    assert 0 < n_proven < 30
+    match = match_components(codes.T, sdr.codes_.T[sdr.recovered_])
+    assert match.errors.max() < 1e-9
+    assert len(np.unique(match.permutation)) == n_proven
+
+
+def test_an_interrupt_keeps_what_was_found():
+    X, _, _ = make_sparse_dictionary(200, 30, sparsity=0.5, random_state=0)
+
+    class Interrupted(RiemannianAdam):
+        calls = 0
+
+        def minimize(self, observations, starts, surrogate):
+            type(self).calls += 1
+            if type(self).calls > 1:
+                raise KeyboardInterrupt
+            return super().minimize(observations, starts, surrogate)
+
+    with pytest.warns(ConvergenceWarning, match="interrupted"):
+        sdr = SparseDictionaryRecovery(optimizer=Interrupted(), random_state=0).fit(X)
+    assert 0 < sdr.recovered_.sum() < 30
+
+
+def test_progress_bar(capsys):
+    pytest.importorskip("rich")
+    X, _, _ = make_sparse_dictionary(100, 4, sparsity=0.7, random_state=0)
+    SparseDictionaryRecovery(verbose=True, random_state=0).fit(X)
+    captured = capsys.readouterr()
+    assert "4/4" in captured.err
+    assert captured.out == ""
+
+
+GOOD = np.random.default_rng(0).standard_normal((20, 4))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "X", "error", "message"),
+    [
+        ({}, np.full((20, 4), np.nan), ValueError, "NaN"),
+        ({}, np.full((20, 4), np.inf), ValueError, "infinity"),
+        ({}, np.zeros((20, 4)), ValueError, "X is all zeros"),
+        ({}, GOOD[0], ValueError, "Expected 2D array"),
+        ({}, GOOD[:0], ValueError, "0 sample"),
+        ({}, GOOD[:1], ValueError, "minimum of 2 is required"),
+        ({}, GOOD.astype(complex), ValueError, "Complex data not supported"),
+        ({"n_components": 5}, GOOD, ValueError, "n_components=5 is more than the rank of X, which is 4"),
+        ({"n_components": 0}, GOOD, ValueError, "n_components must be a positive integer"),
+        ({"n_components": 2.0}, GOOD, ValueError, "n_components must be a positive integer"),
+        ({"n_starts": -1}, GOOD, ValueError, "n_starts must be a positive integer"),
+        ({"max_rounds": 0}, GOOD, ValueError, "max_rounds must be a positive integer"),
+        ({"deflation": 2.0}, GOOD, ValueError, "deflation must be a tuple"),
+        ({"deflation": (0.0,)}, GOOD, ValueError, "deflation must be a positive finite number"),
+        ({"noise_level": -1.0}, GOOD, ValueError, "noise_level must be a non-negative number"),
+        ({"noise_level": [0.1, 0.1]}, GOOD, ValueError, "noise_level must be one number or 20"),
+        ({"surrogate": "l1"}, GOOD, TypeError, "surrogate must be an instance of Surrogate or None, got 'l1'"),
+        ({"optimizer": L1()}, GOOD, TypeError, "optimizer must be an instance of Optimizer or None"),
+        ({"rounding": L1()}, GOOD, TypeError, "rounding must be an instance of Rounding or None"),
+        ({"surrogate": LogCosh(mu=0)}, GOOD, ValueError, "LogCosh: mu must be a positive finite number"),
+    ],
+)
+def test_bad_input_is_named(parameters, X, error, message):
+    with pytest.raises(error, match=message):
+        SparseDictionaryRecovery(**parameters).fit(X)
+
+
+def test_not_fitted():
+    with pytest.raises(NotFittedError):
+        SparseDictionaryRecovery().transform(GOOD)
+    with pytest.raises(NotFittedError):
+        SparseDictionaryRecovery().inverse_transform(GOOD)
+
+
+def test_inverse_transform_names_the_shape_it_wants():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        sdr = SparseDictionaryRecovery(max_rounds=1, n_starts=4, random_state=0).fit(GOOD)
+    with pytest.raises(ValueError, match=r"codes must have shape \(n_samples, 4\), got \(20, 3\)"):
+        sdr.inverse_transform(GOOD[:, :3])

@@ -1,0 +1,50 @@
+import pytest
+import torch
+
+from sparsedl import SparseDictionaryRecovery
+from sparsedl.datasets import make_sparse_dictionary
+from sparsedl.search import CandidatePool, distinct, draw_starts, stretch
+from sparsedl.surrogates import L1
+
+
+def test_distinct_keeps_the_first_of_each_direction_up_to_sign():
+    directions = torch.tensor([[1.0, 0.0], [-1.0, 1e-4], [0.0, 1.0], [0.6, 0.8]])
+    assert distinct(directions).tolist() == [True, False, True, True]
+
+
+def test_pool_keeps_the_sparser_of_two_that_are_the_same():
+    pool = CandidatePool.empty(2)
+    pool.add(torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([5]))
+    pool.add(torch.tensor([[-1.0, 0.0], [0.0, 1.0]], dtype=torch.float64), torch.tensor([8, 6]))
+    assert pool.n_zeros.tolist() == [8, 6]
+    assert pool.directions.tolist() == [[-1.0, 0.0], [0.0, 1.0]]
+    assert pool.selection().n_zeros.tolist() == [8, 6]
+
+
+def test_starts_lean_away_from_what_was_found():
+    generator = torch.Generator().manual_seed(0)
+    observations = torch.randn(50, 6, generator=generator, dtype=torch.float64)
+    found = torch.eye(6, dtype=torch.float64)[:3]
+    starts = draw_starts(observations, found, 400, torch.Generator().manual_seed(1))
+    plain = draw_starts(observations, found[:0], 400, torch.Generator().manual_seed(1))
+    torch.testing.assert_close(starts.norm(dim=1), torch.ones(400, dtype=torch.float64))
+    assert starts[:, :3].norm() < 0.6 * plain[:, :3].norm()
+
+
+def test_stretch_prices_the_columns_found_and_nothing_else():
+    found = torch.linalg.qr(torch.randn(5, 2, generator=torch.Generator().manual_seed(0)).double())[0].T
+    T = stretch(found, 3.0)
+    lengths = torch.linalg.solve(T, found.T).norm(dim=0)
+    torch.testing.assert_close(lengths, torch.full((2,), 1 / 3, dtype=torch.float64))
+    torch.testing.assert_close(torch.linalg.svdvals(T), torch.tensor([3.0, 3, 1, 1, 1], dtype=torch.float64))
+    assert torch.equal(stretch(found[:0], 3.0), torch.eye(5, dtype=torch.float64))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("seed", range(2))
+def test_deflation_completes_the_basis_with_fewer_starts(seed):
+    X, _, _ = make_sparse_dictionary(300, 40, sparsity=0.6, random_state=seed)
+    options = {"surrogate": L1(), "max_rounds": 4, "random_state": seed}
+    plain = SparseDictionaryRecovery(deflation=None, **options).fit(X)
+    deflated = SparseDictionaryRecovery(**options).fit(X)
+    assert deflated.recovered_.sum() > plain.recovered_.sum()

@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+
+from sparsedl.datasets import make_sparse_dictionary
+from sparsedl.preconditioning import whiten
+from sparsedl.zeros import FALSE_ACCEPTANCE, ZeroTest, required_zeros, weighted_gram, zeros_determine
+
+
+def build(codes_seed=0, n_samples=200, n_components=10, sparsity=0.5):
+    """Return the zero test of a problem and its true directions in whitened coordinates."""
+    X, codes, _ = make_sparse_dictionary(n_samples, n_components, sparsity=sparsity, random_state=codes_seed)
+    whitening = whiten(X)
+    test = ZeroTest(*map(torch.from_numpy, (whitening.whitened, whitening.unmixing, whitening.noise_level)))
+    true = np.linalg.lstsq(whitening.whitened, codes, rcond=None)[0].T
+    return test, torch.from_numpy(true / np.linalg.norm(true, axis=1, keepdims=True)), codes
+
+
+@pytest.mark.parametrize(("n_rows", "n_components", "chance"), [(200, 20, 1e-6), (1000, 65, 0.01), (500, 5, 0.2)])
+def test_required_zeros_is_the_smallest_count_beyond_chance(n_rows, n_components, chance):
+    free = n_components - 1
+    beyond = required_zeros(n_rows, n_components, chance) - free
+    coincidences = binom(n_rows - free, chance)
+    assert coincidences.sf(beyond - 1) <= FALSE_ACCEPTANCE < coincidences.sf(beyond - 2)
+
+
+def test_weighted_gram_does_not_depend_on_its_chunks(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    L, w = torch.randn(40, 5, generator=generator), torch.rand(7, 40, generator=generator)
+    expected = torch.stack([L.T @ torch.diag(row) @ L for row in w])
+    torch.testing.assert_close(weighted_gram(L, w), expected, rtol=1e-4, atol=1e-4)
+    monkeypatch.setattr("sparsedl.zeros._CHUNK_ENTRIES", 1)
+    torch.testing.assert_close(weighted_gram(L, w), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_true_columns_are_accepted_with_their_zeros():
+    test, true, codes = build()
+    accepted, counts = test.accept(true)
+    assert accepted.all()
+    np.testing.assert_array_equal(counts.numpy(), (codes == 0).sum(axis=0))
+
+
+def test_kernels_of_random_rows_are_not_accepted():
+    test, _, _ = build()
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.stack([torch.randperm(200, generator=generator)[:9] for _ in range(200)])
+    kernels = torch.linalg.svd(test.observations[rows]).Vh[:, -1]
+    accepted, counts = test.accept(kernels)
+    true_kernels = counts > 40
+    assert not accepted[~true_kernels].any()
+    assert (counts[~true_kernels] >= 9).all()
+
+
+def test_a_mixture_of_two_columns_is_not_accepted_even_with_one_zero_more():
+    test, true, codes = build(sparsity=0.6)
+    row = np.flatnonzero(codes[:, 0] * codes[:, 1])[0]
+    entries = test.observations[row] @ true[:2].T
+    mixture = entries[1] * true[0] - entries[0] * true[1]
+    mixture = (mixture / mixture.norm())[None]
+    common = int(((codes[:, 0] == 0) & (codes[:, 1] == 0)).sum())
+    accepted, counts = test.accept(mixture)
+    assert counts.item() == common + 1 > 10
+    assert not accepted.item()
+
+
+def test_refit_repairs_an_error_of_a_millionth():
+    test, true, _ = build()
+    noise = torch.randn(true.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    near = true + 1e-6 * noise
+    refitted = test.refit(near / near.norm(dim=1, keepdim=True))
+    assert ((refitted * true).sum(dim=1).abs() > 1 - 1e-14).all()
+    assert test.accept(refitted)[0].all()
+
+
+def test_zeros_determine_nothing_when_there_are_none():
+    assert zeros_determine(torch.eye(3).double(), torch.zeros((0, 3), dtype=torch.bool)).shape == (0,)

@@ -1,0 +1,87 @@
+"""The import arrows of the house: a module imports only from layers below its own."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+LAYERS = {
+    "sparsedl": [
+        {"_validation", "progress"},
+        {"surrogates", "preconditioning", "metrics", "datasets", "zeros"},
+        {"optimizers", "rounding"},
+        {"selection"},
+        {"search"},
+        {"estimator"},
+        {"__init__"},
+    ],
+    "sparsedl_fl": [
+        {"gradients", "metrics", "theory", "simulation"},
+        {"lowrank"},
+        {"directions"},
+        {"matching"},
+        {"assembly"},
+        {"inverter"},
+        {"demo"},
+        {"cli"},
+        {"__init__"},
+    ],
+}
+FILES = sorted(path for package in LAYERS for path in (ROOT / package).rglob("*.py"))
+
+
+def level(package, module):
+    for number, names in enumerate(LAYERS[package]):
+        if module in names:
+            return number
+    raise AssertionError(f"{package}.{module} has no layer: give it one in tests/test_architecture.py")
+
+
+def imports(path):
+    """Yield (module, name) for every absolute import of the file; name is None for ``import module``."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from ((node.module, alias.name) for alias in node.names)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_down(path):
+    package, *inside = path.relative_to(ROOT).with_suffix("").parts
+    own = level(package, inside[0])
+    for module, name in imports(path):
+        root, *rest = module.split(".")
+        if root == package:
+            target = rest[0] if rest else ("__init__" if name is None or name[0].isupper() else name)
+            if target != inside[0]:
+                assert level(package, target) < own, f"{path}: imports {module} from the same layer or above"
+        if package == "sparsedl":
+            assert root != "sparsedl_fl", f"{path}: sparsedl knows nothing of federated learning"
+        elif root == "sparsedl":
+            private = [part for part in [*rest, name or ""] if part.startswith("_")]
+            assert not private, f"{path}: uses the private {module}.{name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_and_functions_stay_short(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= 320, f"{path} is too long"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            code = node.end_lineno - node.body[0].lineno
+            assert code <= 60, f"{path}: {node.name} is too long"
+
+
+def test_geoopt_is_used_in_one_file():
+    users = [path.name for path in FILES if any(module.split(".")[0] == "geoopt" for module, _ in imports(path))]
+    assert users == ["riemannian_adam.py"]
+
+
+def test_command_line_imports_nothing_heavy_at_the_top():
+    tree = ast.parse((ROOT / "sparsedl_fl" / "cli.py").read_text())
+    top = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
+    assert top <= {"argparse"}

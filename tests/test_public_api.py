@@ -1,0 +1,54 @@
+"""The names that users and outside checks rely on."""
+
+import importlib
+import inspect
+
+import pytest
+
+CONTRACT = {
+    "sparsedl": ["SparseDictionaryRecovery"],
+    "sparsedl.surrogates": ["L1", "LogCosh", "NegativeL4", "Huber", "LogSum", "Surrogate"],
+    "sparsedl.optimizers": ["RiemannianAdam", "ProjectedGradient", "Optimizer"],
+    "sparsedl.rounding": ["KernelRounding", "LinearProgramRounding", "ReweightedRounding", "Rounding"],
+    "sparsedl.datasets": ["make_sparse_dictionary"],
+    "sparsedl.metrics": ["match_components"],
+    "sparsedl_fl": ["GradientInverter", "LayerGradient"],
+    "sparsedl_fl.directions": ["DictionaryDirections", "Directions"],
+    "sparsedl_fl.simulation": ["fully_connected", "client_gradient", "fedavg_update", "dp_sgd_gradient"],
+    "sparsedl_fl.metrics": ["match_batches", "psnr"],
+    "sparsedl_fl.theory": ["false_rejection_rate", "sparsity_threshold", "success_probability", "expected_samples"],
+}
+
+
+@pytest.mark.parametrize(("module", "name"), [(module, name) for module, names in CONTRACT.items() for name in names])
+def test_name_is_public_and_documented(module, name):
+    loaded = importlib.import_module(module)
+    assert name in loaded.__all__
+    assert inspect.getdoc(getattr(loaded, name))
+
+
+@pytest.mark.parametrize("module", CONTRACT)
+def test_all_lists_only_what_exists(module):
+    loaded = importlib.import_module(module)
+    assert all(isinstance(name, str) and hasattr(loaded, name) for name in loaded.__all__)
+
+
+def test_signatures():
+    from sparsedl import SparseDictionaryRecovery
+    from sparsedl_fl import GradientInverter, LayerGradient
+    from sparsedl_fl.metrics import psnr
+
+    assert {"n_components", "surrogate", "optimizer", "rounding", "random_state"} <= set(
+        inspect.signature(SparseDictionaryRecovery).parameters
+    )
+    assert {"directions", "random_state"} <= set(inspect.signature(GradientInverter).parameters)
+    assert list(inspect.signature(LayerGradient).parameters) == [
+        "weight",
+        "bias",
+        "weight_grad",
+        "bias_grad",
+        "next_weight_grad",
+    ]
+    assert list(inspect.signature(LayerGradient.from_model).parameters) == ["model", "gradients", "layer"]
+    assert list(inspect.signature(LayerGradient.from_update).parameters) == ["before", "after", "learning_rate", "layer"]
+    assert inspect.signature(psnr).parameters["data_range"].default == 1.0
