@@ -17,11 +17,12 @@ __all__ = ["Batch", "assemble"]
 RESIDUAL_MULTIPLE = 10.0
 """The gradient of the recovered batch may differ from the client's by this many times the noise."""
 
-TRUSTED_AGREEMENT = 0.95
-"""Share of agreeing units above which the ReLU pattern of a sample is used to estimate its column."""
+TRUSTED_AGREEMENT = 0.9
+"""Share of agreeing units above which the ReLU pattern of a recovered input counts as that of its gradient.
 
-CERTIFIED_AGREEMENT = 0.99
-"""Share of agreeing units that a certified sample has at least; the truth has all but those lost in the noise."""
+Patterns of different samples agree on half of the units, give or take. An active unit whose gradient is zero disagrees
+and is legitimate; an inactive unit with a gradient is not, and shows in the residual.
+"""
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def assemble(
     norm = np.linalg.norm(G)
     residual = float(np.linalg.norm(G - gradients @ inputs) / norm)
     floor = float(np.linalg.norm(factors.noise_level) * np.sqrt(G.shape[1]) / norm)
-    proven = proposed & (agreement >= CERTIFIED_AGREEMENT) & _determined(factors, zeros)
+    proven = proposed & (agreement >= TRUSTED_AGREEMENT) & _determined(factors, zeros)
     reproduced = residual <= RESIDUAL_MULTIPLE * floor
     return Batch(inputs, disaggregation, gradients, agreement, residual, floor, proven & reproduced)
 

@@ -18,7 +18,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sparsedl-fl", description="Audit how much of a client's batch leaks from a federated-learning gradient."
     )
-    commands = parser.add_subparsers(required=True, metavar="command")
+    commands = parser.add_subparsers(required=True, dest="command")
     demo = commands.add_parser("demo", help="recover a batch of photographs from one layer's gradient")
     demo.add_argument("--batch-size", type=int, default=20, help="number of 32 x 32 x 3 patches (default: 20)")
     demo.add_argument("--width", type=int, default=200, help="width of the network (default: 200)")

@@ -89,13 +89,15 @@ def factorize(layer_gradient: LayerGradient, batch_size: int | None = None) -> L
     G = layer_gradient.weight_grad
     m, n = G.shape
     U, S, Vt = svd(G, full_matrices=False, check_finite=False)
-    b = _numerical_rank(S) if batch_size is None else batch_size
+    # A dead unit leaves a row of exact zeros, which must not pass for the end of the numerical rank.
+    n_outputs, n_inputs = int(G.any(axis=1).sum()), int(G.any(axis=0).sum())
+    b = _numerical_rank(S[: min(n_outputs, n_inputs)]) if batch_size is None else batch_size
     if isinstance(b, bool) or not isinstance(b, int | np.integer) or b < 1:
         raise ValueError(f"batch_size must be a positive integer or None, got {batch_size!r}")
-    if b >= min(m, n):
+    if b >= min(n_outputs, n_inputs):
         raise ValueError(
-            f"the batch (size {b}) is as large as the layer ({m} outputs, {n} inputs) or larger: "
-            "its samples cannot be separated"
+            f"the batch (size {b}) is as large as the layer ({n_outputs} outputs and {n_inputs} inputs have a "
+            "gradient) or larger: its samples cannot be separated"
         )
     if S[b - 1] <= np.finfo(float).eps * S[0]:
         raise ValueError(f"batch_size={b} is more than the rank of weight_grad, which is {int(np.sum(S > 0))}")

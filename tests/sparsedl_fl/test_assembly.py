@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+
+from sparsedl_fl import LayerGradient
+from sparsedl_fl.assembly import assemble
+from sparsedl_fl.lowrank import factorize
+from sparsedl_fl.matching import ForwardView
+from sparsedl_fl.metrics import match_batches
+
+ALL = np.ones(8, dtype=bool)
+
+
+@pytest.fixture
+def problem(small_problem):
+    batch, model, gradient = small_problem
+    layer_gradient = LayerGradient.from_model(model, gradient)
+    factors = factorize(layer_gradient)
+    true = np.linalg.inv(batch @ factors.right.T / factors.singular_values)
+    return batch, layer_gradient, factors, ForwardView.of(layer_gradient, factors), true / np.linalg.norm(true, axis=0)
+
+
+def test_the_truth_is_recovered_and_certified(problem):
+    batch, layer_gradient, factors, view, true = problem
+    result = assemble(layer_gradient, factors, view, true, ALL)
+    np.testing.assert_allclose(result.inputs, batch, atol=1e-9)
+    assert result.recovered.all()
+    assert result.relative_residual < 1e-12
+    np.testing.assert_allclose(factors.left @ result.disaggregation, result.preactivation_gradients, atol=1e-12)
+    np.testing.assert_allclose(result.preactivation_gradients.sum(axis=1), layer_gradient.bias_grad, atol=1e-12)
+
+
+def test_sign_and_order_of_the_columns_do_not_matter(problem):
+    batch, layer_gradient, factors, view, true = problem
+    order = np.random.default_rng(0).permutation(8)
+    result = assemble(layer_gradient, factors, view, -true[:, order], ALL)
+    np.testing.assert_allclose(result.inputs, batch[order], atol=1e-9)
+    assert result.recovered.all()
+
+
+def test_columns_are_estimated_again_from_all_their_zero_rows(problem):
+    batch, layer_gradient, factors, view, true = problem
+    rough = true + 1e-16 * np.random.default_rng(0).standard_normal(true.shape)
+    result = assemble(layer_gradient, factors, view, rough, ALL)
+    assert match_batches(batch, result.inputs).squared_errors.max() < 1e-20
+
+
+def test_one_wrong_column_certifies_nothing(problem):
+    _, layer_gradient, factors, view, true = problem
+    wrong = true.copy()
+    wrong[:, 0] += 0.3 * true[:, 1]
+    wrong[:, 0] /= np.linalg.norm(wrong[:, 0])
+    result = assemble(layer_gradient, factors, view, wrong, ALL)
+    assert not result.recovered.any()
+    assert result.relative_residual > 1e-3
+
+
+def test_a_column_that_only_completes_the_basis_is_not_certified(problem):
+    _, layer_gradient, factors, view, true = problem
+    result = assemble(layer_gradient, factors, view, true, np.arange(8) != 3)
+    assert result.recovered.tolist() == [i != 3 for i in range(8)]
+
+
+def test_wrong_weights_certify_nothing(problem):
+    _, given, _, _, true = problem
+    other = LayerGradient(given.weight[::-1], given.bias, given.weight_grad, given.bias_grad)
+    factors = factorize(other)
+    result = assemble(other, factors, ForwardView.of(other, factors), true, ALL)
+    assert not result.recovered.any()

@@ -1,0 +1,145 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sparsedl_fl import LayerGradient
+from sparsedl_fl.simulation import client_gradient, fedavg_update, fully_connected
+
+M, N = 6, 5
+
+
+def arrays(**changes):
+    rng = np.random.default_rng(0)
+    good = {
+        "weight": rng.standard_normal((M, N)),
+        "bias": rng.standard_normal(M),
+        "weight_grad": rng.standard_normal((M, N)),
+        "bias_grad": rng.standard_normal(M),
+    }
+    return good | changes
+
+
+def with_entry(shape, value):
+    array = np.ones(shape)
+    array.flat[1] = value
+    return array
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"weight": np.ones(M)}, ValueError, r"weight must have shape \(outputs, inputs\)"),
+        ({"weight": np.ones((0, N))}, ValueError, r"weight must have shape \(outputs, inputs\), both positive"),
+        ({"weight_grad": np.ones((N, M))}, ValueError, r"weight_grad must have shape \(6, 5\).*got \(5, 6\)"),
+        ({"bias": np.ones(N)}, ValueError, r"bias must have shape \(6,\)"),
+        ({"bias_grad": np.ones((M, 1))}, ValueError, r"bias_grad must have shape \(6,\)"),
+        ({"next_weight_grad": np.ones((3, N))}, ValueError, r"next_weight_grad must have shape \(outputs, 6\)"),
+        ({"bias": None}, ValueError, "bias is missing"),
+        ({"bias_grad": None}, ValueError, "bias_grad is missing"),
+        ({"weight_grad": np.zeros((M, N))}, ValueError, "weight_grad is all zeros: the batch was empty"),
+        ({"weight_grad": with_entry((M, N), np.nan)}, ValueError, "weight_grad contains NaN or infinity"),
+        ({"weight": with_entry((M, N), np.inf)}, ValueError, "weight contains NaN or infinity"),
+        ({"weight_grad": np.ones((M, N), dtype=np.float16)}, TypeError, "weight_grad must be float32 or float64, got f"),
+        ({"weight_grad": np.ones((M, N), dtype=int)}, TypeError, "weight_grad must be float32 or float64, got int64"),
+        ({"weight": torch.ones(M, N, dtype=torch.bfloat16)}, TypeError, "weight must be float32 or float64, got torch.b"),
+        ({"weight_grad": torch.ones(M, N, dtype=torch.int64)}, TypeError, "weight_grad must be float32 or float64"),
+        (
+            {"weight": torch.ones(M, N), "weight_grad": torch.ones(M, N, device="meta")},
+            ValueError,
+            "all tensors must be on one device, got weight on cpu, weight_grad on meta",
+        ),
+        ({"weight_grad": torch.ones(M, N, device="meta")}, ValueError, "on the device 'meta' and hold no data"),
+    ],
+)
+def test_bad_input_is_named(changes, error, message):
+    with pytest.raises(error, match=message):
+        LayerGradient(**arrays(**changes))
+
+
+def test_arrays_and_tensors_of_both_precisions_become_float64():
+    for convert in (lambda a: a.astype(np.float32), torch.tensor, lambda a: torch.tensor(a).float().requires_grad_()):
+        layer_gradient = LayerGradient(**{name: convert(array) for name, array in arrays().items()})
+        assert layer_gradient.weight.dtype == layer_gradient.bias_grad.dtype == np.float64
+        assert layer_gradient.shape == (M, N)
+        assert layer_gradient.next_weight_grad is None
+
+
+def test_takes_a_copy():
+    given = arrays()
+    layer_gradient = LayerGradient(**given)
+    given["weight"][:] = 0
+    assert layer_gradient.weight.all()
+
+
+@pytest.fixture
+def client():
+    model = fully_connected(12, width=9, n_hidden=2, n_classes=4, random_state=0)
+    batch = torch.randn(3, 12, generator=torch.Generator().manual_seed(0))
+    return model, batch, torch.tensor([0, 1, 2])
+
+
+def test_from_model_by_name_and_by_order(client):
+    model, batch, labels = client
+    gradients = client_gradient(model, batch, labels)
+    one = LayerGradient.from_model(model, gradients)
+    two = LayerGradient.from_model(model, list(gradients.values()), layer="0")
+    for layer_gradient in (one, two):
+        np.testing.assert_array_equal(layer_gradient.weight, model[0].weight.detach().double())
+        np.testing.assert_array_equal(layer_gradient.weight_grad, gradients["0.weight"].double())
+        np.testing.assert_array_equal(layer_gradient.bias_grad, gradients["0.bias"].double())
+        np.testing.assert_array_equal(layer_gradient.next_weight_grad, gradients["2.weight"].double())
+
+
+def test_from_model_takes_any_layer(client):
+    model, batch, labels = client
+    gradients = client_gradient(model, batch, labels)
+    second, last = (LayerGradient.from_model(model, gradients, layer=layer) for layer in (1, -1))
+    np.testing.assert_array_equal(second.weight_grad, gradients["2.weight"].double())
+    np.testing.assert_array_equal(last.weight_grad, gradients["4.weight"].double())
+    assert second.next_weight_grad is not None
+    assert last.next_weight_grad is None
+
+
+def test_next_layer_only_directly_behind_relu():
+    for between in ([nn.Tanh()], [nn.ReLU(), nn.Dropout()], []):
+        model = nn.Sequential(nn.Linear(4, 3), *between, nn.Linear(3, 2))
+        gradients = {name: torch.ones_like(tensor) for name, tensor in model.named_parameters()}
+        assert LayerGradient.from_model(model, gradients).next_weight_grad is None
+
+
+def test_from_model_names_what_is_wrong(client):
+    model, batch, labels = client
+    gradients = client_gradient(model, batch, labels)
+    with pytest.raises(ValueError, match=r"layer=7 is not one of the 3 linear layers \['0', '2', '4'\]"):
+        LayerGradient.from_model(model, gradients, layer=7)
+    with pytest.raises(ValueError, match="gradients has 2 tensors, the model has 6 parameters"):
+        LayerGradient.from_model(model, list(gradients.values())[:2])
+    with pytest.raises(ValueError, match="gradients has no tensor for '0.bias'"):
+        LayerGradient.from_model(model, {"0.weight": gradients["0.weight"]})
+    bare = nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU())
+    with pytest.raises(ValueError, match="bias is missing"):
+        LayerGradient.from_model(bare, [torch.ones(3, 4)])
+
+
+def test_from_update_of_one_step_is_the_gradient(client):
+    model, batch, labels = client
+    gradients = client_gradient(model.double(), batch.double(), labels)
+    before, after = fedavg_update(model, batch.double(), labels, learning_rate=0.05)
+    for layer, name in ((0, "0"), (1, "2"), ("4", "4")):
+        layer_gradient = LayerGradient.from_update(before, after, learning_rate=0.05, layer=layer)
+        np.testing.assert_allclose(layer_gradient.weight_grad, gradients[f"{name}.weight"], atol=1e-13)
+        np.testing.assert_allclose(layer_gradient.bias_grad, gradients[f"{name}.bias"], atol=1e-13)
+        np.testing.assert_array_equal(layer_gradient.weight, before[f"{name}.weight"])
+
+
+def test_from_update_names_what_is_wrong(client):
+    before, after = fedavg_update(*client)
+    with pytest.raises(ValueError, match="learning_rate must be a positive number, got 0"):
+        LayerGradient.from_update(before, after, learning_rate=0)
+    with pytest.raises(ValueError, match="layer=3 is not one of the 3 linear layers"):
+        LayerGradient.from_update(before, after, learning_rate=0.1, layer=3)
+    with pytest.raises(ValueError, match="after has no tensor for '0.weight'"):
+        LayerGradient.from_update(before, {}, learning_rate=0.1)
+    with pytest.raises(ValueError, match="all zeros"):
+        LayerGradient.from_update(before, before, learning_rate=0.1)

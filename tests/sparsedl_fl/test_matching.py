@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+
+from sparsedl_fl import LayerGradient
+from sparsedl_fl.directions import Candidates
+from sparsedl_fl.lowrank import factorize
+from sparsedl_fl.matching import ForwardView, _swap_scores, greedy_filter, sample_agreement
+
+
+@pytest.fixture
+def problem(small_problem):
+    """The layer, its factors, the forward view, and the true unit columns."""
+    batch, model, gradient = small_problem
+    layer_gradient = LayerGradient.from_model(model, gradient)
+    factors = factorize(layer_gradient)
+    true = np.linalg.inv(batch @ factors.right.T / factors.singular_values)
+    true /= np.linalg.norm(true, axis=0)
+    return layer_gradient, factors, ForwardView.of(layer_gradient, factors), true
+
+
+def candidates(factors, directions):
+    return Candidates(directions, factors.zeros(directions).sum(axis=0), "complete", 1, 1)
+
+
+def test_matching_is_one_at_the_truth(problem, small_problem):
+    layer_gradient, factors, view, true = problem
+    preactivations = view.preactivations(np.linalg.inv(true))
+    batch = small_problem[0]
+    expected = layer_gradient.weight @ batch.T + layer_gradient.bias[:, None]
+    np.testing.assert_allclose(preactivations, expected, atol=1e-9)
+    np.testing.assert_array_equal(sample_agreement(preactivations, factors.zeros(true)), np.ones(8))
+
+
+def test_rank_one_scores_are_those_of_fresh_inverses(problem):
+    _, factors, view, true = problem
+    rng = np.random.default_rng(0)
+    basis = true.copy()
+    basis[:, 2] = rng.standard_normal(8)
+    basis[:, 2] /= np.linalg.norm(basis[:, 2])
+    candidate = rng.standard_normal(8)
+    candidate /= np.linalg.norm(candidate)
+    zeros, candidate_zeros = factors.zeros(basis), factors.zeros(candidate[:, None])[:, 0]
+    expected = []
+    for j in range(8):
+        swapped, swapped_zeros = basis.copy(), zeros.copy()
+        swapped[:, j], swapped_zeros[:, j] = candidate, candidate_zeros
+        expected.append(sample_agreement(view.preactivations(np.linalg.inv(swapped)), swapped_zeros).sum())
+    np.testing.assert_allclose(_swap_scores(view, np.linalg.inv(basis), zeros, candidate, candidate_zeros), expected)
+
+
+def test_greedy_filter_swaps_wrong_columns_out(problem):
+    _, factors, view, true = problem
+    # Mixtures that claim to be sparser than the truth are chosen first, and have to go.
+    mixtures = true[:, [0, 1]] + true[:, [2, 3]]
+    mixtures /= np.linalg.norm(mixtures, axis=0)
+    pool = Candidates(np.hstack([mixtures, true]), np.r_[900, 900, np.full(8, 40)], "complete", 1, 1)
+    basis, proposed = greedy_filter(view, factors, pool)
+    cosines = np.abs(true.T @ basis)
+    np.testing.assert_allclose(np.sort(cosines.max(axis=1)), 1)
+    assert proposed.all()
+
+
+def test_a_missing_column_is_completed_and_marked(problem):
+    _, factors, view, true = problem
+    basis, proposed = greedy_filter(view, factors, candidates(factors, true[:, :6]))
+    assert proposed.tolist() == [True] * 6 + [False] * 2
+    assert np.linalg.matrix_rank(basis) == 8
+
+
+def test_nothing_found_is_a_basis_too(problem):
+    _, factors, view, true = problem
+    basis, proposed = greedy_filter(view, factors, candidates(factors, true[:, :0]))
+    assert not proposed.any()
+    assert np.linalg.matrix_rank(basis) == 8
