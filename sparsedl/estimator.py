@@ -155,6 +155,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self.surrogate_ = _strategy("surrogate", self.surrogate, Surrogate, LogSum)
         self.optimizer_ = _strategy("optimizer", self.optimizer, Optimizer, RiemannianAdam)
         self.rounding_ = _strategy("rounding", self.rounding, Rounding, ReweightedRounding)
+        self.optimizer_.check_surrogate(self.surrogate_)
         whitening = whiten(X, self.n_components, self.noise_level)
         zero_test = ZeroTest(
             observations=torch.from_numpy(whitening.whitened),

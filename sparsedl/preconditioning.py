@@ -59,7 +59,7 @@ def whiten(X: np.ndarray, n_components: int | None = None, noise_level: ArrayLik
     eps = np.finfo(X.dtype).eps if np.issubdtype(X.dtype, np.floating) else np.finfo(float).eps
     X = X.astype(np.float64, copy=False)
     U, S, Vt = svd(X, full_matrices=False, check_finite=False)
-    rank = int(np.sum(S > max(X.shape) * eps * S[0]))
+    rank = int(np.count_nonzero(S[0] * max(X.shape) * eps < S))
     if rank == 0:
         raise ValueError("X is all zeros: there is no dictionary to recover")
     k = rank if n_components is None else n_components

@@ -4,7 +4,7 @@ A few attractive columns draw most starts, so plain restarts hardly ever complet
 row of ``L``, less its part in the span of the columns already found: in whitened coordinates columns are nearly
 orthogonal, so what remains leads to a new one. And the sphere is stretched along that span, which puts a price on the
 columns in it without moving any minimum of ``L q``: with ``q = T w``, ``T = [complement, strength * span]`` and
-``|w| = 1``, a found column costs ``strength`` times what it did.
+``|w| = 1``, a found column costs ``strength`` times what it did. The last columns come from `sparsedl.anchoring`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from joblib import Parallel, delayed
 from threadpoolctl import threadpool_limits
 from torch.nn.functional import normalize
 
+from sparsedl.anchoring import anchored_directions, draw_anchors
 from sparsedl.optimizers import Optimizer
 from sparsedl.rounding import Rounding
 from sparsedl.selection import select_independent
@@ -26,6 +26,9 @@ from sparsedl.zeros import ZeroTest, required_zeros
 
 STARTS_PER_TASK = 128
 """Starts in one task of the parallel back end; fixed, so that results do not depend on the number of workers."""
+
+N_ANCHORS = 16
+"""Regressions a round for the last columns, once half of them are found; counted as starts."""
 
 DUPLICATE_COSINE = 0.99
 """Two directions closer than this are the same column."""
@@ -100,6 +103,7 @@ class SearchResult:
 class _RoundOutcome:
     directions: torch.Tensor
     n_zeros: torch.Tensor
+    n_starts: int
     n_successes: int
 
 
@@ -186,7 +190,7 @@ class Search:
         try:
             while rounds < self.max_rounds:
                 outcomes = self._round(rounds, found, generator)
-                rounds, spent = rounds + 1, spent + self.n_starts
+                rounds, spent = rounds + 1, spent + sum(outcome.n_starts for outcome in outcomes)
                 successes += sum(outcome.n_successes for outcome in outcomes)
                 for outcome in outcomes:
                     pool.add(outcome.directions, outcome.n_zeros)
@@ -207,12 +211,17 @@ class Search:
             starts, stretching = normalize(starts, dim=1), torch.eye(n_components, dtype=torch.float64)
         else:
             starts = draw_starts(observations, found, self.n_starts, generator)
-            stretching = stretch(found, self.deflation[index % len(self.deflation)])
+            strength = 1.0 if self.optimizer.wants_white else self.deflation[index % len(self.deflation)]
+            stretching = stretch(found, strength)
         parts = starts.split(STARTS_PER_TASK)
-        seeds = torch.randint(2**31 - 1, (len(parts),), generator=generator).tolist()
-        return Parallel(n_jobs=self.n_jobs)(
-            delayed(_run_starts)(self, part, found, stretching, seed) for part, seed in zip(parts, seeds, strict=True)
-        )
+        seeds = torch.randint(2**31 - 1, (len(parts) + 1,), generator=generator).tolist()
+        tasks = [
+            delayed(_run_starts)(self, part, found, stretching, seed)
+            for part, seed in zip(parts, seeds[1:], strict=True)
+        ]
+        if self.deflation is not None and n_components / 2 <= len(found) < n_components:
+            tasks.append(delayed(_run_anchors)(self, found, seeds[0]))
+        return Parallel(n_jobs=self.n_jobs)(tasks)
 
 
 def _same_columns(before: torch.Tensor, after: torch.Tensor) -> bool:
@@ -224,27 +233,36 @@ def _same_columns(before: torch.Tensor, after: torch.Tensor) -> bool:
 def _run_starts(
     search: Search, starts: torch.Tensor, found: torch.Tensor, stretching: torch.Tensor, seed: int
 ) -> _RoundOutcome:
-    """Optimise, drop duplicates and hopeless ends, round, estimate from all zero rows, and keep what is proven."""
     # One thread: the products are small, and threads that spin beside other processes cost far more than they bring.
     with threadpool_limits(limits=1), torch.no_grad():
-        test = search.zero_test
-        ends = _optimize(search, starts, stretching)
-        near_zero = ((ends @ test.observations.T).abs() < _NEAR_ZERO).sum(dim=1)
-        order = torch.argsort(near_zero, descending=True, stable=True)
-        ends, near_zero = ends[order], near_zero[order]
-        keep = distinct(torch.cat([found, ends]))[len(found) :]
-        if not search.surrogate.smooth:
-            n_rows, n_components = test.observations.shape
-            keep &= near_zero >= required_zeros(n_rows, n_components, _NEAR_ZERO_CHANCE, _NEAR_ZERO_FALSE_ACCEPTANCE)
-        if not keep.any():
-            return _RoundOutcome(ends[:0], near_zero[:0], _count_successes(ends, found))
+        return _prove(search, _optimize(search, starts, stretching), found, torch.Generator().manual_seed(seed))
+
+
+def _run_anchors(search: Search, found: torch.Tensor, seed: int) -> _RoundOutcome:
+    with threadpool_limits(limits=1), torch.no_grad():
         generator = torch.Generator().manual_seed(seed)
-        candidates = search.rounding.round(test.observations, ends[keep], generator)
-        candidates = test.refit(candidates)
-        accepted, n_zeros = test.accept(candidates)
-        proven = candidates[accepted]
-        successes = _count_successes(ends, torch.cat([found, proven]))
-        return _RoundOutcome(proven, n_zeros[accepted], successes)
+        anchors = draw_anchors(found, N_ANCHORS, generator)
+        ends = anchored_directions(search.zero_test.observations, anchors, search.surrogate, generator)
+        return _prove(search, ends, found, generator)
+
+
+def _prove(search: Search, ends: torch.Tensor, found: torch.Tensor, generator: torch.Generator) -> _RoundOutcome:
+    """Drop duplicates and hopeless ends, round, estimate from all zero rows, and keep what is proven."""
+    test = search.zero_test
+    near_zero = ((ends @ test.observations.T).abs() < _NEAR_ZERO).sum(dim=1)
+    order = torch.argsort(near_zero, descending=True, stable=True)
+    ends, near_zero = ends[order], near_zero[order]
+    keep = distinct(torch.cat([found, ends]))[len(found) :]
+    if not search.surrogate.smooth:
+        n_rows, n_components = test.observations.shape
+        keep &= near_zero >= required_zeros(n_rows, n_components, _NEAR_ZERO_CHANCE, _NEAR_ZERO_FALSE_ACCEPTANCE)
+    if not keep.any():
+        return _RoundOutcome(ends[:0], near_zero[:0], len(ends), _count_successes(ends, found))
+    candidates = test.refit(search.rounding.round(test.observations, ends[keep], generator))
+    accepted, n_zeros = test.accept(candidates)
+    proven = candidates[accepted]
+    successes = _count_successes(ends, torch.cat([found, proven]))
+    return _RoundOutcome(proven, n_zeros[accepted], len(ends), successes)
 
 
 def _optimize(search: Search, starts: torch.Tensor, stretching: torch.Tensor) -> torch.Tensor:

@@ -48,7 +48,7 @@ def required_zeros(n_rows: int, n_components: int, chance: float, false_acceptan
     Examples
     --------
     >>> required_zeros(200, 20, chance=1e-6)
-    21
+    22
     """
     free = n_components - 1
     return free + 1 + int(binom.isf(false_acceptance, max(n_rows - free, 0), min(chance, 1.0)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sparsedl.zeros import required_zeros, zeros_determine
+from sparsedl.zeros import NOISE_MULTIPLE, required_zeros, zeros_determine
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.matching import ForwardView, sample_agreement
@@ -92,8 +92,12 @@ def assemble(
     preactivations = view.preactivations(inverse)
     zeros = factors.zeros(basis)
     agreement = sample_agreement(preactivations, zeros)
-    gradients = np.where(preactivations > 0, factors.left @ disaggregation, 0.0)
     inputs = (inverse / scale[:, None] * factors.singular_values) @ factors.right
+    # A pre-activation within its own noise of zero may be on either side; there the gradient says which.
+    noise = np.sqrt(np.mean(factors.noise_level**2)) * np.linalg.norm(inverse / scale[:, None], axis=1)
+    undecided = NOISE_MULTIPLE * np.linalg.norm(layer_gradient.weight, axis=1)[:, None] * noise
+    active = np.where(np.abs(preactivations) <= undecided, ~zeros, preactivations > 0)
+    gradients = np.where(active, factors.left @ disaggregation, 0.0)
     G = layer_gradient.weight_grad
     norm = np.linalg.norm(G)
     residual = float(np.linalg.norm(G - gradients @ inputs) / norm)

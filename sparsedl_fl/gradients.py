@@ -153,7 +153,8 @@ class LayerGradient:
         """
         if not np.isfinite(learning_rate) or learning_rate <= 0:
             raise ValueError(f"learning_rate must be a positive number, got {learning_rate!r}")
-        names = [key.removesuffix("weight") for key, value in before.items() if key.endswith("weight") and value.ndim == 2]
+        weights = [key for key, value in before.items() if key.endswith("weight") and value.ndim == 2]
+        names = [key.removesuffix("weight") for key in weights]
         prefix = _pick("layer", layer if isinstance(layer, int) else f"{layer}.", names)
 
         def gradient(key: str) -> torch.Tensor:

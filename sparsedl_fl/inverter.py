@@ -70,7 +70,7 @@ class GradientInverter(BaseEstimator):
     >>> import numpy as np, torch
     >>> from sparsedl_fl import GradientInverter, LayerGradient
     >>> from sparsedl_fl.simulation import client_gradient, fully_connected
-    >>> batch = torch.rand(8, 100, generator=torch.Generator().manual_seed(0))
+    >>> batch = torch.randn(8, 100, generator=torch.Generator().manual_seed(0))
     >>> model = fully_connected(100, width=120, random_state=0)
     >>> gradient = client_gradient(model, batch, labels=torch.arange(8))
     >>> inverter = GradientInverter(random_state=0).fit(LayerGradient.from_model(model, gradient))
@@ -127,8 +127,9 @@ class GradientInverter(BaseEstimator):
         self.n_starts_ = candidates.n_starts
         self.n_successes_ = candidates.n_successes
         self.status_ = (
-            f"{int(batch.recovered.sum())} of {self.batch_size_} inputs certified; {int(proposed.sum())} columns found, "
-            f"search {candidates.status}; sparsity matching {self.sparsity_matching_:.4f}, "
+            f"{int(batch.recovered.sum())} of {self.batch_size_} inputs certified; "
+            f"{int(proposed.sum())} columns found, search {candidates.status}; "
+            f"sparsity matching {self.sparsity_matching_:.4f}, "
             f"relative residual {batch.relative_residual:.1e} (noise {batch.residual_floor:.1e})"
         )
         if not batch.recovered.all():

@@ -35,7 +35,7 @@ def sparsity_threshold(width: int, false_rejection: float = 1e-5) -> float:
     0.395
     """
     needed = int(binom.ppf(false_rejection, width, 0.5))
-    return (needed + (binom.cdf(needed, width, 0.5) <= false_rejection)) / width
+    return (needed + int(binom.cdf(needed, width, 0.5) <= false_rejection)) / width
 
 
 def success_probability(batch_size: int) -> float:

@@ -50,5 +50,10 @@ def test_signatures():
         "next_weight_grad",
     ]
     assert list(inspect.signature(LayerGradient.from_model).parameters) == ["model", "gradients", "layer"]
-    assert list(inspect.signature(LayerGradient.from_update).parameters) == ["before", "after", "learning_rate", "layer"]
+    assert list(inspect.signature(LayerGradient.from_update).parameters) == [
+        "before",
+        "after",
+        "learning_rate",
+        "layer",
+    ]
     assert inspect.signature(psnr).parameters["data_range"].default == 1.0

@@ -2,19 +2,30 @@
 
 Which one to use
 ----------------
-- `RiemannianAdam` (the default) is the one of SPEAR++ and the most forgiving.
-- `ProjectedGradient` is the simplest: it needs a smaller learning rate and recovers less when samples are few.
+- `RiemannianAdam` (the default) is the one of SPEAR++ and completes the most problems when samples are few.
+- `RiemannianSGD` and `DiminishingSubgradient` are the cheapest a start, and as good where samples are plentiful.
+- `ProjectedGradient` is the simplest, and the second optimiser of SPEAR++.
+- `ReweightedLeastSquares` takes tens of iterations rather than hundreds; worth it up to some thirty components.
+- `MatchingStretchProject` finds all components at once, with `NegativeL4` alone; it wants many samples.
 """
 
 from sparsedl.optimizers._base import OptimizationResult, Optimizer, ScheduledOptimizer, euclidean_gradient
+from sparsedl.optimizers.diminishing_subgradient import DiminishingSubgradient
+from sparsedl.optimizers.matching_stretch_project import MatchingStretchProject
 from sparsedl.optimizers.projected_gradient import ProjectedGradient
+from sparsedl.optimizers.reweighted_least_squares import ReweightedLeastSquares
 from sparsedl.optimizers.riemannian_adam import RiemannianAdam
+from sparsedl.optimizers.riemannian_sgd import RiemannianSGD
 
 __all__ = [
+    "DiminishingSubgradient",
+    "MatchingStretchProject",
     "Optimizer",
     "OptimizationResult",
     "ProjectedGradient",
+    "ReweightedLeastSquares",
     "RiemannianAdam",
+    "RiemannianSGD",
     "ScheduledOptimizer",
     "euclidean_gradient",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from sklearn.base import BaseEstimator
@@ -31,6 +32,12 @@ class OptimizationResult:
 class Optimizer(BaseEstimator, ABC):
     """Minimises ``f(q) = mean_r phi((L q)_r)`` over the unit sphere, from many starts at once."""
 
+    wants_white: ClassVar[bool] = False
+    """True when the method relies on ``L^T L = n_samples I``, so that the search must not stretch the sphere."""
+
+    def check_surrogate(self, surrogate: Surrogate) -> None:
+        """Raise ``TypeError`` for a surrogate that the method cannot minimise. Called once by ``fit``."""
+
     def check_parameters(self) -> None:
         """Raise ``ValueError`` for a parameter out of its range. Called once by ``fit``."""
 
@@ -41,7 +48,7 @@ class Optimizer(BaseEstimator, ABC):
         Parameters
         ----------
         observations : torch.Tensor of shape (n_samples, n_components)
-            The whitened observations ``L``, with ``L^T L = n_samples I``.
+            The whitened observations ``L``, with ``L^T L = n_samples I`` unless the search stretched the sphere.
         starts : torch.Tensor of shape (n_starts, n_components)
             Unit vectors, one a row.
         surrogate : Surrogate

@@ -17,7 +17,7 @@ class ProjectedGradient(ScheduledOptimizer):
 
     Parameters
     ----------
-    learning_rate : float, default=0.1
+    learning_rate : float, default=0.6
         The paper's rate is not legible in our copy; chosen by measurement.
     max_iter : int, default=500
         Number of iterations.
@@ -31,7 +31,7 @@ class ProjectedGradient(ScheduledOptimizer):
     SPEAR++ (2025), Table 2.
     """
 
-    learning_rate: float = 0.1
+    learning_rate: float = 0.6
 
     def minimize(self, observations: torch.Tensor, starts: torch.Tensor, surrogate: Surrogate) -> OptimizationResult:
         """Run every start for ``max_iter`` iterations."""

@@ -43,7 +43,12 @@ class Directions(BaseEstimator, ABC):
 
     @abstractmethod
     def propose(
-        self, layer_gradient: LayerGradient, factors: LowRankGradient, *, random_state: Any = None, verbose: bool = False
+        self,
+        layer_gradient: LayerGradient,
+        factors: LowRankGradient,
+        *,
+        random_state: Any = None,
+        verbose: bool = False,
     ) -> Candidates:
         """Search for candidates.
 

@@ -35,7 +35,12 @@ class DictionaryDirections(Directions):
     recovery: SparseDictionaryRecovery | None = None
 
     def propose(
-        self, layer_gradient: LayerGradient, factors: LowRankGradient, *, random_state: Any = None, verbose: bool = False
+        self,
+        layer_gradient: LayerGradient,
+        factors: LowRankGradient,
+        *,
+        random_state: Any = None,
+        verbose: bool = False,
     ) -> Candidates:
         """Recover the dictionary and return its candidates as directions of ``U``."""
         recovery = SparseDictionaryRecovery() if self.recovery is None else clone(self.recovery)

@@ -40,9 +40,9 @@ def with_entry(shape, value):
         ({"weight_grad": np.zeros((M, N))}, ValueError, "weight_grad is all zeros: the batch was empty"),
         ({"weight_grad": with_entry((M, N), np.nan)}, ValueError, "weight_grad contains NaN or infinity"),
         ({"weight": with_entry((M, N), np.inf)}, ValueError, "weight contains NaN or infinity"),
-        ({"weight_grad": np.ones((M, N), dtype=np.float16)}, TypeError, "weight_grad must be float32 or float64, got f"),
+        ({"weight_grad": np.ones((M, N), dtype=np.float16)}, TypeError, "weight_grad must be float32 or float64, got"),
         ({"weight_grad": np.ones((M, N), dtype=int)}, TypeError, "weight_grad must be float32 or float64, got int64"),
-        ({"weight": torch.ones(M, N, dtype=torch.bfloat16)}, TypeError, "weight must be float32 or float64, got torch.b"),
+        ({"weight": torch.ones(M, N, dtype=torch.bfloat16)}, TypeError, "weight must be float32 or float64, got"),
         ({"weight_grad": torch.ones(M, N, dtype=torch.int64)}, TypeError, "weight_grad must be float32 or float64"),
         (
             {"weight": torch.ones(M, N), "weight_grad": torch.ones(M, N, device="meta")},

@@ -76,7 +76,9 @@ def test_one_local_step_of_fedavg_is_a_gradient(small_problem):
 def test_a_single_sample():
     model = fully_connected(20, width=30, random_state=0)
     sample = torch.rand(1, 20, generator=torch.Generator().manual_seed(0))
-    inverter = invert(LayerGradient.from_model(model, client_gradient(model, sample, torch.tensor([1]))), random_state=0)
+    inverter = invert(
+        LayerGradient.from_model(model, client_gradient(model, sample, torch.tensor([1]))), random_state=0
+    )
     np.testing.assert_allclose(inverter.inputs_, sample, atol=1e-5)
     assert inverter.recovered_.all()
 

@@ -1,0 +1,62 @@
+"""Iteratively reweighted least squares on the sphere: tens of iterations instead of hundreds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import normalize
+
+from sparsedl._validation import check_positive
+from sparsedl.optimizers._base import OptimizationResult, Optimizer
+from sparsedl.surrogates import Surrogate
+from sparsedl.zeros import weighted_gram
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ReweightedLeastSquares(Optimizer):
+    """Majorise ``phi`` by parabolas and take one step of inverse iteration on the weighted Gram matrix.
+
+    With weights ``w_r = phi'(t_r) / t_r`` at ``t_r = sqrt((L q)_r^2 + s^2)``, each iteration replaces ``q`` by
+    ``(L^T diag(w) L)^-1 q``, normalised, and shrinks the smoothing ``s``.
+
+    Parameters
+    ----------
+    max_iter : int, default=30
+        Number of iterations.
+    smoothing : float, default=1.0
+        First ``s``; a unit direction has entries of mean square one.
+    final_smoothing : float, default=1e-3
+        Last ``s``; it shrinks geometrically.
+
+    References
+    ----------
+    Chartrand and Yin, "Iteratively reweighted algorithms for compressive sensing", ICASSP 2008; Qu, Sun and Wright,
+    "Finding a sparse vector in a subspace", NeurIPS 2014, for the alternation it accelerates.
+    """
+
+    max_iter: int = 30
+    smoothing: float = 1.0
+    final_smoothing: float = 1e-3
+
+    def check_parameters(self) -> None:
+        """Raise ``ValueError`` unless all parameters are positive and the smoothing does not grow."""
+        check_positive(self, "max_iter", self.max_iter, integer=True)
+        check_positive(self, "smoothing", self.smoothing)
+        check_positive(self, "final_smoothing", self.final_smoothing)
+        if self.final_smoothing > self.smoothing:
+            raise ValueError(f"{type(self).__name__}: final_smoothing must be at most smoothing, {self.smoothing!r}")
+
+    def minimize(self, observations: torch.Tensor, starts: torch.Tensor, surrogate: Surrogate) -> OptimizationResult:
+        """Run every start for ``max_iter`` iterations."""
+        directions = starts
+        shrinkage = (self.final_smoothing / self.smoothing) ** (1 / max(self.max_iter - 1, 1))
+        ridge = torch.finfo(starts.dtype).eps * torch.eye(starts.shape[1], dtype=starts.dtype, device=starts.device)
+        for iteration in range(self.max_iter):
+            smoothing = self.smoothing * shrinkage**iteration
+            moduli = ((directions @ observations.T).square() + smoothing**2).sqrt()
+            weights = surrogate.derivative(moduli) / moduli
+            gram = weighted_gram(observations, weights)
+            scale = gram.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
+            directions = normalize(torch.linalg.solve(gram / scale + ridge, directions), dim=1)
+        return OptimizationResult(directions=directions, n_iter=self.max_iter)
