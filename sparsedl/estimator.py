@@ -12,17 +12,20 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from sparsedl._validation import as_numpy, check_observations, check_positive, draw_generator
+from sparsedl._validation import as_numpy, check_device, check_observations, check_positive, draw_generator
 from sparsedl.optimizers import Optimizer, RiemannianAdam
 from sparsedl.preconditioning import Whitening, whiten
 from sparsedl.progress import progress_bar
 from sparsedl.rounding import ReweightedRounding, Rounding
-from sparsedl.search import Search, SearchResult
-from sparsedl.selection import complete_basis
+from sparsedl.search import CandidatePool, Search, SearchResult, UnprovenPool
+from sparsedl.selection import complete_basis, select_independent
 from sparsedl.surrogates import LogSum, Surrogate
 from sparsedl.zeros import ZeroTest
 
 __all__ = ["SparseDictionaryRecovery"]
+
+UNPROVEN_TOLERANCE = 0.5
+"""An unproven direction joins the basis when this much of it lies outside what is there."""
 
 Strategy = TypeVar("Strategy", Surrogate, Optimizer, Rounding)
 
@@ -56,8 +59,11 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
     noise_level : float, array-like of shape (n_samples,) or None, default=None
         Standard deviation of the noise on the entries of ``X``. None derives it from the singular values beyond
         ``n_components`` and from the dtype.
+    device : str, default="cpu"
+        Where the starts run, ``"cpu"`` or ``"cuda"``. Starts are drawn on the CPU in float64, so devices agree.
     n_jobs : int or None, default=None
-        Workers that share the starts of a round, through joblib. Results do not depend on it.
+        Workers that share the starts of a round, through joblib; ``joblib.parallel_config`` with the backend
+        ``"loky"``, ``"dask"`` or ``"ray"`` spreads them. Results do not depend on it.
     verbose : bool, default=False
         Whether to draw a progress bar (needs rich).
     random_state : int, RandomState or None, default=None
@@ -72,7 +78,8 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
     directions_ : ndarray of shape (n_features, n_components)
         ``codes_ = X @ directions_``.
     recovered_ : ndarray of shape (n_components,) of bool
-        Which components are proven by their zeros; the others complete the basis and mean nothing by themselves.
+        Which components are proven by their zeros. The others are the sparsest unproven directions, as far as they
+        are independent, and complete the basis: estimates under heavy noise, and no more than a guess without.
     sparsity_ : ndarray of shape (n_components,)
         Share of zeros in each column of the codes; zero where not recovered.
     candidates_ : ndarray of shape (n_features, n_candidates)
@@ -120,6 +127,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         max_rounds: int = 20,
         deflation: tuple[float, ...] | None = (1.0, 2.0),
         noise_level: ArrayLike | None = None,
+        device: str = "cpu",
         n_jobs: int | None = None,
         verbose: bool = False,
         random_state: Any = None,
@@ -132,6 +140,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self.max_rounds = max_rounds
         self.deflation = deflation
         self.noise_level = noise_level
+        self.device = device
         self.n_jobs = n_jobs
         self.verbose = verbose
         self.random_state = random_state
@@ -172,6 +181,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             max_rounds=self.max_rounds,
             deflation=self.deflation,
             n_jobs=self.n_jobs,
+            device=check_device(self, self.device),
         )
         with progress_bar(self.verbose, total=k, description="columns") as report:
             result = search.run(draw_generator(self.random_state), report)
@@ -213,6 +223,25 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             raise ValueError(f"codes must have shape (n_samples, {len(self.components_)}), got {codes.shape}")
         return codes @ self.components_
 
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the share of zeros in the codes of observations, less what they fail to explain.
+
+        ``mean(|codes| <= 1e-6 rms(codes)) - |X - codes @ components_|^2 / |X|^2``: at most the true sparsity, which a
+        proven dictionary reaches on unseen observations, and near zero for a dictionary that makes nothing sparse.
+
+        Parameters
+        ----------
+        X : array-like or torch.Tensor of shape (n_samples, n_features)
+            Observations, seen or not.
+        y : None
+            Ignored.
+        """
+        codes = self.transform(X)
+        X = check_observations(self, X, reset=False)
+        tolerance = max(1e-6, 100 * float(np.finfo(codes.dtype).eps)) * np.sqrt(np.mean(codes**2, axis=0))
+        unexplained = np.sum((X - codes @ self.components_) ** 2) / max(np.sum(X**2), np.finfo(X.dtype).tiny)
+        return float(np.mean(np.abs(codes) <= tolerance) - unexplained)
+
     @property
     def _n_features_out(self) -> int:
         return len(self.components_)
@@ -234,7 +263,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
     def _expose(self, X: np.ndarray, whitening: Whitening, result: SearchResult) -> None:
         selection = result.pool.selection()
-        basis = complete_basis(selection.directions.numpy().T)
+        basis = _basis(selection, result.unproven)
         components = np.linalg.solve(basis, whitening.mixing)
         scale = np.linalg.norm(components, axis=1)
         largest = np.abs(components).argmax(axis=1)
@@ -260,6 +289,13 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
                 "each component, or be noisier than noise_level says: set noise_level, or give more observations"
             )
         return f"recovered {n_found} of {k} components ({self.status_}); {advice}"
+
+
+def _basis(selection: CandidatePool, unproven: UnprovenPool) -> np.ndarray:
+    """Return the proven columns, then the best unproven ones that are well apart, then whatever completes them."""
+    proven, others = selection.directions.numpy().T, unproven.directions.numpy().T
+    extension = select_independent(others, -unproven.values.numpy(), UNPROVEN_TOLERANCE, taken=proven)
+    return complete_basis(np.column_stack([proven, others[:, extension]]))
 
 
 def _strategy(name: str, given: Strategy | None, kind: type[Strategy], default: type[Strategy]) -> Strategy:

@@ -27,6 +27,9 @@ from sparsedl.zeros import ZeroTest, required_zeros
 STARTS_PER_TASK = 128
 """Starts in one task of the parallel back end; fixed, so that results do not depend on the number of workers."""
 
+UNPROVEN_PER_COMPONENT = 4
+"""How many of the best ends that prove nothing are kept."""
+
 N_ANCHORS = 16
 """Regressions a round for the last columns, once half of them are found; counted as starts."""
 
@@ -74,6 +77,30 @@ class CandidatePool:
         return CandidatePool(self.directions[index], self.n_zeros[index])
 
 
+@dataclass
+class UnprovenPool:
+    """Distinct ends with their surrogate, the best first: under heavy noise, or where nothing is exactly sparse.
+
+    Attributes
+    ----------
+    directions : torch.Tensor of shape (n_directions, n_components)
+        Unit rows.
+    values : torch.Tensor of shape (n_directions,)
+        Mean of the surrogate over the entries of ``L q``.
+    """
+
+    directions: torch.Tensor
+    values: torch.Tensor
+
+    def add(self, directions: torch.Tensor, values: torch.Tensor) -> None:
+        """Add ends, drop repetitions, and keep the best few for each component."""
+        together = torch.cat([self.directions, directions])
+        scores = torch.cat([self.values, values])
+        order = torch.argsort(scores, stable=True)
+        order = order[distinct(together[order])][: UNPROVEN_PER_COMPONENT * together.shape[1]]
+        self.directions, self.values = together[order], scores[order]
+
+
 @dataclass(frozen=True)
 class SearchResult:
     """What the search found and what it took.
@@ -82,6 +109,8 @@ class SearchResult:
     ----------
     pool : CandidatePool
         All distinct proven candidates.
+    unproven : UnprovenPool
+        The best ends that prove nothing, for a basis that the proven ones do not complete.
     status : str
         ``"complete"``, or in words why not.
     n_starts : int
@@ -93,6 +122,7 @@ class SearchResult:
     """
 
     pool: CandidatePool
+    unproven: UnprovenPool
     status: str
     n_starts: int
     n_rounds: int
@@ -103,6 +133,7 @@ class SearchResult:
 class _RoundOutcome:
     directions: torch.Tensor
     n_zeros: torch.Tensor
+    unproven: UnprovenPool
     n_starts: int
     n_successes: int
 
@@ -185,6 +216,7 @@ class Search:
         """Search; a KeyboardInterrupt ends it with what was found so far."""
         n_components = self.zero_test.observations.shape[1]
         pool, found = CandidatePool.empty(n_components), torch.zeros((0, n_components), dtype=torch.float64)
+        unproven = UnprovenPool(found, found[:, 0])
         spent = rounds = successes = 0
         status = f"the budget of {self.max_rounds} rounds of {self.n_starts} starts is spent"
         try:
@@ -194,6 +226,7 @@ class Search:
                 successes += sum(outcome.n_successes for outcome in outcomes)
                 for outcome in outcomes:
                     pool.add(outcome.directions, outcome.n_zeros)
+                    unproven.add(outcome.unproven.directions, outcome.unproven.values)
                 before, found = found, pool.selection().directions
                 report(len(found), f"{spent} starts, {successes} in a column")
                 if len(found) == n_components and _same_columns(before, found):
@@ -201,7 +234,7 @@ class Search:
                     break
         except KeyboardInterrupt:
             status = "interrupted"
-        return SearchResult(pool, status, spent, rounds, successes)
+        return SearchResult(pool, unproven, status, spent, rounds, successes)
 
     def _round(self, index: int, found: torch.Tensor, generator: torch.Generator) -> list[_RoundOutcome]:
         observations = self.zero_test.observations
@@ -249,6 +282,9 @@ def _run_anchors(search: Search, found: torch.Tensor, seed: int) -> _RoundOutcom
 def _prove(search: Search, ends: torch.Tensor, found: torch.Tensor, generator: torch.Generator) -> _RoundOutcome:
     """Drop duplicates and hopeless ends, round, estimate from all zero rows, and keep what is proven."""
     test = search.zero_test
+    values = search.surrogate.value(ends @ test.observations.T).mean(dim=1)
+    unproven = UnprovenPool(ends[:0], values[:0])
+    unproven.add(ends, values)
     near_zero = ((ends @ test.observations.T).abs() < _NEAR_ZERO).sum(dim=1)
     order = torch.argsort(near_zero, descending=True, stable=True)
     ends, near_zero = ends[order], near_zero[order]
@@ -257,12 +293,12 @@ def _prove(search: Search, ends: torch.Tensor, found: torch.Tensor, generator: t
         n_rows, n_components = test.observations.shape
         keep &= near_zero >= required_zeros(n_rows, n_components, _NEAR_ZERO_CHANCE, _NEAR_ZERO_FALSE_ACCEPTANCE)
     if not keep.any():
-        return _RoundOutcome(ends[:0], near_zero[:0], len(ends), _count_successes(ends, found))
+        return _RoundOutcome(ends[:0], near_zero[:0], unproven, len(ends), _count_successes(ends, found))
     candidates = test.refit(search.rounding.round(test.observations, ends[keep], generator))
     accepted, n_zeros = test.accept(candidates)
     proven = candidates[accepted]
     successes = _count_successes(ends, torch.cat([found, proven]))
-    return _RoundOutcome(proven, n_zeros[accepted], len(ends), successes)
+    return _RoundOutcome(proven, n_zeros[accepted], unproven, len(ends), successes)
 
 
 def _optimize(search: Search, starts: torch.Tensor, stretching: torch.Tensor) -> torch.Tensor:

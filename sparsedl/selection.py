@@ -7,7 +7,9 @@ import numpy as np
 __all__ = ["select_independent", "complete_basis"]
 
 
-def select_independent(directions: np.ndarray, n_zeros: np.ndarray, tolerance: float = 1e-2) -> np.ndarray:
+def select_independent(
+    directions: np.ndarray, n_zeros: np.ndarray, tolerance: float = 1e-2, taken: np.ndarray | None = None
+) -> np.ndarray:
     """Take candidates by decreasing sparsity while the rank grows.
 
     Parameters
@@ -15,9 +17,11 @@ def select_independent(directions: np.ndarray, n_zeros: np.ndarray, tolerance: f
     directions : ndarray of shape (n_components, n_candidates)
         Unit columns.
     n_zeros : ndarray of shape (n_candidates,)
-        Number of zeros of each candidate.
+        Number of zeros of each candidate, or any other score that is large for a sparse one.
     tolerance : float, default=1e-2
         A candidate is independent when its part outside the span of those already taken is longer than this.
+    taken : ndarray of shape (n_components, n_taken) or None, default=None
+        Independent columns taken before.
 
     Returns
     -------
@@ -34,10 +38,10 @@ def select_independent(directions: np.ndarray, n_zeros: np.ndarray, tolerance: f
     [1, 2]
     """
     n_components = directions.shape[0]
-    basis = np.zeros((n_components, 0))
+    basis = np.zeros((n_components, 0)) if taken is None else np.linalg.qr(taken)[0]
     selected: list[int] = []
     for index in np.argsort(-np.asarray(n_zeros), kind="stable"):
-        if len(selected) == n_components:
+        if basis.shape[1] == n_components:
             break
         outside = directions[:, index] - basis @ (basis.T @ directions[:, index])
         outside -= basis @ (basis.T @ outside)

@@ -6,7 +6,11 @@ from sklearn.base import clone
 
 from sparsedl import surrogates
 
-CLASSES = [getattr(surrogates, name) for name in surrogates.__all__ if name != "Surrogate"]
+CLASSES = [
+    kind
+    for kind in (getattr(surrogates, name) for name in surrogates.__all__)
+    if isinstance(kind, type) and kind is not surrogates.Surrogate
+]
 POINTS = torch.tensor([-40.0, -3.0, -0.7, -0.05, 0.03, 0.11, 0.4, 1.5, 40.0], dtype=torch.float64)
 
 
@@ -35,6 +39,9 @@ class TestSurrogate:
             assert result.shape == t.shape
             assert result.dtype == t.dtype
 
+    def test_passes_the_public_checker(self, kind):
+        surrogates.check_surrogate(kind())
+
     def test_clones_with_its_parameters(self, kind):
         surrogate = kind()
         for name in surrogate.get_params():
@@ -50,3 +57,76 @@ class TestSurrogate:
 
 def test_log_cosh_does_not_overflow():
     assert torch.isfinite(surrogates.LogCosh(mu=1e-3).value(torch.tensor([1e6]))).all()
+
+
+class Square(surrogates.Surrogate):
+    """A surrogate of a user's own; its subclasses each break one law."""
+
+    def value(self, t):
+        return t.square()
+
+    def derivative(self, t):
+        return 2 * t
+
+
+class WrongSlope(Square):
+    def derivative(self, t):
+        return 3 * t
+
+
+class Odd(Square):
+    def value(self, t):
+        return t.pow(3)
+
+
+class Infinite(Square):
+    def value(self, t):
+        return t.square() / 0
+
+
+class Scalar(Square):
+    def value(self, t):
+        return t.square().sum()
+
+
+class Kinked(surrogates.L1):
+    def derivative(self, t):
+        return torch.where(t >= 0, 1.0, -1.0).to(t.dtype)
+
+
+@pytest.mark.parametrize(
+    ("surrogate", "error", "message"),
+    [
+        (WrongSlope(), ValueError, r"WrongSlope.derivative is not that of its value: at t=-7.1 it is -21.3"),
+        (Odd(), ValueError, "Odd.value is not even"),
+        (Infinite(), ValueError, "Infinite.value is not finite"),
+        (Scalar(), TypeError, "Scalar.value must return a tensor of the shape and dtype"),
+        (Kinked(), ValueError, "Kinked.derivative must be zero at zero"),
+        ("l1", TypeError, "str must derive from sparsedl.surrogates.Surrogate"),
+        (surrogates.LogCosh(mu=0), ValueError, "LogCosh: mu must be"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_checker_tells_what_is_wrong(surrogate, error, message):
+    with pytest.raises(error, match=message):
+        surrogates.check_surrogate(surrogate)
+
+
+def test_a_surrogate_of_ones_own_is_checked_and_used():
+    from sparsedl import SparseDictionaryRecovery
+    from sparsedl.datasets import make_sparse_dictionary
+    from sparsedl.metrics import match_components
+
+    class SquareRoot(surrogates.Surrogate):
+        smooth = True
+
+        def value(self, t):
+            return (t.square() + 0.01).sqrt()
+
+        def derivative(self, t):
+            return t / (t.square() + 0.01).sqrt()
+
+    surrogates.check_surrogate(SquareRoot())
+    X, _, components = make_sparse_dictionary(200, 8, sparsity=0.6, random_state=0)
+    sdr = SparseDictionaryRecovery(surrogate=SquareRoot(), random_state=0).fit(X)
+    assert match_components(sdr.components_, components).errors.max() < 1e-9

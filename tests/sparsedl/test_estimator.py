@@ -6,6 +6,7 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -13,7 +14,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from sparsedl import SparseDictionaryRecovery
 from sparsedl.datasets import make_sparse_dictionary
 from sparsedl.metrics import match_components
-from sparsedl.optimizers import ProjectedGradient, RiemannianAdam
+from sparsedl.optimizers import MatchingStretchProject, ProjectedGradient, RiemannianAdam
 from sparsedl.rounding import KernelRounding, LinearProgramRounding, ReweightedRounding
 from sparsedl.surrogates import L1, Huber, LogCosh, LogSum
 
@@ -192,6 +193,9 @@ GOOD = np.random.default_rng(0).standard_normal((20, 4))
         ({"deflation": (0.0,)}, GOOD, ValueError, "deflation must be a positive finite number"),
         ({"noise_level": -1.0}, GOOD, ValueError, "noise_level must be a non-negative number"),
         ({"noise_level": [0.1, 0.1]}, GOOD, ValueError, "noise_level must be one number or 20"),
+        ({"device": "abacus"}, GOOD, ValueError, "device must name a torch device, got 'abacus'"),
+        ({"device": "meta"}, GOOD, ValueError, "device must be 'cpu' or 'cuda', got 'meta'"),
+        ({"optimizer": MatchingStretchProject()}, GOOD, TypeError, r"MatchingStretchProject .* NegativeL4\(\)"),
         ({"surrogate": "l1"}, GOOD, TypeError, "surrogate must be an instance of Surrogate or None, got 'l1'"),
         ({"optimizer": L1()}, GOOD, TypeError, "optimizer must be an instance of Optimizer or None"),
         ({"rounding": L1()}, GOOD, TypeError, "rounding must be an instance of Rounding or None"),
@@ -201,6 +205,68 @@ GOOD = np.random.default_rng(0).standard_normal((20, 4))
 def test_bad_input_is_named(parameters, X, error, message):
     with pytest.raises(error, match=message):
         SparseDictionaryRecovery(**parameters).fit(X)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_a_missing_cuda_device_is_said():
+    with pytest.raises(ValueError, match="device='cuda', but torch sees no CUDA device on this machine"):
+        SparseDictionaryRecovery(device="cuda").fit(GOOD)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_devices_agree():
+    X, _, _ = make_sparse_dictionary(200, 12, sparsity=0.5, random_state=0)
+    one, two = (SparseDictionaryRecovery(device=device, random_state=0).fit(X) for device in ("cpu", "cuda"))
+    assert match_components(one.components_, two.components_).errors.max() < 1e-9
+
+
+def test_score_is_the_sparsity_of_unseen_observations():
+    X, codes, _ = make_sparse_dictionary(400, 8, sparsity=0.6, random_state=0)
+    sdr = SparseDictionaryRecovery(random_state=0).fit(X[:300])
+    assert sdr.score(X[300:]) == pytest.approx(np.mean(codes[300:] == 0), abs=1e-9)
+    assert sdr.score(np.random.default_rng(0).standard_normal((50, 8))) < 0.01
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_grid_search_over_a_nested_parameter():
+    X, _, _ = make_sparse_dictionary(240, 10, sparsity=0.6, random_state=0)
+    search = GridSearchCV(
+        SparseDictionaryRecovery(surrogate=LogCosh(), rounding=KernelRounding(n_draws=4), max_rounds=2, random_state=0),
+        {"surrogate__mu": [0.1, 30.0]},
+        cv=3,
+    ).fit(X)
+    assert search.best_params_ == {"surrogate__mu": 0.1}
+    assert search.best_score_ > 0.5
+
+
+def test_representation_in_notebooks():
+    html = SparseDictionaryRecovery(surrogate=LogCosh(mu=0.2))._repr_html_()
+    assert "LogCosh" in html
+    assert "SparseDictionaryRecovery" in html
+
+
+def test_polars_in_polars_out():
+    polars = pytest.importorskip("polars")
+    X, _, _ = make_sparse_dictionary(200, 6, sparsity=0.7, random_state=0)
+    sdr = SparseDictionaryRecovery(random_state=0).set_output(transform="polars")
+    codes = sdr.fit_transform(polars.DataFrame(X, schema=list("abcdef")))
+    assert isinstance(codes, polars.DataFrame)
+    np.testing.assert_allclose(codes.to_numpy(), sdr.codes_)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_noise_degrades_and_does_not_collapse():
+    errors = []
+    for snr in (1000, 100, 30):
+        arguments = {"n_samples": 600, "n_components": 8, "n_features": 24, "sparsity": 0.6, "condition_number": 2}
+        clean, _, components = make_sparse_dictionary(random_state=0, **arguments)
+        level = np.sqrt(np.mean(clean**2)) / snr
+        noisy = make_sparse_dictionary(random_state=0, noise_level=level, **arguments)[0]
+        sdr = SparseDictionaryRecovery(n_components=8, random_state=0).fit(noisy)
+        errors.append(match_components(sdr.components_, components).errors.max())
+    assert errors[0] < errors[1] < errors[2]
+    assert errors[0] < 2e-3
+    assert errors[2] < 0.2
 
 
 def test_not_fitted():
