@@ -7,8 +7,16 @@ import pytest
 
 CONTRACT = {
     "sparsedl": ["SparseDictionaryRecovery"],
-    "sparsedl.surrogates": ["L1", "LogCosh", "NegativeL4", "Huber", "LogSum", "Surrogate"],
-    "sparsedl.optimizers": ["RiemannianAdam", "ProjectedGradient", "Optimizer"],
+    "sparsedl.surrogates": ["L1", "LogCosh", "NegativeL4", "Huber", "LogSum", "Surrogate", "check_surrogate"],
+    "sparsedl.optimizers": [
+        "RiemannianAdam",
+        "RiemannianSGD",
+        "ProjectedGradient",
+        "DiminishingSubgradient",
+        "ReweightedLeastSquares",
+        "MatchingStretchProject",
+        "Optimizer",
+    ],
     "sparsedl.rounding": ["KernelRounding", "LinearProgramRounding", "ReweightedRounding", "Rounding"],
     "sparsedl.datasets": ["make_sparse_dictionary"],
     "sparsedl.metrics": ["match_components"],

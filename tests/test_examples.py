@@ -1,0 +1,51 @@
+"""Every example runs top to bottom, in a reduced size."""
+
+import json
+import os
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+GALLERY = sorted(EXAMPLES.glob("plot_*.py"))
+NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
+def test_gallery_script_runs(path, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib").use("Agg")
+    monkeypatch.setenv("SPARSEDL_SMALL", "1")
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(path), run_name="__main__")
+    assert list(tmp_path.glob("*.png"))
+
+
+@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
+def test_gallery_script_is_short(path):
+    assert len(path.read_text().splitlines()) <= 80
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_runs(path, tmp_path):
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    notebook = nbformat.read(path, as_version=4)
+    os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+
+
+def test_peers_are_compared(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("picard")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import compare_peers
+
+    compare_peers.main(["--small", "--out", str(tmp_path)])
+    rows = json.loads((tmp_path / "compare_peers.json").read_text())["synthetic"]
+    assert {row["method"] for row in rows} == set(compare_peers.METHODS)
+    assert next(row["exact"] for row in rows if row["method"] == "sparsedl") == 1
+    assert "| sparsedl |" in (tmp_path / "compare_peers.md").read_text()
+    assert (tmp_path / "compare_peers.png").exists()
+    sys.modules.pop("compare_peers")
