@@ -282,9 +282,8 @@ def _run_anchors(search: Search, found: torch.Tensor, seed: int) -> _RoundOutcom
 def _prove(search: Search, ends: torch.Tensor, found: torch.Tensor, generator: torch.Generator) -> _RoundOutcome:
     """Drop duplicates and hopeless ends, round, estimate from all zero rows, and keep what is proven."""
     test = search.zero_test
-    values = search.surrogate.value(ends @ test.observations.T).mean(dim=1)
-    unproven = UnprovenPool(ends[:0], values[:0])
-    unproven.add(ends, values)
+    unproven = UnprovenPool(ends[:0], ends[:0, 0])
+    unproven.add(ends, _mean_surrogate(search, ends))
     near_zero = ((ends @ test.observations.T).abs() < _NEAR_ZERO).sum(dim=1)
     order = torch.argsort(near_zero, descending=True, stable=True)
     ends, near_zero = ends[order], near_zero[order]
@@ -297,8 +296,13 @@ def _prove(search: Search, ends: torch.Tensor, found: torch.Tensor, generator: t
     candidates = test.refit(search.rounding.round(test.observations, ends[keep], generator))
     accepted, n_zeros = test.accept(candidates)
     proven = candidates[accepted]
+    unproven.add(candidates[~accepted], _mean_surrogate(search, candidates[~accepted]))
     successes = _count_successes(ends, torch.cat([found, proven]))
     return _RoundOutcome(proven, n_zeros[accepted], unproven, len(ends), successes)
+
+
+def _mean_surrogate(search: Search, directions: torch.Tensor) -> torch.Tensor:
+    return search.surrogate.value(directions @ search.zero_test.observations.T).mean(dim=1)
 
 
 def _optimize(search: Search, starts: torch.Tensor, stretching: torch.Tensor) -> torch.Tensor:

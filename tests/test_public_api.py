@@ -15,6 +15,7 @@ CONTRACT = {
         "DiminishingSubgradient",
         "ReweightedLeastSquares",
         "MatchingStretchProject",
+        "FixedPoint",
         "Optimizer",
     ],
     "sparsedl.rounding": ["KernelRounding", "LinearProgramRounding", "ReweightedRounding", "Rounding"],

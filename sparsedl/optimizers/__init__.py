@@ -3,14 +3,16 @@
 Which one to use
 ----------------
 - `RiemannianAdam` (the default) is the one of SPEAR++ and completes the most problems when samples are few.
+- `FixedPoint` takes tens of iterations rather than hundreds: the fastest where samples are plentiful.
 - `RiemannianSGD` and `DiminishingSubgradient` are the cheapest a start, and as good where samples are plentiful.
 - `ProjectedGradient` is the simplest, and the second optimiser of SPEAR++.
-- `ReweightedLeastSquares` takes tens of iterations rather than hundreds; worth it up to some thirty components.
+- `ReweightedLeastSquares` takes tens of iterations too, but each solves a linear system; for few components.
 - `MatchingStretchProject` finds all components at once, with `NegativeL4` alone; it wants many samples.
 """
 
 from sparsedl.optimizers._base import OptimizationResult, Optimizer, ScheduledOptimizer, euclidean_gradient
 from sparsedl.optimizers.diminishing_subgradient import DiminishingSubgradient
+from sparsedl.optimizers.fixed_point import FixedPoint
 from sparsedl.optimizers.matching_stretch_project import MatchingStretchProject
 from sparsedl.optimizers.projected_gradient import ProjectedGradient
 from sparsedl.optimizers.reweighted_least_squares import ReweightedLeastSquares
@@ -19,6 +21,7 @@ from sparsedl.optimizers.riemannian_sgd import RiemannianSGD
 
 __all__ = [
     "DiminishingSubgradient",
+    "FixedPoint",
     "MatchingStretchProject",
     "Optimizer",
     "OptimizationResult",

@@ -13,6 +13,7 @@ from sparsedl.surrogates import L1, LogCosh, NegativeL4
 
 CLASSES = [
     optimizers.DiminishingSubgradient,
+    optimizers.FixedPoint,
     optimizers.MatchingStretchProject,
     optimizers.ProjectedGradient,
     optimizers.ReweightedLeastSquares,
@@ -109,6 +110,7 @@ def test_schedule_of_the_papers():
     [
         (optimizers.RiemannianAdam(decay=2), "decay must be at most 1"),
         (optimizers.DiminishingSubgradient(ratio=1.0), "ratio must be below 1"),
+        (optimizers.FixedPoint(final_smoothing=9.0), "final_smoothing must be at most smoothing"),
         (optimizers.ReweightedLeastSquares(final_smoothing=2.0), "final_smoothing must be at most smoothing"),
     ],
 )
