@@ -14,18 +14,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from sparsedl._validation import as_numpy, check_device, check_observations, check_positive, draw_generator
 from sparsedl.optimizers import Optimizer, RiemannianAdam
+from sparsedl.pools import assemble_basis
 from sparsedl.preconditioning import Whitening, whiten
 from sparsedl.progress import progress_bar
 from sparsedl.rounding import ReweightedRounding, Rounding
-from sparsedl.search import CandidatePool, Search, SearchResult, UnprovenPool
-from sparsedl.selection import complete_basis, select_independent
+from sparsedl.search import Search, SearchResult
 from sparsedl.surrogates import LogSum, Surrogate
 from sparsedl.zeros import ZeroTest
 
 __all__ = ["SparseDictionaryRecovery"]
-
-UNPROVEN_TOLERANCE = 0.5
-"""An unproven direction joins the basis when this much of it lies outside what is there."""
 
 Strategy = TypeVar("Strategy", Surrogate, Optimizer, Rounding)
 
@@ -263,7 +260,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
     def _expose(self, X: np.ndarray, whitening: Whitening, result: SearchResult) -> None:
         selection = result.pool.selection()
-        basis = _basis(selection, result.unproven)
+        basis = assemble_basis(selection, result.unproven)
         components = np.linalg.solve(basis, whitening.mixing)
         scale = np.linalg.norm(components, axis=1)
         largest = np.abs(components).argmax(axis=1)
@@ -289,13 +286,6 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
                 "each component, or be noisier than noise_level says: set noise_level, or give more observations"
             )
         return f"recovered {n_found} of {k} components ({self.status_}); {advice}"
-
-
-def _basis(selection: CandidatePool, unproven: UnprovenPool) -> np.ndarray:
-    """Return the proven columns, then the best unproven ones that are well apart, then whatever completes them."""
-    proven, others = selection.directions.numpy().T, unproven.directions.numpy().T
-    extension = select_independent(others, -unproven.values.numpy(), UNPROVEN_TOLERANCE, taken=proven)
-    return complete_basis(np.column_stack([proven, others[:, extension]]))
 
 
 def _strategy(name: str, given: Strategy | None, kind: type[Strategy], default: type[Strategy]) -> Strategy:

@@ -1,10 +1,10 @@
 """The search: rounds of starts, a pool of distinct proven candidates, and when to stop.
 
-A few attractive columns draw most starts, so plain restarts hardly ever complete a basis. Two things do. A start is a
+A few attractive columns draw most starts, so plain restarts hardly ever complete a basis. Three things do. A start is a
 row of ``L``, less its part in the span of the columns already found: in whitened coordinates columns are nearly
-orthogonal, so what remains leads to a new one. And the sphere is stretched along that span, which puts a price on the
-columns in it without moving any minimum of ``L q``: with ``q = T w``, ``T = [complement, strength * span]`` and
-``|w| = 1``, a found column costs ``strength`` times what it did. The last columns come from `sparsedl.anchoring`.
+orthogonal, so what remains leads to a new one. The sphere is stretched along that span, which puts a price on the
+columns in it: with ``q = T w``, ``T = [complement, strength * span]`` and ``|w| = 1``, a found column costs
+``strength`` times what it did. And the last columns come from `sparsedl.anchoring`, by regression on the others.
 """
 
 from __future__ import annotations
@@ -19,86 +19,22 @@ from torch.nn.functional import normalize
 
 from sparsedl.anchoring import anchored_directions, draw_anchors
 from sparsedl.optimizers import Optimizer
+from sparsedl.pools import DUPLICATE_COSINE, CandidatePool, UnprovenPool, distinct
 from sparsedl.rounding import Rounding
-from sparsedl.selection import select_independent
 from sparsedl.surrogates import Surrogate
 from sparsedl.zeros import ZeroTest, required_zeros
 
 STARTS_PER_TASK = 128
 """Starts in one task of the parallel back end; fixed, so that results do not depend on the number of workers."""
 
-UNPROVEN_PER_COMPONENT = 4
-"""How many of the best ends that prove nothing are kept."""
-
 N_ANCHORS = 16
 """Regressions a round for the last columns, once half of them are found; counted as starts."""
-
-DUPLICATE_COSINE = 0.99
-"""Two directions closer than this are the same column."""
 
 # A first look at where a start ended, before any eigenvalue problem: entries pile up near zero at spurious minima too,
 # at about four times the density of a Gaussian.
 _NEAR_ZERO = 0.02
 _NEAR_ZERO_CHANCE = 0.08
 _NEAR_ZERO_FALSE_ACCEPTANCE = 0.01
-
-
-@dataclass
-class CandidatePool:
-    """Distinct proven directions with their number of zeros.
-
-    Attributes
-    ----------
-    directions : torch.Tensor of shape (n_candidates, n_components)
-        Unit rows.
-    n_zeros : torch.Tensor of shape (n_candidates,)
-        Zeros of ``L q``.
-    """
-
-    directions: torch.Tensor
-    n_zeros: torch.Tensor
-
-    @classmethod
-    def empty(cls, n_components: int) -> CandidatePool:
-        """Return a pool without candidates."""
-        return cls(torch.zeros((0, n_components), dtype=torch.float64), torch.zeros(0, dtype=torch.int64))
-
-    def add(self, directions: torch.Tensor, n_zeros: torch.Tensor) -> None:
-        """Add candidates; of two that are the same column up to sign, the sparser stays."""
-        together = torch.cat([self.directions, directions])
-        counts = torch.cat([self.n_zeros, n_zeros])
-        order = torch.argsort(counts, descending=True, stable=True)
-        order = order[distinct(together[order])]
-        self.directions, self.n_zeros = together[order], counts[order]
-
-    def selection(self) -> CandidatePool:
-        """Return the sparsest independent candidates, sparsest first."""
-        index = torch.from_numpy(select_independent(self.directions.numpy().T, self.n_zeros.numpy()))
-        return CandidatePool(self.directions[index], self.n_zeros[index])
-
-
-@dataclass
-class UnprovenPool:
-    """Distinct ends with their surrogate, the best first: under heavy noise, or where nothing is exactly sparse.
-
-    Attributes
-    ----------
-    directions : torch.Tensor of shape (n_directions, n_components)
-        Unit rows.
-    values : torch.Tensor of shape (n_directions,)
-        Mean of the surrogate over the entries of ``L q``.
-    """
-
-    directions: torch.Tensor
-    values: torch.Tensor
-
-    def add(self, directions: torch.Tensor, values: torch.Tensor) -> None:
-        """Add ends, drop repetitions, and keep the best few for each component."""
-        together = torch.cat([self.directions, directions])
-        scores = torch.cat([self.values, values])
-        order = torch.argsort(scores, stable=True)
-        order = order[distinct(together[order])][: UNPROVEN_PER_COMPONENT * together.shape[1]]
-        self.directions, self.values = together[order], scores[order]
 
 
 @dataclass(frozen=True)
@@ -136,12 +72,6 @@ class _RoundOutcome:
     unproven: UnprovenPool
     n_starts: int
     n_successes: int
-
-
-def distinct(directions: torch.Tensor) -> torch.Tensor:
-    """Return a mask of the rows that no earlier row repeats up to sign."""
-    close = (directions @ directions.T).abs() > DUPLICATE_COSINE
-    return ~close.tril(diagonal=-1).any(dim=1)
 
 
 def draw_starts(

@@ -13,6 +13,7 @@ LAYERS = {
         {"surrogates", "preconditioning", "metrics", "datasets", "zeros"},
         {"optimizers", "rounding"},
         {"selection", "anchoring"},
+        {"pools"},
         {"search"},
         {"estimator"},
         {"__init__"},
@@ -69,7 +70,7 @@ def test_imports_point_down(path):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_and_functions_stay_short(path):
     text = path.read_text()
-    assert len(text.splitlines()) <= 320, f"{path} is too long"
+    assert len(text.splitlines()) <= 300, f"{path} is too long"
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):
             code = node.end_lineno - node.body[0].lineno

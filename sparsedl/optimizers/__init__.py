@@ -10,7 +10,13 @@ Which one to use
 - `MatchingStretchProject` finds all components at once, with `NegativeL4` alone; it wants many samples.
 """
 
-from sparsedl.optimizers._base import OptimizationResult, Optimizer, ScheduledOptimizer, euclidean_gradient
+from sparsedl.optimizers._base import (
+    OptimizationResult,
+    Optimizer,
+    ScheduledOptimizer,
+    SmoothedOptimizer,
+    euclidean_gradient,
+)
 from sparsedl.optimizers.diminishing_subgradient import DiminishingSubgradient
 from sparsedl.optimizers.fixed_point import FixedPoint
 from sparsedl.optimizers.matching_stretch_project import MatchingStretchProject
@@ -30,5 +36,6 @@ __all__ = [
     "RiemannianAdam",
     "RiemannianSGD",
     "ScheduledOptimizer",
+    "SmoothedOptimizer",
     "euclidean_gradient",
 ]

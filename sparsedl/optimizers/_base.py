@@ -90,6 +90,38 @@ class ScheduledOptimizer(Optimizer, ABC):
         return self.learning_rate * self.decay ** sum(iteration >= milestone for milestone in self.milestones)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
+class SmoothedOptimizer(Optimizer, ABC):
+    """An optimiser that smooths the surrogate at zero, less and less.
+
+    Parameters
+    ----------
+    max_iter : int
+        Number of iterations.
+    smoothing : float
+        First width ``s``; a unit direction has entries of mean square one.
+    final_smoothing : float
+        Last width; it shrinks geometrically.
+    """
+
+    max_iter: int
+    smoothing: float
+    final_smoothing: float
+
+    def check_parameters(self) -> None:
+        """Raise ``ValueError`` unless all parameters are positive and the smoothing does not grow."""
+        check_positive(self, "max_iter", self.max_iter, integer=True)
+        check_positive(self, "smoothing", self.smoothing)
+        check_positive(self, "final_smoothing", self.final_smoothing)
+        if self.final_smoothing > self.smoothing:
+            raise ValueError(f"{type(self).__name__}: final_smoothing must be at most smoothing, {self.smoothing!r}")
+
+    def smoothing_at(self, iteration: int) -> float:
+        """Return the smoothing of one iteration, counted from zero."""
+        shrinkage = self.final_smoothing / self.smoothing
+        return self.smoothing * shrinkage ** (iteration / max(self.max_iter - 1, 1))
+
+
 def euclidean_gradient(observations: torch.Tensor, directions: torch.Tensor, surrogate: Surrogate) -> torch.Tensor:
     """Return the gradient of ``mean_r phi((L q)_r)`` for each direction: two matrix products for all of them."""
     entries = directions @ observations.T

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import normalize
 
-from sparsedl._validation import check_positive
-from sparsedl.optimizers._base import OptimizationResult, Optimizer
+from sparsedl.optimizers._base import OptimizationResult, SmoothedOptimizer
 from sparsedl.surrogates import Surrogate
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class FixedPoint(Optimizer):
+class FixedPoint(SmoothedOptimizer):
     """Newton's method with the Hessian ``E[g'(t) x x^T] ~ E[g'(t)] E[x x^T]``: two products an iteration.
 
     With ``t = L q`` and ``g(t) = phi'(r) t / r`` at ``r = sqrt(t^2 + s^2)``, each iteration replaces ``q`` by
@@ -40,20 +39,11 @@ class FixedPoint(Optimizer):
     smoothing: float = 1.0
     final_smoothing: float = 0.05
 
-    def check_parameters(self) -> None:
-        """Raise ``ValueError`` unless all parameters are positive and the smoothing does not grow."""
-        check_positive(self, "max_iter", self.max_iter, integer=True)
-        check_positive(self, "smoothing", self.smoothing)
-        check_positive(self, "final_smoothing", self.final_smoothing)
-        if self.final_smoothing > self.smoothing:
-            raise ValueError(f"{type(self).__name__}: final_smoothing must be at most smoothing, {self.smoothing!r}")
-
     def minimize(self, observations: torch.Tensor, starts: torch.Tensor, surrogate: Surrogate) -> OptimizationResult:
         """Run every start for ``max_iter`` iterations."""
         directions, spread = starts, observations.square().mean(dim=0)
-        shrinkage = (self.final_smoothing / self.smoothing) ** (1 / max(self.max_iter - 1, 1))
         for iteration in range(self.max_iter):
-            smoothing = self.smoothing * shrinkage**iteration
+            smoothing = self.smoothing_at(iteration)
             entries = directions @ observations.T
             slopes = _smoothed(surrogate, entries, smoothing)
             step = 1e-4 * smoothing

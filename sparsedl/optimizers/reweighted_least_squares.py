@@ -7,14 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import normalize
 
-from sparsedl._validation import check_positive
-from sparsedl.optimizers._base import OptimizationResult, Optimizer
+from sparsedl.optimizers._base import OptimizationResult, SmoothedOptimizer
 from sparsedl.surrogates import Surrogate
 from sparsedl.zeros import weighted_gram
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class ReweightedLeastSquares(Optimizer):
+class ReweightedLeastSquares(SmoothedOptimizer):
     """Majorise ``phi`` by parabolas and take one step of inverse iteration on the weighted Gram matrix.
 
     With weights ``w_r = phi'(t_r) / t_r`` at ``t_r = sqrt((L q)_r^2 + s^2)``, each iteration replaces ``q`` by
@@ -39,21 +38,12 @@ class ReweightedLeastSquares(Optimizer):
     smoothing: float = 1.0
     final_smoothing: float = 1e-3
 
-    def check_parameters(self) -> None:
-        """Raise ``ValueError`` unless all parameters are positive and the smoothing does not grow."""
-        check_positive(self, "max_iter", self.max_iter, integer=True)
-        check_positive(self, "smoothing", self.smoothing)
-        check_positive(self, "final_smoothing", self.final_smoothing)
-        if self.final_smoothing > self.smoothing:
-            raise ValueError(f"{type(self).__name__}: final_smoothing must be at most smoothing, {self.smoothing!r}")
-
     def minimize(self, observations: torch.Tensor, starts: torch.Tensor, surrogate: Surrogate) -> OptimizationResult:
         """Run every start for ``max_iter`` iterations."""
         directions = starts
-        shrinkage = (self.final_smoothing / self.smoothing) ** (1 / max(self.max_iter - 1, 1))
         ridge = torch.finfo(starts.dtype).eps * torch.eye(starts.shape[1], dtype=starts.dtype, device=starts.device)
         for iteration in range(self.max_iter):
-            smoothing = self.smoothing * shrinkage**iteration
+            smoothing = self.smoothing_at(iteration)
             moduli = ((directions @ observations.T).square() + smoothing**2).sqrt()
             weights = surrogate.derivative(moduli) / moduli
             gram = weighted_gram(observations, weights)

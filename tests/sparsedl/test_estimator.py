@@ -14,9 +14,17 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from sparsedl import SparseDictionaryRecovery
 from sparsedl.datasets import make_sparse_dictionary
 from sparsedl.metrics import match_components
-from sparsedl.optimizers import MatchingStretchProject, ProjectedGradient, RiemannianAdam
+from sparsedl.optimizers import (
+    DiminishingSubgradient,
+    FixedPoint,
+    MatchingStretchProject,
+    ProjectedGradient,
+    ReweightedLeastSquares,
+    RiemannianAdam,
+    RiemannianSGD,
+)
 from sparsedl.rounding import KernelRounding, LinearProgramRounding, ReweightedRounding
-from sparsedl.surrogates import L1, Huber, LogCosh, LogSum
+from sparsedl.surrogates import L1, Huber, LogCosh, LogSum, NegativeL4
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -27,7 +35,8 @@ def test_scikit_learn_conventions(estimator, check):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
-    ("n_samples", "n_components", "sparsity"), [(300, 10, 0.6), (200, 20, 0.5), (400, 20, 0.3), (120, 20, 0.9)]
+    ("n_samples", "n_components", "sparsity"),
+    [(300, 10, 0.6), (200, 20, 0.5), (400, 20, 0.3), (120, 20, 0.9), (300, 12, 0.95)],
 )
 def test_recovers_dictionary_and_codes_exactly(n_samples, n_components, sparsity, seed):
     X, codes, components = make_sparse_dictionary(n_samples, n_components, sparsity=sparsity, random_state=seed)
@@ -48,6 +57,25 @@ def test_every_combination_recovers_an_easy_problem(surrogate, optimizer, roundi
     sdr = SparseDictionaryRecovery(
         surrogate=surrogate, optimizer=optimizer, rounding=rounding, n_starts=24, random_state=0
     ).fit(X)
+    assert match_components(sdr.components_, components).errors.max() < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "surrogate"),
+    [
+        (DiminishingSubgradient(), L1()),
+        (FixedPoint(), LogSum()),
+        (FixedPoint(), LogCosh()),
+        (MatchingStretchProject(), NegativeL4()),
+        (ReweightedLeastSquares(), LogSum()),
+        (RiemannianAdam(), NegativeL4()),
+        (RiemannianSGD(), L1()),
+    ],
+    ids=repr,
+)
+def test_every_optimizer_recovers_an_easy_problem(optimizer, surrogate):
+    X, _, components = make_sparse_dictionary(400, 6, sparsity=0.8, condition_number=3, random_state=0)
+    sdr = SparseDictionaryRecovery(surrogate=surrogate, optimizer=optimizer, random_state=0).fit(X)
     assert match_components(sdr.components_, components).errors.max() < 1e-9
 
 

@@ -3,22 +3,8 @@ import torch
 
 from sparsedl import SparseDictionaryRecovery
 from sparsedl.datasets import make_sparse_dictionary
-from sparsedl.search import CandidatePool, distinct, draw_starts, stretch
+from sparsedl.search import draw_starts, stretch
 from sparsedl.surrogates import L1
-
-
-def test_distinct_keeps_the_first_of_each_direction_up_to_sign():
-    directions = torch.tensor([[1.0, 0.0], [-1.0, 1e-4], [0.0, 1.0], [0.6, 0.8]])
-    assert distinct(directions).tolist() == [True, False, True, True]
-
-
-def test_pool_keeps_the_sparser_of_two_that_are_the_same():
-    pool = CandidatePool.empty(2)
-    pool.add(torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([5]))
-    pool.add(torch.tensor([[-1.0, 0.0], [0.0, 1.0]], dtype=torch.float64), torch.tensor([8, 6]))
-    assert pool.n_zeros.tolist() == [8, 6]
-    assert pool.directions.tolist() == [[-1.0, 0.0], [0.0, 1.0]]
-    assert pool.selection().n_zeros.tolist() == [8, 6]
 
 
 def test_starts_lean_away_from_what_was_found():

@@ -1,0 +1,105 @@
+"""What a search collects: distinct proven candidates, the best unproven ends, and the basis made of both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from sparsedl.selection import complete_basis, select_independent
+
+__all__ = ["DUPLICATE_COSINE", "CandidatePool", "UnprovenPool", "assemble_basis", "distinct"]
+
+DUPLICATE_COSINE = 0.99
+"""Two directions closer than this are the same column."""
+
+UNPROVEN_PER_COMPONENT = 4
+"""How many of the best ends that prove nothing are kept."""
+
+UNPROVEN_TOLERANCE = 0.5
+"""An unproven direction joins the basis when this much of it lies outside what is there."""
+
+
+def distinct(directions: torch.Tensor) -> torch.Tensor:
+    """Return a mask of the rows that no earlier row repeats up to sign."""
+    close = (directions @ directions.T).abs() > DUPLICATE_COSINE
+    return ~close.tril(diagonal=-1).any(dim=1)
+
+
+@dataclass
+class CandidatePool:
+    """Distinct proven directions with their number of zeros.
+
+    Attributes
+    ----------
+    directions : torch.Tensor of shape (n_candidates, n_components)
+        Unit rows.
+    n_zeros : torch.Tensor of shape (n_candidates,)
+        Zeros of ``L q``.
+    """
+
+    directions: torch.Tensor
+    n_zeros: torch.Tensor
+
+    @classmethod
+    def empty(cls, n_components: int) -> CandidatePool:
+        """Return a pool without candidates."""
+        return cls(torch.zeros((0, n_components), dtype=torch.float64), torch.zeros(0, dtype=torch.int64))
+
+    def add(self, directions: torch.Tensor, n_zeros: torch.Tensor) -> None:
+        """Add candidates; of two that are the same column up to sign, the sparser stays."""
+        together = torch.cat([self.directions, directions])
+        counts = torch.cat([self.n_zeros, n_zeros])
+        order = torch.argsort(counts, descending=True, stable=True)
+        order = order[distinct(together[order])]
+        self.directions, self.n_zeros = together[order], counts[order]
+
+    def selection(self) -> CandidatePool:
+        """Return the sparsest independent candidates, sparsest first."""
+        index = torch.from_numpy(select_independent(self.directions.numpy().T, self.n_zeros.numpy()))
+        return CandidatePool(self.directions[index], self.n_zeros[index])
+
+
+@dataclass
+class UnprovenPool:
+    """Distinct ends with their surrogate, the best first: under heavy noise, or where nothing is exactly sparse.
+
+    Attributes
+    ----------
+    directions : torch.Tensor of shape (n_directions, n_components)
+        Unit rows.
+    values : torch.Tensor of shape (n_directions,)
+        Mean of the surrogate over the entries of ``L q``.
+    """
+
+    directions: torch.Tensor
+    values: torch.Tensor
+
+    def add(self, directions: torch.Tensor, values: torch.Tensor) -> None:
+        """Add ends, drop repetitions, and keep the best few for each component."""
+        together = torch.cat([self.directions, directions])
+        scores = torch.cat([self.values, values])
+        order = torch.argsort(scores, stable=True)
+        order = order[distinct(together[order])][: UNPROVEN_PER_COMPONENT * together.shape[1]]
+        self.directions, self.values = together[order], scores[order]
+
+
+def assemble_basis(proven: CandidatePool, unproven: UnprovenPool) -> np.ndarray:
+    """Return the proven columns, then the best unproven ones that are well apart, then whatever completes them.
+
+    Parameters
+    ----------
+    proven : CandidatePool
+        Independent columns.
+    unproven : UnprovenPool
+        Ends to complete them with.
+
+    Returns
+    -------
+    ndarray of shape (n_components, n_components)
+        One direction a column.
+    """
+    columns, others = proven.directions.numpy().T, unproven.directions.numpy().T
+    extension = select_independent(others, -unproven.values.numpy(), UNPROVEN_TOLERANCE, taken=columns)
+    return complete_basis(np.column_stack([columns, others[:, extension]]))
