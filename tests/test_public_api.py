@@ -22,7 +22,7 @@ CONTRACT = {
     "sparsedl.datasets": ["make_sparse_dictionary"],
     "sparsedl.metrics": ["match_components"],
     "sparsedl_fl": ["GradientInverter", "LayerGradient"],
-    "sparsedl_fl.directions": ["DictionaryDirections", "Directions"],
+    "sparsedl_fl.directions": ["DictionaryDirections", "KernelDirections", "Directions"],
     "sparsedl_fl.simulation": ["fully_connected", "client_gradient", "fedavg_update", "dp_sgd_gradient"],
     "sparsedl_fl.metrics": ["match_batches", "psnr"],
     "sparsedl_fl.theory": ["false_rejection_rate", "sparsity_threshold", "success_probability", "expected_samples"],

@@ -7,7 +7,7 @@ from sklearn.base import clone
 from sparsedl_fl import LayerGradient, directions
 from sparsedl_fl.lowrank import factorize
 
-CLASSES = [directions.DictionaryDirections]
+CLASSES = [directions.DictionaryDirections, directions.KernelDirections]
 
 
 def test_the_list_is_complete():
