@@ -79,7 +79,7 @@ class LogSum(Surrogate):
 
     Parameters
     ----------
-    epsilon : float, default=0.5
+    epsilon : float, default=0.3
         Where the penalty bends. Large values approach `L1`; small ones count non-zeros and get rugged.
 
     References
@@ -87,7 +87,7 @@ class LogSum(Surrogate):
     Candes, Wakin and Boyd, "Enhancing sparsity by reweighted l1 minimization", J. Fourier Anal. Appl. 2008, Eq. 9.
     """
 
-    epsilon: float = 0.5
+    epsilon: float = 0.3
 
     def check_parameters(self) -> None:
         """Raise ``ValueError`` unless ``epsilon`` is positive."""
