@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import normalize
 
 from sparsedl.surrogates import Surrogate
-from sparsedl.zeros import weighted_gram
+from sparsedl.zeros import solve_weighted
 
 __all__ = ["anchored_directions", "draw_anchors"]
 
@@ -78,11 +78,8 @@ def anchored_directions(
     """
     noise = torch.randn(anchors.shape, generator=generator, dtype=anchors.dtype)
     directions = normalize(anchors + _TILT * normalize(noise, dim=1), dim=1)
-    ridge = torch.finfo(anchors.dtype).eps * torch.eye(anchors.shape[1], dtype=anchors.dtype)
     shrinkage = (FINAL_SMOOTHING / SMOOTHING) ** (1 / (N_ITERATIONS - 1))
     for iteration in range(N_ITERATIONS):
         moduli = ((directions @ observations.T).square() + (SMOOTHING * shrinkage**iteration) ** 2).sqrt()
-        gram = weighted_gram(observations, surrogate.derivative(moduli) / moduli)
-        scale = gram.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
-        directions = normalize(torch.linalg.solve(gram / scale + ridge, anchors), dim=1)
+        directions = solve_weighted(observations, surrogate.derivative(moduli) / moduli, anchors)
     return directions

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from scipy.stats import binom
+from torch.nn.functional import normalize
 
 __all__ = [
     "NOISE_MULTIPLE",
@@ -17,6 +18,7 @@ __all__ = [
     "informative_rows",
     "required_zeros",
     "smallest_eigenvectors",
+    "solve_weighted",
     "weighted_gram",
     "zeros_determine",
 ]
@@ -60,6 +62,14 @@ def weighted_gram(observations: torch.Tensor, weights: torch.Tensor) -> torch.Te
     chunk = max(1, _CHUNK_ENTRIES // (n_rows * n_components))
     transposed = observations.T
     return torch.cat([(transposed * part[:, None, :]) @ observations for part in weights.split(chunk)])
+
+
+def solve_weighted(observations: torch.Tensor, weights: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return unit vectors along ``(L^T diag(w) L)^-1 r``, for each row ``w`` of ``weights`` and ``r`` of ``right``."""
+    gram = weighted_gram(observations, weights)
+    scale = gram.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
+    ridge = torch.finfo(gram.dtype).eps * torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
+    return normalize(torch.linalg.solve(gram / scale + ridge, right), dim=1)
 
 
 def informative_rows(observations: torch.Tensor) -> torch.Tensor:

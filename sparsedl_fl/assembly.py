@@ -83,8 +83,7 @@ def assemble(
     ----------
     SPEAR (2024), Theorems 3.2 and 3.5.
     """
-    agreement = sample_agreement(view.preactivations(np.linalg.inv(basis)), factors.zeros(basis))
-    basis = _refit(factors, view, basis, proposed & (agreement >= TRUSTED_AGREEMENT))
+    basis = _refit(factors, view, basis, proposed)
     inverse = np.linalg.inv(basis)
     scale = inverse @ view.scale
     scale = np.where(np.abs(scale) > np.finfo(float).tiny, scale, 1.0)
@@ -107,10 +106,11 @@ def assemble(
     return Batch(inputs, disaggregation, gradients, agreement, residual, floor, proven & reproduced)
 
 
-def _refit(factors: LowRankGradient, view: ForwardView, basis: np.ndarray, trusted: np.ndarray) -> np.ndarray:
-    """Estimate each trusted column again as the smallest singular vector of all its zero rows."""
-    inactive = view.preactivations(np.linalg.inv(basis)) <= 0
-    zeros = inactive & factors.zeros(basis)
+def _refit(factors: LowRankGradient, view: ForwardView, basis: np.ndarray, proposed: np.ndarray) -> np.ndarray:
+    """Estimate each proposed column with a trusted pattern again, as the smallest singular vector of its zero rows."""
+    preactivations, zeros = view.preactivations(np.linalg.inv(basis)), factors.zeros(basis)
+    trusted = proposed & (sample_agreement(preactivations, zeros) >= TRUSTED_AGREEMENT)
+    zeros &= preactivations <= 0
     basis = basis.copy()
     for i in np.flatnonzero(trusted & (zeros.sum(axis=0) >= factors.batch_size)):
         rows = factors.left[zeros[:, i]]

@@ -6,9 +6,10 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from scipy.linalg import svd
 
-from sparsedl.zeros import NOISE_MULTIPLE
+from sparsedl.zeros import ZeroTest
 from sparsedl_fl.gradients import LayerGradient
 
 __all__ = ["LowRankGradient", "factorize"]
@@ -46,14 +47,23 @@ class LowRankGradient:
         """The number of samples, ``b``."""
         return len(self.singular_values)
 
-    def tolerances(self, directions: np.ndarray) -> np.ndarray:
-        """Return the width of zero of ``U q`` for unit columns of shape (b, c): an array of shape (m, c).
+    @property
+    def zero_test(self) -> ZeroTest:
+        """What decides on zeros, in coordinates where ``sqrt(m) U`` is white.
 
         The noise of ``U q = G V S^-1 q`` has the standard deviation ``noise_level * |S^-1 q|``.
         """
-        amplification = np.linalg.norm(directions / self.singular_values[:, None], axis=0)
-        rounding = 10 * np.finfo(float).eps * np.sqrt(len(self.left))
-        return NOISE_MULTIPLE * self.noise_level[:, None] * amplification + rounding
+        scale = np.sqrt(len(self.left))
+        return ZeroTest(
+            observations=torch.from_numpy(self.left * scale),
+            unmixing=torch.from_numpy(np.diag(scale / self.singular_values)),
+            noise_level=torch.from_numpy(self.noise_level),
+        )
+
+    def tolerances(self, directions: np.ndarray) -> np.ndarray:
+        """Return the width of zero of ``U q`` for unit columns of shape (b, c): an array of shape (m, c)."""
+        rows = torch.from_numpy(np.ascontiguousarray(directions.T))
+        return self.zero_test.tolerances(rows).numpy().T / np.sqrt(len(self.left))
 
     def zeros(self, directions: np.ndarray) -> np.ndarray:
         """Return which entries of ``U q`` are zero, a boolean array of shape (m, c)."""

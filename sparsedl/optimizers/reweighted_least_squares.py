@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import normalize
 
 from sparsedl.optimizers._base import OptimizationResult, SmoothedOptimizer
 from sparsedl.surrogates import Surrogate
-from sparsedl.zeros import weighted_gram
+from sparsedl.zeros import solve_weighted
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -41,12 +40,8 @@ class ReweightedLeastSquares(SmoothedOptimizer):
     def minimize(self, observations: torch.Tensor, starts: torch.Tensor, surrogate: Surrogate) -> OptimizationResult:
         """Run every start for ``max_iter`` iterations."""
         directions = starts
-        ridge = torch.finfo(starts.dtype).eps * torch.eye(starts.shape[1], dtype=starts.dtype, device=starts.device)
         for iteration in range(self.max_iter):
             smoothing = self.smoothing_at(iteration)
             moduli = ((directions @ observations.T).square() + smoothing**2).sqrt()
-            weights = surrogate.derivative(moduli) / moduli
-            gram = weighted_gram(observations, weights)
-            scale = gram.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
-            directions = normalize(torch.linalg.solve(gram / scale + ridge, directions), dim=1)
+            directions = solve_weighted(observations, surrogate.derivative(moduli) / moduli, directions)
         return OptimizationResult(directions=directions, n_iter=self.max_iter)

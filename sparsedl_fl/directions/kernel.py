@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from sklearn.utils import check_random_state
 from threadpoolctl import threadpool_limits
@@ -13,7 +12,6 @@ from torch.nn.functional import normalize
 
 from sparsedl.pools import CandidatePool, distinct
 from sparsedl.progress import progress_bar
-from sparsedl.zeros import ZeroTest
 from sparsedl_fl.directions._base import Candidates, Directions
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
@@ -59,15 +57,15 @@ class KernelDirections(Directions):
         """Draw until the columns found are a basis, or the budget is spent."""
         if self.max_draws < 1 or self.draws_per_batch < 1 or not 0 < self.false_rejection < 1:
             raise ValueError("max_draws and draws_per_batch must be positive and false_rejection in (0, 1)")
-        test, b = _zero_test(factors), factors.batch_size
+        test, b = factors.zero_test, factors.batch_size
         needed = sparsity_threshold(len(factors.left), self.false_rejection) * len(factors.left)
         generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))
         pool, n_found, spent, hits = CandidatePool.empty(b), 0, 0, 0
         # One thread: the factorisations are small, and spinning threads cost more than they bring.
         with threadpool_limits(limits=1), progress_bar(verbose, total=b, description="columns") as report:
             while n_found < b and spent < self.max_draws:
-                kernels = draw_kernels(test.observations, min(self.draws_per_batch, self.max_draws - spent), generator)
-                spent += min(self.draws_per_batch, self.max_draws - spent)
+                n_draws = min(self.draws_per_batch, self.max_draws - spent)
+                kernels, spent = draw_kernels(test.observations, n_draws, generator), spent + n_draws
                 sparse = ((kernels @ test.observations.T).abs() < NEAR_ZERO).sum(dim=1) >= needed
                 hits += int(sparse.sum())
                 kernels = kernels[sparse]
@@ -107,12 +105,3 @@ def draw_kernels(observations: torch.Tensor, n_draws: int, generator: torch.Gene
     kernels, info = torch.linalg.solve_ex(torch.cat([observations[rows], last], dim=1), right)
     kernels = normalize(kernels, dim=1)
     return kernels[(info == 0) & kernels.isfinite().all(dim=1)]
-
-
-def _zero_test(factors: LowRankGradient) -> ZeroTest:
-    scale = np.sqrt(len(factors.left))
-    return ZeroTest(
-        observations=torch.from_numpy(factors.left * scale),
-        unmixing=torch.from_numpy(np.diag(scale / factors.singular_values)),
-        noise_level=torch.from_numpy(factors.noise_level),
-    )
