@@ -8,21 +8,19 @@ import numpy as np
 import torch
 
 from sparsedl.zeros import NOISE_MULTIPLE, required_zeros, zeros_determine
+from sparsedl_fl.blocks import residual_norms, row_norms
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
-from sparsedl_fl.matching import ForwardView, sample_agreement
+from sparsedl_fl.matching import TRUSTED_AGREEMENT, ForwardView, sample_agreement
+from sparsedl_fl.refinement import maximum_likelihood
 
 __all__ = ["Batch", "assemble"]
 
 RESIDUAL_MULTIPLE = 10.0
 """The gradient of the recovered batch may differ from the client's by this many times the noise."""
 
-TRUSTED_AGREEMENT = 0.9
-"""Share of agreeing units above which the ReLU pattern of a recovered input counts as that of its gradient.
-
-Patterns of different samples agree on half of the units, give or take. An active unit whose gradient is zero disagrees
-and is legitimate; an inactive unit with a gradient is not, and shows in the residual.
-"""
+REFINE_ABOVE = 1e-4
+"""Share of noise in the gradient above which the batch is fitted once more by maximum likelihood."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +59,10 @@ def assemble(
 ) -> Batch:
     """Scale the chosen columns, estimate them again from all their zero rows, compute the inputs and certify them.
 
-    A sample is certified when its column comes from the pool, has more zeros than chance, those zeros determine it,
-    the ReLU pattern of its recovered input is the pattern of its gradient, and the whole batch reproduces the client's
-    gradient down to the noise. The last needs every column, since each input depends on all of them: a batch with a
-    missing column certifies nothing.
+    A sample is certified when its column comes from the pool, has more zeros than chance, those zeros determine it (or
+    the zeros of its input do), the ReLU pattern of its recovered input is the pattern of its gradient, and the whole
+    batch reproduces the client's gradient down to the noise. The last needs every column, since each input depends on
+    all of them: a batch with a missing column certifies nothing.
 
     Parameters
     ----------
@@ -83,25 +81,33 @@ def assemble(
     ----------
     SPEAR (2024), Theorems 3.2 and 3.5.
     """
+    G = layer_gradient.weight_grad
+    norm = np.linalg.norm(row_norms(G))
+    floor = float(np.linalg.norm(factors.noise_level) * np.sqrt(G.shape[1]) / norm)
     basis = _refit(factors, view, basis, proposed)
     inverse = np.linalg.inv(basis)
     scale = inverse @ view.scale
     scale = np.where(np.abs(scale) > np.finfo(float).tiny, scale, 1.0)
     disaggregation = basis * scale
+    inputs = (inverse / scale[:, None] * factors.singular_values) @ factors.right
     preactivations = view.preactivations(inverse)
     zeros = factors.zeros(basis)
-    agreement = sample_agreement(preactivations, zeros)
-    inputs = (inverse / scale[:, None] * factors.singular_values) @ factors.right
-    # A pre-activation within its own noise of zero may be on either side; there the gradient says which.
-    noise = np.sqrt(np.mean(factors.noise_level**2)) * np.linalg.norm(inverse / scale[:, None], axis=1)
-    undecided = NOISE_MULTIPLE * np.linalg.norm(layer_gradient.weight, axis=1)[:, None] * noise
-    active = np.where(np.abs(preactivations) <= undecided, ~zeros, preactivations > 0)
-    gradients = np.where(active, factors.left @ disaggregation, 0.0)
-    G = layer_gradient.weight_grad
-    norm = np.linalg.norm(G)
-    residual = float(np.linalg.norm(G - gradients @ inputs) / norm)
-    floor = float(np.linalg.norm(factors.noise_level) * np.sqrt(G.shape[1]) / norm)
-    proven = proposed & (agreement >= TRUSTED_AGREEMENT) & _determined(factors, zeros)
+    if floor > REFINE_ABOVE and proposed.all():
+        gradients, inputs, preactivations = maximum_likelihood(layer_gradient, inputs, factors.noise_level)
+        disaggregation = factors.left.T @ gradients
+    else:
+        # A pre-activation within its own noise of zero may be on either side, and one that a FedAvg client could move
+        # to zero may have been there on the way; there the gradient says which.
+        noise = np.sqrt(np.mean(factors.noise_level**2)) * np.linalg.norm(inverse / scale[:, None], axis=1)
+        undecided = NOISE_MULTIPLE * row_norms(layer_gradient.weight)[:, None] * noise + view.drift(inverse)
+        active = np.where(np.abs(preactivations) <= undecided, ~zeros, preactivations > 0)
+        gradients = np.where(active, factors.left @ disaggregation, 0.0)
+    agreement = sample_agreement(preactivations, factors.likely_zeros(basis))
+    rows = factors.singular_values[:, None] * inverse.T
+    input_zeros = factors.transposed.zeros(rows / np.linalg.norm(rows, axis=0))
+    residual = float(np.linalg.norm(residual_norms(G, gradients, inputs)[0]) / norm)
+    proven = proposed & (agreement >= TRUSTED_AGREEMENT)
+    proven &= _determined(factors, zeros, proven) | _determined(factors.transposed, input_zeros, proven)
     reproduced = residual <= RESIDUAL_MULTIPLE * floor
     return Batch(inputs, disaggregation, gradients, agreement, residual, floor, proven & reproduced)
 
@@ -109,7 +115,7 @@ def assemble(
 def _refit(factors: LowRankGradient, view: ForwardView, basis: np.ndarray, proposed: np.ndarray) -> np.ndarray:
     """Estimate each proposed column with a trusted pattern again, as the smallest singular vector of its zero rows."""
     preactivations, zeros = view.preactivations(np.linalg.inv(basis)), factors.zeros(basis)
-    trusted = proposed & (sample_agreement(preactivations, zeros) >= TRUSTED_AGREEMENT)
+    trusted = proposed & (sample_agreement(preactivations, factors.likely_zeros(basis)) >= TRUSTED_AGREEMENT)
     zeros &= preactivations <= 0
     basis = basis.copy()
     for i in np.flatnonzero(trusted & (zeros.sum(axis=0) >= factors.batch_size)):
@@ -119,8 +125,11 @@ def _refit(factors: LowRankGradient, view: ForwardView, basis: np.ndarray, propo
     return basis
 
 
-def _determined(factors: LowRankGradient, zeros: np.ndarray) -> np.ndarray:
-    """Return which columns have more zeros than chance, and zeros that determine them."""
+def _determined(factors: LowRankGradient, zeros: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return which of the wanted columns have more zeros than chance, and zeros that determine them."""
     m, b = zeros.shape
-    enough = zeros.sum(axis=0) >= required_zeros(m, b, chance=1e-6)
-    return enough & zeros_determine(torch.from_numpy(factors.left), torch.from_numpy(zeros.T)).numpy()
+    determined = wanted & (zeros.sum(axis=0) >= required_zeros(m, b, chance=1e-6))
+    index = np.flatnonzero(determined)
+    left = torch.from_numpy(np.ascontiguousarray(factors.left))
+    determined[index] = zeros_determine(left, torch.from_numpy(zeros.T[index])).numpy()
+    return determined

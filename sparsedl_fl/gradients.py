@@ -17,16 +17,20 @@ import numpy as np
 import torch
 from torch import nn
 
+from sparsedl_fl.blocks import times
+
 __all__ = ["LayerGradient"]
 
 _TRANSPARENT = (nn.Identity, nn.Flatten)
+_LARGE = ("weight", "weight_grad")
 
 
 @dataclass(frozen=True, eq=False)
 class LayerGradient:
     """One linear layer followed by ReLU, ``Z = X W^T + bias``, and the gradient of its parameters.
 
-    Arrays and tensors of any floating type but half precision are welcome; they are kept as float64 arrays.
+    Arrays and tensors of any floating type but half precision are welcome. They are copied; ``weight`` and
+    ``weight_grad`` stay in the precision given, since they may be large, and everything is computed in float64.
 
     Parameters
     ----------
@@ -40,6 +44,9 @@ class LayerGradient:
         The client's gradient ``g = dL/dbias``.
     next_weight_grad : array-like or torch.Tensor of shape (k, m), optional
         Gradient of the weights of the linear layer behind the ReLU, where there is one.
+    learning_rate : float, optional
+        Given for a FedAvg update: the client's weights moved from ``weight`` to ``weight - learning_rate *
+        weight_grad``, and a unit may have been active at either end.
 
     Raises
     ------
@@ -59,14 +66,17 @@ class LayerGradient:
     weight_grad: Any
     bias_grad: Any
     next_weight_grad: Any = None
+    learning_rate: float | None = None
 
     def __post_init__(self) -> None:
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "learning_rate"}
+        if self.learning_rate is not None and not (np.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise ValueError(f"learning_rate must be a positive number, got {self.learning_rate!r}")
         for name in ("bias", "bias_grad"):
             if given[name] is None:
                 raise ValueError(f"{name} is missing: the scale of each input comes from the bias gradient (Thm 3.5)")
         _check_devices(given)
-        arrays = {name: _as_float64(name, value) for name, value in given.items() if value is not None}
+        arrays = {name: _as_array(name, value) for name, value in given.items() if value is not None}
         weight = arrays["weight"]
         if weight.ndim != 2 or 0 in weight.shape:
             raise ValueError(f"weight must have shape (outputs, inputs), both positive, got {weight.shape}")
@@ -90,6 +100,18 @@ class LayerGradient:
     def shape(self) -> tuple[int, int]:
         """Outputs and inputs of the layer, ``(m, n)``."""
         return self.weight.shape
+
+    def preactivations(self, inputs: np.ndarray) -> np.ndarray:
+        """Return ``Z = W X + bias`` of shape (m, b) for inputs of shape (b, n).
+
+        For a FedAvg update it is the larger of the values at the weights sent out and at those sent back: positive
+        where a unit was active at either end.
+        """
+        start = times(self.weight, inputs.T) + self.bias[:, None]
+        if self.learning_rate is None:
+            return start
+        step = times(self.weight_grad, inputs.T) + self.bias_grad[:, None]
+        return np.maximum(start, start - self.learning_rate * step)
 
     @classmethod
     def from_model(
@@ -151,7 +173,7 @@ class LayerGradient:
         ----------
         SPEAR (2024), Appendix F.
         """
-        if not np.isfinite(learning_rate) or learning_rate <= 0:
+        if not (np.isfinite(learning_rate) and learning_rate > 0):
             raise ValueError(f"learning_rate must be a positive number, got {learning_rate!r}")
         weights = [key for key, value in before.items() if key.endswith("weight") and value.ndim == 2]
         names = [key.removesuffix("weight") for key in weights]
@@ -167,18 +189,19 @@ class LayerGradient:
             bias=bias,
             weight_grad=gradient(f"{prefix}weight"),
             bias_grad=gradient(f"{prefix}bias") if bias is not None else None,
+            learning_rate=learning_rate,
         )
 
 
-def _as_float64(name: str, value: Any) -> np.ndarray:
+def _as_array(name: str, value: Any) -> np.ndarray:
     if isinstance(value, torch.Tensor):
         if value.dtype not in (torch.float32, torch.float64):
             raise TypeError(f"{name} must be float32 or float64, got {value.dtype}: its rounding would hide the zeros")
-        return value.detach().cpu().double().numpy()
+        value = value.detach().cpu().numpy()
     array = np.asarray(value)
     if array.dtype not in (np.float32, np.float64):
         raise TypeError(f"{name} must be float32 or float64, got {array.dtype}: its rounding would hide the zeros")
-    return array.astype(np.float64)
+    return array.astype(array.dtype if name in _LARGE else np.float64)
 
 
 def _check_devices(given: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from sparsedl_fl.assembly import assemble
 from sparsedl_fl.directions import DictionaryDirections, Directions
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import factorize
-from sparsedl_fl.matching import ForwardView, greedy_filter
+from sparsedl_fl.matching import ForwardView, greedy_filter, repair
 
 __all__ = ["GradientInverter"]
 
@@ -27,6 +27,9 @@ class GradientInverter(BaseEstimator):
         What proposes candidate directions; None is the best known, today ``DictionaryDirections()``.
     batch_size : int or None, default=None
         Number of samples; None takes the numerical rank of the gradient. Give it when the gradient is noisy.
+    noise_level : float or None, default=None
+        Standard deviation of the noise on each entry of the gradient (DP-SGD); None estimates it from the singular
+        values beyond the batch size.
     verbose : bool, default=False
         Whether to draw a progress bar (needs rich).
     random_state : int, RandomState or None, default=None
@@ -83,11 +86,13 @@ class GradientInverter(BaseEstimator):
         directions: Directions | None = None,
         *,
         batch_size: int | None = None,
+        noise_level: float | None = None,
         verbose: bool = False,
         random_state: Any = None,
     ) -> None:
         self.directions = directions
         self.batch_size = batch_size
+        self.noise_level = noise_level
         self.verbose = verbose
         self.random_state = random_state
 
@@ -110,12 +115,12 @@ class GradientInverter(BaseEstimator):
         if self.directions is not None and not isinstance(self.directions, Directions):
             raise TypeError(f"directions must be an instance of Directions or None, got {self.directions!r}")
         self.directions_ = DictionaryDirections() if self.directions is None else clone(self.directions)
-        factors = factorize(layer_gradient, self.batch_size)
+        factors = factorize(layer_gradient, self.batch_size, self.noise_level)
         candidates = self.directions_.propose(
             layer_gradient, factors, random_state=self.random_state, verbose=self.verbose
         )
         view = ForwardView.of(layer_gradient, factors)
-        basis, proposed = greedy_filter(view, factors, candidates)
+        basis, proposed = repair(view, factors, *greedy_filter(view, factors, candidates))
         batch = assemble(layer_gradient, factors, view, basis, proposed)
         self.batch_size_ = factors.batch_size
         self.inputs_ = batch.inputs

@@ -9,13 +9,23 @@ import numpy as np
 import torch
 from scipy.linalg import svd
 
-from sparsedl.zeros import ZeroTest
+from sparsedl.zeros import NOISE_MULTIPLE, ZeroTest
+from sparsedl_fl.blocks import residual_norms, row_factor, row_norms, times, transposed_times
 from sparsedl_fl.gradients import LayerGradient
 
 __all__ = ["LowRankGradient", "factorize"]
 
 CLEAR_GAP = 10.0
 """Ratio of neighbouring singular values above which the rank is beyond doubt; a float32 client has 1e5 and more."""
+
+CONCLUSIVE_GAP = 1e3
+"""Ratio of a singular value to *all* that lies behind it above which a sketch need not see the rest."""
+
+LIKELY_MULTIPLE, VISIBLE = 2.5, 1e-3
+"""Under heavy noise an entry is likely zero within this many deviations, or below this share of the mean square."""
+
+SKETCH_WIDTH, SKETCH_OVERSAMPLING = 128, 32
+EXACT_ITERATIONS, NOISY_ITERATIONS = 1, 10
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,8 @@ class LowRankGradient:
         ``V^T``.
     noise_level : ndarray of shape (m,)
         Standard deviation of the noise on the entries of each row of ``G``, from what lies beyond the rank.
+    input_noise_level : ndarray of shape (n,)
+        The same for each column.
     signal_to_noise : float
         Smallest singular value kept over the largest dropped; infinite when nothing is dropped.
     """
@@ -40,12 +52,25 @@ class LowRankGradient:
     singular_values: np.ndarray
     right: np.ndarray
     noise_level: np.ndarray
+    input_noise_level: np.ndarray
     signal_to_noise: float
 
     @property
     def batch_size(self) -> int:
         """The number of samples, ``b``."""
         return len(self.singular_values)
+
+    @property
+    def transposed(self) -> LowRankGradient:
+        """The factorisation of ``G^T``, in which the inputs take the place of the gradients ``D``."""
+        return LowRankGradient(
+            left=self.right.T,
+            singular_values=self.singular_values,
+            right=self.left.T,
+            noise_level=self.input_noise_level,
+            input_noise_level=self.noise_level,
+            signal_to_noise=self.signal_to_noise,
+        )
 
     @property
     def zero_test(self) -> ZeroTest:
@@ -66,11 +91,25 @@ class LowRankGradient:
         return self.zero_test.tolerances(rows).numpy().T / np.sqrt(len(self.left))
 
     def zeros(self, directions: np.ndarray) -> np.ndarray:
-        """Return which entries of ``U q`` are zero, a boolean array of shape (m, c)."""
+        """Return which entries of ``U q`` cannot be told from zero, a boolean array of shape (m, c)."""
         return np.abs(self.left @ directions) <= self.tolerances(directions)
 
+    def likely_zeros(self, directions: np.ndarray) -> np.ndarray:
+        """Return which entries of ``U q`` are likelier zero than not, a boolean array of shape (m, c).
 
-def factorize(layer_gradient: LayerGradient, batch_size: int | None = None) -> LowRankGradient:
+        The same as `zeros` where the noise is small. Under heavy noise its wide tolerance takes in many small entries,
+        and what is to be compared with a ReLU pattern is better cut closer.
+        """
+        tolerances = self.tolerances(directions)
+        visible = VISIBLE * np.linalg.norm(directions, axis=0) / np.sqrt(len(self.left))
+        return np.abs(self.left @ directions) <= np.minimum(
+            tolerances, np.maximum(LIKELY_MULTIPLE / NOISE_MULTIPLE * tolerances, visible)
+        )
+
+
+def factorize(
+    layer_gradient: LayerGradient, batch_size: int | None = None, noise_level: float | None = None
+) -> LowRankGradient:
     """Factorise a layer's gradient.
 
     Parameters
@@ -81,6 +120,9 @@ def factorize(layer_gradient: LayerGradient, batch_size: int | None = None) -> L
         Number of samples; None takes the numerical rank, at the largest gap between the logarithms of neighbouring
         singular values. (The usual rule, a multiple of the machine epsilon, undercounts on float32 gradients of
         partly trained networks.)
+    noise_level : float or None, default=None
+        Standard deviation of the noise on each entry of the gradient, where it is known (DP-SGD); None estimates it
+        for each row from what lies beyond the batch size.
 
     Raises
     ------
@@ -94,20 +136,22 @@ def factorize(layer_gradient: LayerGradient, batch_size: int | None = None) -> L
 
     References
     ----------
-    SPEAR (2024), Theorem 3.2; SPEAR++ (2025), Sec. 4.1.
+    SPEAR (2024), Theorem 3.2; SPEAR++ (2025), Sec. 4.1. Halko, Martinsson and Tropp, "Finding structure with
+    randomness", SIAM Review 2011, Algorithm 4.4, for gradients much larger than the batch.
     """
+    _check_arguments(batch_size, noise_level)
     G = layer_gradient.weight_grad
     m, n = G.shape
-    U, S, Vt = svd(G, full_matrices=False, check_finite=False)
     # A dead unit leaves a row of exact zeros, which must not pass for the end of the numerical rank.
-    n_outputs, n_inputs = int(G.any(axis=1).sum()), int(G.any(axis=0).sum())
-    b = _numerical_rank(S[: min(n_outputs, n_inputs)]) if batch_size is None else batch_size
-    if isinstance(b, bool) or not isinstance(b, int | np.integer) or b < 1:
-        raise ValueError(f"batch_size must be a positive integer or None, got {batch_size!r}")
-    if b >= min(n_outputs, n_inputs):
+    limit = min(int(G.any(axis=1).sum()), int(G.any(axis=0).sum()))
+    b = batch_size
+    if b is None or b < limit:
+        U, S = _leading_left(G, b)
+        b = _numerical_rank(S[:limit]) if b is None else b
+    if b >= limit:
         raise ValueError(
-            f"the batch (size {b}) is as large as the layer ({n_outputs} outputs and {n_inputs} inputs have a "
-            "gradient) or larger: its samples cannot be separated"
+            f"the batch (size {b}) is as large as the layer or larger: its samples cannot be separated (of {m} outputs "
+            f"and {n} inputs at least {limit} of either have a gradient)"
         )
     if S[b - 1] <= np.finfo(float).eps * S[0]:
         raise ValueError(f"batch_size={b} is more than the rank of weight_grad, which is {int(np.sum(S > 0))}")
@@ -119,10 +163,52 @@ def factorize(layer_gradient: LayerGradient, batch_size: int | None = None) -> L
             UserWarning,
             stacklevel=3,
         )
-    noise = np.sqrt(np.sum((U[:, b:] * S[b:]) ** 2, axis=1) / (n - b))
-    noise = np.maximum(noise, np.finfo(float).eps * np.sqrt(np.mean(G**2)))
-    _check_bias_gradient(layer_gradient.bias_grad, U[:, :b], noise, S, b)
-    return LowRankGradient(U[:, :b], S[:b], Vt[:b], noise, signal_to_noise)
+    U, S = U[:, :b], S[:b]
+    right = transposed_times(G, U).T / S[:, None]
+    rows, columns = residual_norms(G, U * S, right)
+    floor = np.finfo(float).eps * np.linalg.norm(S) / np.sqrt(m * n)
+    noise = np.maximum(rows / np.sqrt(n - b) if noise_level is None else np.full(m, noise_level), floor)
+    input_noise = np.maximum(columns / np.sqrt(m - b) if noise_level is None else np.full(n, noise_level), floor)
+    _check_bias_gradient(layer_gradient.bias_grad, U, noise, S, b)
+    return LowRankGradient(U, S, right, noise, input_noise, signal_to_noise)
+
+
+def _check_arguments(batch_size: int | None, noise_level: float | None) -> None:
+    if batch_size is not None and (
+        isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1
+    ):
+        raise ValueError(f"batch_size must be a positive integer or None, got {batch_size!r}")
+    if noise_level is not None and not (np.isfinite(noise_level) and noise_level >= 0):
+        raise ValueError(f"noise_level must be a non-negative number or None, got {noise_level!r}")
+
+
+def _leading_left(G: np.ndarray, batch_size: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the leading left singular vectors and values: enough of them to see where the batch ends."""
+    width = SKETCH_WIDTH if batch_size is None else batch_size + SKETCH_OVERSAMPLING
+    total = np.linalg.norm(row_norms(G))
+    while 2 * width < min(G.shape):
+        U, S = _sketch(G, width, EXACT_ITERATIONS if batch_size is None else NOISY_ITERATIONS)
+        b = _numerical_rank(S) if batch_size is None else batch_size
+        behind = np.sqrt(max(total**2 - np.sum(S[:b] ** 2), 0.0))
+        if batch_size is not None or (b <= width - SKETCH_OVERSAMPLING and S[b - 1] > CONCLUSIVE_GAP * behind):
+            return U, S
+        width *= 2
+    if G.shape[0] <= G.shape[1]:
+        U, S, _ = svd(row_factor(G), check_finite=False)
+        return U, S
+    V, S, _ = svd(row_factor(G.T), check_finite=False)
+    return times(G, V) / np.maximum(S, np.finfo(float).tiny), S
+
+
+def _sketch(G: np.ndarray, width: int, n_iterations: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return approximate leading left singular vectors and values by randomised subspace iteration."""
+    probe = np.random.default_rng(0).standard_normal((G.shape[1], width))
+    basis = np.linalg.qr(times(G, probe))[0]
+    for _ in range(n_iterations):
+        basis = np.linalg.qr(times(G, np.linalg.qr(transposed_times(G, basis))[0]))[0]
+    factor = np.linalg.qr(transposed_times(G, basis), mode="r").T
+    U, S, _ = svd(factor, check_finite=False)
+    return basis @ U, S
 
 
 def _numerical_rank(singular_values: np.ndarray) -> int:

@@ -12,13 +12,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsedl.selection import complete_basis, select_independent
+from sparsedl_fl.blocks import times
 from sparsedl_fl.directions import Candidates
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
 
-__all__ = ["ForwardView", "greedy_filter", "sample_agreement"]
+__all__ = ["TRUSTED_AGREEMENT", "ForwardView", "greedy_filter", "repair", "sample_agreement"]
+
+TRUSTED_AGREEMENT = 0.9
+"""Share of agreeing units above which the ReLU pattern of a recovered input counts as that of its gradient.
+
+Patterns of different samples agree on half of the units, give or take. An active unit whose gradient is zero disagrees
+and is legitimate; an inactive unit with a gradient is not, and shows in the residual.
+"""
+
 
 _PIVOT = 1e-3
+_MAX_REPAIRS = 32
 _CHUNK_ENTRIES = 16_000_000
 
 
@@ -26,29 +36,50 @@ _CHUNK_ENTRIES = 16_000_000
 class ForwardView:
     """What the known weights say about the pre-activations of a hypothesis.
 
+    A FedAvg client moves its weights. Both ends of the way are known, and a unit counts as active when it is active at
+    either end: its pre-activation is then the larger of the two.
+
     Attributes
     ----------
-    matrix : ndarray of shape (m, b)
-        ``W V S``.
-    bias : ndarray of shape (m,)
-        Bias of the layer.
+    ends : tuple of (matrix, bias)
+        ``W V S`` of shape (m, b) and the bias of shape (m,): at the weights sent out, then, for FedAvg, at those sent
+        back.
     scale : ndarray of shape (b,)
         ``h = U^T g``.
     """
 
-    matrix: np.ndarray
-    bias: np.ndarray
+    ends: tuple[tuple[np.ndarray, np.ndarray], ...]
     scale: np.ndarray
 
     @classmethod
     def of(cls, layer_gradient: LayerGradient, factors: LowRankGradient) -> ForwardView:
         """Multiply the weights with the right factor, once."""
-        matrix = layer_gradient.weight @ (factors.singular_values[:, None] * factors.right).T
-        return cls(matrix, layer_gradient.bias, factors.left.T @ layer_gradient.bias_grad)
+        U, S, bias, rate = factors.left, factors.singular_values, layer_gradient.bias, layer_gradient.learning_rate
+        matrix = times(layer_gradient.weight, (S[:, None] * factors.right).T)
+        ends = [(matrix, bias)]
+        if rate is not None:
+            ends.append((matrix - rate * U * S**2, bias - rate * layer_gradient.bias_grad))
+        return cls(tuple(ends), U.T @ layer_gradient.bias_grad)
 
     def preactivations(self, inverse: np.ndarray) -> np.ndarray:
         """Return ``Z`` of shape (m, b) for ``P`` of shape (b, b); a sample without scale gets NaN."""
-        return _divide(self.matrix @ inverse.T, inverse @ self.scale) + self.bias[:, None]
+        return np.maximum.reduce(self.at_ends(self.project(inverse), inverse @ self.scale))
+
+    def drift(self, inverse: np.ndarray) -> np.ndarray:
+        """Return how far the pre-activations of each sample moved, as a root mean square over the units."""
+        at_ends = self.at_ends(self.project(inverse), inverse @ self.scale)
+        return np.sqrt(np.mean((at_ends[-1] - at_ends[0]) ** 2, axis=0))
+
+    def project(self, inverse: np.ndarray) -> list[np.ndarray]:
+        """Return ``W V S P^T`` at each end."""
+        return [matrix @ inverse.T for matrix, _ in self.ends]
+
+    def at_ends(self, projected: list[np.ndarray], scale: np.ndarray) -> list[np.ndarray]:
+        """Return ``Z`` of shape (..., m, b) at each end, from `project` and the scale of shape (..., b)."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return [
+                part / scale[..., None, :] + bias[:, None] for part, (_, bias) in zip(projected, self.ends, strict=True)
+            ]
 
 
 def sample_agreement(preactivations: np.ndarray, zeros: np.ndarray) -> np.ndarray:
@@ -105,11 +136,15 @@ def greedy_filter(view: ForwardView, factors: LowRankGradient, candidates: Candi
     if not len(left_out):
         return basis, proposed
     pool = candidates.directions[:, left_out]
-    pool_zeros, zeros = factors.zeros(pool), factors.zeros(basis)
+    pool_zeros, zeros = factors.likely_zeros(pool), factors.likely_zeros(basis)
     inverse = np.linalg.inv(basis)
     best = sample_agreement(view.preactivations(inverse), zeros).sum()
     while True:
-        gains = [_swap_scores(view, inverse, zeros, pool[:, c], pool_zeros[:, c]) for c in range(pool.shape[1])]
+        projected = view.project(inverse)
+        gains = [
+            _swap_scores(view, projected, inverse @ view.scale, zeros, inverse @ pool[:, c], pool_zeros[:, c])
+            for c in range(pool.shape[1])
+        ]
         c, j = np.unravel_index(np.argmax(gains), (pool.shape[1], factors.batch_size))
         if gains[c][j] <= best + 0.5 / len(zeros):
             return basis, proposed
@@ -120,31 +155,74 @@ def greedy_filter(view: ForwardView, factors: LowRankGradient, candidates: Candi
         inverse = np.linalg.inv(basis)
 
 
+def repair(
+    view: ForwardView, factors: LowRankGradient, basis: np.ndarray, proposed: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Estimate doubtful columns again from the ReLU pattern of their own sample, while that raises the agreement.
+
+    Row ``i`` of ``P`` is orthogonal to every column but the ``i``-th: where the others are right it is right whatever
+    the ``i``-th is, and so is its pattern, at whose inactive units ``U q_i`` has to vanish. This finds the last missing
+    column, and a mixture of columns that passed for one.
+
+    Parameters
+    ----------
+    view, factors
+        As in `greedy_filter`.
+    basis : ndarray of shape (b, b)
+        Unit columns.
+    proposed : ndarray of shape (b,) of bool
+        Which of them come from the pool.
+
+    Returns
+    -------
+    basis, proposed
+        Both anew; a column that was repaired counts as proposed.
+    """
+    basis, proposed = basis.copy(), proposed.copy()
+    improved = True
+    while improved:
+        improved = False
+        preactivations = view.preactivations(np.linalg.inv(basis))
+        agreement = sample_agreement(preactivations, factors.likely_zeros(basis))
+        doubtful = np.flatnonzero(~proposed | (agreement < TRUSTED_AGREEMENT))
+        for i in doubtful[np.lexsort((agreement[doubtful], proposed[doubtful]))][:_MAX_REPAIRS]:
+            trial = basis.copy()
+            trial[:, i] = _vanishing(factors.left, np.maximum(-preactivations[:, i], 0))
+            trial_agreement = sample_agreement(view.preactivations(np.linalg.inv(trial)), factors.likely_zeros(trial))
+            if trial_agreement.sum() > agreement.sum() + 0.5 / len(preactivations):
+                basis, improved = trial, True
+                proposed[i] |= trial_agreement[i] >= TRUSTED_AGREEMENT
+                break
+    return basis, proposed
+
+
+def _vanishing(left: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the unit vector ``q`` with the smallest ``sum_r w_r (u_r q)^2``."""
+    return np.linalg.eigh((left.T * weights) @ left)[1][:, 0]
+
+
 def _swap_scores(
-    view: ForwardView, inverse: np.ndarray, zeros: np.ndarray, candidate: np.ndarray, candidate_zeros: np.ndarray
+    view: ForwardView,
+    projected: list[np.ndarray],
+    scale: np.ndarray,
+    zeros: np.ndarray,
+    weights: np.ndarray,
+    candidate_zeros: np.ndarray,
 ) -> np.ndarray:
-    """Return the summed agreement after swapping each column in turn for one candidate.
+    """Return the summed agreement after swapping each column in turn for one candidate ``c``.
 
     With ``w = P c``, a swap of column ``j`` turns row ``j`` of ``P`` into ``P_j / w_j`` and each other row into
     ``P_i - (w_i / w_j) P_j``; ``Z`` before its division by ``s`` and ``s`` itself change in the same way.
     """
     m, b = zeros.shape
-    weights = inverse @ candidate
-    projected, scale = view.matrix @ inverse.T, inverse @ view.scale
     scores = np.full(b, -np.inf)
     usable = np.flatnonzero(np.abs(weights) > _PIVOT)
     for part in np.array_split(usable, max(1, len(usable) * m * b // _CHUNK_ENTRIES)):
         ratio = weights / weights[part, None]
         ratio[np.arange(len(part)), part] = 1 - 1 / weights[part]
-        swapped = projected - projected.T[part][:, :, None] * ratio[:, None, :]
-        swapped_scale = scale - scale[part, None] * ratio
-        preactivations = _divide(swapped, swapped_scale[:, None, :]) + view.bias[:, None]
+        swapped = [matrix - matrix.T[part][:, :, None] * ratio[:, None, :] for matrix in projected]
+        preactivations = np.maximum.reduce(view.at_ends(swapped, scale - scale[part, None] * ratio))
         swapped_zeros = np.repeat(zeros[None], len(part), axis=0)
         swapped_zeros[np.arange(len(part)), :, part] = candidate_zeros
         scores[part] = sample_agreement(preactivations, swapped_zeros).sum(axis=-1)
     return scores
-
-
-def _divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return numerator / denominator

@@ -19,8 +19,9 @@ LAYERS = {
         {"__init__"},
     ],
     "sparsedl_fl": [
+        {"blocks"},
         {"gradients", "metrics", "theory", "simulation"},
-        {"lowrank"},
+        {"lowrank", "refinement"},
         {"directions"},
         {"matching"},
         {"assembly"},

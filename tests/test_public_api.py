@@ -57,6 +57,7 @@ def test_signatures():
         "weight_grad",
         "bias_grad",
         "next_weight_grad",
+        "learning_rate",
     ]
     assert list(inspect.signature(LayerGradient.from_model).parameters) == ["model", "gradients", "layer"]
     assert list(inspect.signature(LayerGradient.from_update).parameters) == [

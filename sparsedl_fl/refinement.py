@@ -1,0 +1,114 @@
+"""The last step under noise: the maximum-likelihood batch, once it is known which units were active.
+
+With Gaussian noise on every entry of ``G`` and ``g``, and zeros of ``D`` where the ReLU is inactive, the likeliest
+batch minimises ``|G - D X^T|^2 + |g - D 1|^2`` over ``X`` and over the other entries of ``D``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import norm
+
+from sparsedl_fl.blocks import times, transposed_times
+from sparsedl_fl.gradients import LayerGradient
+
+__all__ = ["maximum_likelihood"]
+
+LOG_ODDS = -2.0
+"""An entry is free unless the odds are ``e^2`` against it: a wrong zero costs far more than a needless parameter."""
+
+SURELY_ACTIVE = 5.0
+N_ITERATIONS, TOLERANCE = 30, 1e-4
+_CHUNK_ENTRIES = 16_000_000
+_HALF_NORMAL_THIRD_MOMENT = 1.5957691216057308
+_NORMAL_DENSITY = 0.3989422804014327
+
+
+def active_units(
+    gradients: np.ndarray, gradient_noise: np.ndarray, preactivations: np.ndarray, log_odds: float = LOG_ODDS
+) -> np.ndarray:
+    """Decide which units were active for which sample, from both sides of the ReLU.
+
+    How uncertain the pre-activations of a sample are shows at the units whose gradient is surely not zero: there they
+    are positive, and those estimated to be negative tell by how much they are off.
+
+    Parameters
+    ----------
+    gradients : ndarray of shape (m, b)
+        Estimate of ``D`` without any zeros imposed.
+    gradient_noise : ndarray of shape (b,)
+        Standard deviation of its entries.
+    preactivations : ndarray of shape (m, b)
+        Estimate of ``Z``.
+    log_odds : float, default=-2
+        A unit counts as active when its log odds exceed this.
+
+    Returns
+    -------
+    ndarray of shape (m, b) of bool
+    """
+    spread = preactivations.std(axis=0)
+    sure = np.abs(gradients) > SURELY_ACTIVE * gradient_noise
+    # With Gaussian errors e and a density p of active pre-activations near zero, E min(z, 0)^2 = p E|e|^3 / 6.
+    density = 2 * _NORMAL_DENSITY / spread
+    cubes = np.sum(np.minimum(preactivations, 0) ** 2 * sure, axis=0) / np.maximum(sure.sum(axis=0), 1)
+    uncertainty = np.maximum(np.cbrt(6 * cubes / (density * _HALF_NORMAL_THIRD_MOMENT)), 1e-6 * spread)
+    forward = norm.logcdf(preactivations / uncertainty) - norm.logcdf(-preactivations / uncertainty)
+    noise = gradient_noise**2
+    signal = np.maximum(2 * np.mean(gradients**2, axis=0) - noise, noise)
+    backward = 0.5 * (np.log(noise / (noise + signal)) + gradients**2 * (1 / noise - 1 / (noise + signal)))
+    return forward + backward > log_odds
+
+
+def maximum_likelihood(
+    layer_gradient: LayerGradient, inputs: np.ndarray, noise_level: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Decide which entries of ``D`` are zero, then minimise ``|G - D X^T|^2 + |g - D 1|^2`` over the others and ``X``.
+
+    The fit alternates exact steps in ``D``, in ``X``, and in the scale of the samples.
+
+    Parameters
+    ----------
+    layer_gradient : LayerGradient
+        Weights and gradients of the layer.
+    inputs : ndarray of shape (b, n)
+        Where to start.
+    noise_level : ndarray of shape (m,)
+        Standard deviation of the noise of each row of the gradient.
+
+    Returns
+    -------
+    gradients : ndarray of shape (m, b)
+        ``D``.
+    inputs : ndarray of shape (b, n)
+        ``X^T``.
+    preactivations : ndarray of shape (m, b)
+        ``Z`` of the fitted inputs.
+    """
+    G, g = layer_gradient.weight_grad, layer_gradient.bias_grad
+    moments = inputs @ inputs.T + 1
+    gradients = np.linalg.solve(moments, (times(G, inputs.T) + g[:, None]).T).T
+    gradient_noise = np.sqrt(np.mean(noise_level**2) * np.diag(np.linalg.inv(moments)))
+    active = active_units(gradients, gradient_noise, layer_gradient.preactivations(inputs))
+    for _ in range(N_ITERATIONS):
+        gradients = _masked_solve(inputs @ inputs.T + 1, times(G, inputs.T) + g[:, None], active)
+        # D X^T does not change when a sample's column grows as its input shrinks; g alone has a say in that.
+        gradients = gradients * np.linalg.lstsq(gradients, g, rcond=None)[0]
+        updated = np.linalg.lstsq(gradients.T @ gradients, transposed_times(G, gradients).T, rcond=None)[0]
+        change = np.linalg.norm(updated - inputs) / np.linalg.norm(inputs)
+        inputs = updated
+        if change < TOLERANCE:
+            break
+    return gradients, inputs, layer_gradient.preactivations(inputs)
+
+
+def _masked_solve(moments: np.ndarray, products: np.ndarray, active: np.ndarray) -> np.ndarray:
+    """Solve the normal equations of each row of ``D`` for its active entries alone."""
+    m, b = active.shape
+    gradients = np.empty((m, b))
+    for rows in np.array_split(np.arange(m), max(1, m * b * b // _CHUNK_ENTRIES)):
+        free = active[rows].astype(float)
+        systems = free[:, :, None] * free[:, None, :] * moments
+        systems[:, np.arange(b), np.arange(b)] += (1 - free) * np.mean(np.diag(moments))
+        gradients[rows] = np.linalg.solve(systems, (products[rows] * free)[..., None])[..., 0]
+    return gradients
