@@ -50,16 +50,3 @@ def draw_generator(random_state: Any) -> torch.Generator:
     """Turn a scikit-learn ``random_state`` into a CPU ``torch.Generator``, so that every device sees the same draws."""
     seed = check_random_state(random_state).randint(np.iinfo(np.int32).max)
     return torch.Generator(device="cpu").manual_seed(int(seed))
-
-
-def check_device(owner: Any, device: Any) -> torch.device:
-    """Return a torch device, or raise ``ValueError`` saying that this machine does not have it."""
-    try:
-        found = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"{type(owner).__name__}: device must name a torch device, got {device!r}") from error
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"{type(owner).__name__}: device={device!r}, but torch sees no CUDA device on this machine")
-    if found.type not in ("cpu", "cuda"):
-        raise ValueError(f"{type(owner).__name__}: device must be 'cpu' or 'cuda', got {device!r}")
-    return found

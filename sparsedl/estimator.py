@@ -12,7 +12,8 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from sparsedl._validation import as_numpy, check_device, check_observations, check_positive, draw_generator
+from sparsedl._validation import as_numpy, check_observations, check_positive, draw_generator
+from sparsedl.devices import check_device
 from sparsedl.optimizers import Optimizer, RiemannianAdam
 from sparsedl.pools import assemble_basis
 from sparsedl.preconditioning import Whitening, whiten

@@ -118,7 +118,7 @@ def _refit(factors: LowRankGradient, view: ForwardView, basis: np.ndarray, propo
     trusted = proposed & (sample_agreement(preactivations, factors.likely_zeros(basis)) >= TRUSTED_AGREEMENT)
     zeros &= preactivations <= 0
     basis = basis.copy()
-    for i in np.flatnonzero(trusted & (zeros.sum(axis=0) >= factors.batch_size)):
+    for i in np.flatnonzero(_determined(factors, zeros, trusted)):
         rows = factors.left[zeros[:, i]]
         refitted = np.linalg.eigh(rows.T @ rows)[1][:, 0]
         basis[:, i] = np.copysign(1.0, refitted @ basis[:, i]) * refitted

@@ -14,6 +14,7 @@ from sparsedl_fl.directions import DictionaryDirections, Directions
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import factorize
 from sparsedl_fl.matching import ForwardView, greedy_filter, repair
+from sparsedl_fl.theory import Expectation, expect
 
 __all__ = ["GradientInverter"]
 
@@ -43,6 +44,9 @@ class GradientInverter(BaseEstimator):
         Number of samples; duplicates and samples without loss do not count.
     recovered_ : ndarray of shape (batch_size_,) of bool
         Which inputs are certified. What ``inputs_`` holds for the others is a guess.
+    provenance_ : ndarray of shape (batch_size_,) of str
+        Where each input comes from: "certified"; "column found", whose own column was found but not everything that
+        the input depends on; or "completed", a stand-in for a missing column.
     disaggregation_ : ndarray of shape (batch_size_, batch_size_)
         ``Q``.
     preactivation_gradients_ : ndarray of shape (m, batch_size_)
@@ -96,6 +100,22 @@ class GradientInverter(BaseEstimator):
         self.verbose = verbose
         self.random_state = random_state
 
+    def expect(self, layer_gradient: LayerGradient) -> Expectation:
+        """Say what to expect before a search starts, from the size of the batch and the number of live units.
+
+        Parameters
+        ----------
+        layer_gradient : LayerGradient
+            Weights and gradient of one linear layer followed by ReLU.
+
+        Returns
+        -------
+        Expectation
+            Its ``verdict`` is a sentence.
+        """
+        factors = factorize(_checked(layer_gradient), self.batch_size, self.noise_level)
+        return expect(factors.batch_size, int(np.any(layer_gradient.weight_grad, axis=1).sum()))
+
     def fit(self, layer_gradient: LayerGradient, y: Any = None) -> GradientInverter:
         """Recover the batch.
 
@@ -110,21 +130,21 @@ class GradientInverter(BaseEstimator):
         -------
         self
         """
-        if not isinstance(layer_gradient, LayerGradient):
-            raise TypeError(f"fit takes a LayerGradient, got {type(layer_gradient).__name__}")
         if self.directions is not None and not isinstance(self.directions, Directions):
             raise TypeError(f"directions must be an instance of Directions or None, got {self.directions!r}")
         self.directions_ = DictionaryDirections() if self.directions is None else clone(self.directions)
-        factors = factorize(layer_gradient, self.batch_size, self.noise_level)
+        factors = factorize(_checked(layer_gradient), self.batch_size, self.noise_level)
         candidates = self.directions_.propose(
             layer_gradient, factors, random_state=self.random_state, verbose=self.verbose
         )
+        factors = factors.calibrated(candidates.directions)
         view = ForwardView.of(layer_gradient, factors)
         basis, proposed = repair(view, factors, *greedy_filter(view, factors, candidates))
         batch = assemble(layer_gradient, factors, view, basis, proposed)
         self.batch_size_ = factors.batch_size
         self.inputs_ = batch.inputs
         self.recovered_ = batch.recovered
+        self.provenance_ = np.select([batch.recovered, proposed], ["certified", "column found"], "completed")
         self.disaggregation_ = batch.disaggregation
         self.preactivation_gradients_ = batch.preactivation_gradients
         self.sparsity_matching_ = float(batch.agreement.mean())
@@ -144,6 +164,12 @@ class GradientInverter(BaseEstimator):
     def fit_transform(self, layer_gradient: LayerGradient, y: Any = None) -> np.ndarray:
         """Recover the batch and return ``inputs_``, of shape (batch_size_, n)."""
         return self.fit(layer_gradient).inputs_
+
+
+def _checked(layer_gradient: Any) -> LayerGradient:
+    if not isinstance(layer_gradient, LayerGradient):
+        raise TypeError(f"expected a LayerGradient, got {type(layer_gradient).__name__}")
+    return layer_gradient
 
 
 def _advice(proposed: np.ndarray) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from sparsedl.selection import complete_basis, select_independent
 from sparsedl_fl.blocks import times
-from sparsedl_fl.directions import Candidates
+from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
 

@@ -1,12 +1,28 @@
-"""The lemmas of SPEAR as functions."""
+"""The lemmas of SPEAR as functions, and what they say to expect of a layer and a batch."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-from scipy.stats import binom
+import numpy as np
+from scipy.special import comb
+from scipy.stats import binom, norm
 
-__all__ = ["false_rejection_rate", "sparsity_threshold", "success_probability", "expected_samples"]
+__all__ = [
+    "Expectation",
+    "expect",
+    "expected_samples",
+    "failure_probability",
+    "failure_probability_bound",
+    "false_rejection_rate",
+    "samples_with_confidence",
+    "sparsity_threshold",
+    "success_probability",
+]
+
+FRONTIER = 2 / 3
+"""Batches up to ``width ** FRONTIER`` come back as a rule (measured: 30 at 200, 100 at 1000), larger ones sometimes."""
 
 
 def false_rejection_rate(threshold: float, width: int) -> float:
@@ -65,3 +81,135 @@ def expected_samples(batch_size: int) -> float:
     """
     harmonic = sum(1 / k for k in range(1, batch_size + 1))
     return batch_size * harmonic / success_probability(batch_size)
+
+
+def failure_probability_bound(batch_size: int, width: int, false_rejection: float = 1e-9) -> float:
+    """Return an upper bound on the probability that no search through all submatrices finds every column.
+
+    Parameters
+    ----------
+    batch_size : int
+        Number of samples ``b``.
+    width : int
+        Number of outputs ``m``.
+    false_rejection : float, default=1e-9
+        Rate ``p_fr`` at which the threshold on zeros rejects a true column.
+
+    References
+    ----------
+    SPEAR (2024), Lemma 5.3 and Fig. 3.
+    """
+    missing = 1 - _has_full_rank_submatrix(batch_size, width, 0.939)
+    return min(1.0, batch_size * missing + _any_rejected(batch_size, false_rejection))
+
+
+def failure_probability(batch_size: int, width: int, false_rejection: float = 1e-9) -> float:
+    """Return the approximation of the same probability for independent submatrices of random signs.
+
+    The true probability lies between this and `failure_probability_bound`.
+
+    References
+    ----------
+    SPEAR (2024), Lemma 5.3 and Fig. 8.
+
+    Examples
+    --------
+    >>> failure_probability(10, 400) < 1e-7 < failure_probability(25, 60) < 1
+    True
+    """
+    found = _has_full_rank_submatrix(batch_size, width, 0.5)
+    return min(1.0, 1 - found**batch_size + _any_rejected(batch_size, false_rejection))
+
+
+def samples_with_confidence(batch_size: int, failure: float = 1e-8, false_rejection: float = 0.0) -> float:
+    """Return how many submatrices suffice to find all columns but with probability ``failure``.
+
+    Parameters
+    ----------
+    batch_size : int
+        Number of samples ``b``.
+    failure : float, default=1e-8
+        Probability ``p`` of missing a column.
+    false_rejection : float, default=0
+        Rate ``p_fr`` at which the threshold on zeros rejects a true column; its share of ``p`` is not available for
+        bad luck.
+
+    References
+    ----------
+    SPEAR (2024), Lemma B.2.
+
+    Examples
+    --------
+    >>> round(samples_with_confidence(10, 1e-8), -4)
+    40000.0
+    """
+    budget = failure - _any_rejected(batch_size, false_rejection)
+    if not 0 < budget < 1:
+        raise ValueError(
+            f"failure={failure!r} leaves nothing: false rejection alone fails with probability "
+            f"{_any_rejected(batch_size, false_rejection):.2g}"
+        )
+    q = success_probability(batch_size)
+    directions = batch_size * math.log(2 * batch_size / budget)
+    # n q - z sqrt(n q (1 - q)) = directions, a quadratic equation in sqrt(n q).
+    half = -norm.ppf(failure / 2) * math.sqrt(1 - q) / 2
+    return (half + math.sqrt(half**2 + directions)) ** 2 / q
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What to expect of an attack before it starts.
+
+    Attributes
+    ----------
+    batch_size : int
+        Number of samples ``b``.
+    width : int
+        Number of outputs ``m``.
+    failure_probability : float
+        Chance that the zeros do not determine the batch whatever the search [Lemma 5.3].
+    expected_draws : float
+        Draws that `KernelDirections` needs [Lemma 5.2].
+    verdict : str
+        The same in words.
+    """
+
+    batch_size: int
+    width: int
+    failure_probability: float
+    expected_draws: float
+    verdict: str
+
+
+def expect(batch_size: int, width: int) -> Expectation:
+    """Say what to expect of a batch behind a layer at which half of the units are active.
+
+    Examples
+    --------
+    >>> expect(20, 200).verdict
+    'b = 20 at width 200: expect the whole batch (kernel sampling would take 2.7e+06 draws)'
+    """
+    failure, draws = failure_probability(batch_size, width), expected_samples(batch_size) if batch_size > 1 else 1.0
+    if batch_size <= width**FRONTIER and failure < 0.5:
+        verdict = "expect the whole batch"
+    elif failure < 0.5:
+        verdict = f"the zeros determine the batch, but beyond b = {int(width**FRONTIER)} a search often ends before"
+    else:
+        verdict = f"the zeros of the gradient alone do not determine the batch (b = m/2 = {width // 2} is the limit)"
+    verdict = f"b = {batch_size} at width {width}: {verdict} (kernel sampling would take {draws:.1e} draws)"
+    return Expectation(batch_size, width, failure, draws, verdict)
+
+
+def _has_full_rank_submatrix(batch_size: int, width: int, singular: float) -> float:
+    """Return the chance that a column has ``b - 1`` zero rows of full rank; one try fails with ``singular^(b-1)``."""
+    rows = batch_size - 1
+    if rows == 0:
+        return 1.0
+    n_zeros = np.arange(rows, width + 1)
+    with np.errstate(over="ignore"):
+        exponents = rows * comb(n_zeros, rows)
+    return float(np.sum(binom.pmf(n_zeros, width, 0.5) * (1 - singular**exponents)))
+
+
+def _any_rejected(batch_size: int, false_rejection: float) -> float:
+    return -math.expm1(batch_size * math.log1p(-false_rejection))

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 
 LAYERS = {
     "sparsedl": [
-        {"_validation", "progress"},
+        {"_validation", "devices", "progress"},
         {"surrogates", "preconditioning", "metrics", "datasets", "zeros"},
         {"optimizers", "rounding"},
         {"selection", "anchoring"},
@@ -20,13 +20,15 @@ LAYERS = {
     ],
     "sparsedl_fl": [
         {"blocks"},
-        {"gradients", "metrics", "theory", "simulation"},
+        {"gradients", "metrics", "theory", "simulation", "vision"},
         {"lowrank", "refinement"},
-        {"directions"},
+        {"candidates"},
         {"matching"},
+        {"directions"},
         {"assembly"},
         {"inverter"},
-        {"demo"},
+        {"reconstruction", "tabular"},
+        {"audit", "demo"},
         {"cli"},
         {"__init__"},
     ],

@@ -2,10 +2,12 @@
 
 - `DictionaryDirections` (SPEAR++) optimises on the sphere; it needs nothing but the gradient.
 - `KernelDirections` (SPEAR) takes kernels of random rows: for small batches, and the reference for the others.
+- `PriorDirections` (SPEAR with a prior) draws those rows where an approximate reconstruction says a unit is inactive.
 """
 
-from sparsedl_fl.directions._base import Candidates, Directions
+from sparsedl_fl.directions._base import Directions
 from sparsedl_fl.directions.dictionary import DictionaryDirections
 from sparsedl_fl.directions.kernel import KernelDirections
+from sparsedl_fl.directions.prior import PriorDirections
 
-__all__ = ["Candidates", "DictionaryDirections", "Directions", "KernelDirections"]
+__all__ = ["DictionaryDirections", "Directions", "KernelDirections", "PriorDirections"]

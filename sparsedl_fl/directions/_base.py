@@ -3,39 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from sklearn.base import BaseEstimator
 
+from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """Candidate columns of ``Q``, up to scale.
-
-    Attributes
-    ----------
-    directions : ndarray of shape (b, n_candidates)
-        Unit columns ``q`` for which ``U q`` is sparse.
-    n_zeros : ndarray of shape (n_candidates,)
-        Number of zeros of ``U q``.
-    status : str
-        How the search ended, in words.
-    n_starts : int
-        Starts (or draws) spent.
-    n_successes : int
-        Starts that ended in a candidate, new or not.
-    """
-
-    directions: np.ndarray
-    n_zeros: np.ndarray
-    status: str
-    n_starts: int
-    n_successes: int
 
 
 class Directions(BaseEstimator, ABC):

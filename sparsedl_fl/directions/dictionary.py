@@ -7,18 +7,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.linalg import null_space
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from sparsedl import SparseDictionaryRecovery
-from sparsedl_fl.directions._base import Candidates, Directions
+from sparsedl_fl.candidates import Candidates
+from sparsedl_fl.directions._base import Directions
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
+
+SIDES = ("auto", "gradient", "input")
 
 
 @dataclass(eq=False, repr=False, kw_only=False)
 class DictionaryDirections(Directions):
     """Fits a `SparseDictionaryRecovery` to ``G V = U S``, whose codes are the columns of ``D``.
+
+    Behind a ReLU the inputs are sparse too: ``G^T = X D^T`` is the same problem with the sides exchanged, and its
+    solution ``P = S Q^-T`` gives ``Q``.
 
     Parameters
     ----------
@@ -26,6 +33,9 @@ class DictionaryDirections(Directions):
         The estimator; None takes its defaults. SPEAR++ is
         ``SparseDictionaryRecovery(surrogate=L1(), optimizer=RiemannianAdam())``. Its number of components, noise level
         and seed are taken from the gradient and the caller where they are None.
+    sparsity : {"auto", "gradient", "input"}, default="auto"
+        What is sparse. "auto" looks at the gradients ``D``; if columns are missing it looks at the inputs; and if some
+        are missing on both sides, it searches once more for the missing columns, in what the inputs found leave.
 
     References
     ----------
@@ -33,6 +43,7 @@ class DictionaryDirections(Directions):
     """
 
     recovery: SparseDictionaryRecovery | None = None
+    sparsity: str = "auto"
 
     def propose(
         self,
@@ -43,20 +54,42 @@ class DictionaryDirections(Directions):
         verbose: bool = False,
     ) -> Candidates:
         """Recover the dictionary and return its candidates as directions of ``U``."""
+        if self.sparsity not in SIDES:
+            raise ValueError(f"sparsity must be one of {SIDES}, got {self.sparsity!r}")
+        settings = {"random_state": random_state, "verbose": verbose}
+        found = Candidates.empty(factors.batch_size)
+        if self.sparsity != "input":
+            found = self._recover(factors, np.eye(factors.batch_size), **settings)
+        if self.sparsity == "gradient" or found.is_complete:
+            return found
+        inputs = self._recover(factors.transposed, np.eye(factors.batch_size), **settings)
+        # A column of Q is orthogonal to S^-1 p for the p of every other sample.
+        others = inputs.selection() / factors.singular_values[:, None]
+        if inputs.is_complete:
+            columns = np.linalg.inv(others.T)
+            return found.joined(columns / np.linalg.norm(columns, axis=0), factors, inputs)
+        if others.shape[1] and self.sparsity == "auto":
+            rest = self._recover(factors, null_space(others.T), **settings)
+            found = found.joined(rest.directions, factors, rest)
+        return found.joined(np.zeros((factors.batch_size, 0)), factors, inputs)
+
+    def _recover(self, factors: LowRankGradient, subspace: np.ndarray, random_state: Any, verbose: bool) -> Candidates:
+        """Search the span of orthonormal columns of shape (b, k) for directions ``q`` with a sparse ``U q``."""
         recovery = SparseDictionaryRecovery() if self.recovery is None else clone(self.recovery)
         defaults = {
-            "n_components": factors.batch_size,
+            "n_components": subspace.shape[1],
             "noise_level": factors.noise_level,
             "random_state": random_state,
         }
         recovery.set_params(**{name: value for name, value in defaults.items() if getattr(recovery, name) is None})
         recovery.set_params(verbose=verbose or recovery.verbose)
-        S = factors.singular_values
+        # Of the noisy G, not of U: the coordinates in which the noise is the same in all directions.
+        weighted = np.linalg.qr(subspace / factors.singular_values[:, None])[0]
         with warnings.catch_warnings():
             # The inverter says what is missing in terms of the batch.
             warnings.simplefilter("ignore", ConvergenceWarning)
-            recovery.fit(factors.left * S)
-        directions = S[:, None] * recovery.candidates_
+            recovery.fit(factors.left * factors.singular_values @ weighted)
+        directions = factors.singular_values[:, None] * (weighted @ recovery.candidates_)
         directions /= np.linalg.norm(directions, axis=0)
         return Candidates(
             directions=directions,

@@ -5,20 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from sklearn.utils import check_random_state
 from threadpoolctl import threadpool_limits
 from torch.nn.functional import normalize
 
+from sparsedl.devices import check_device
 from sparsedl.pools import CandidatePool, distinct
 from sparsedl.progress import progress_bar
-from sparsedl_fl.directions._base import Candidates, Directions
+from sparsedl.zeros import KERNEL_RATIO, smallest_eigenvectors
+from sparsedl_fl.candidates import Candidates
+from sparsedl_fl.directions._base import Directions
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
+from sparsedl_fl.matching import TRUSTED_AGREEMENT, ForwardView, greedy_filter, sample_agreement
 from sparsedl_fl.theory import sparsity_threshold
 
 NEAR_ZERO = 1e-3
 """What counts as zero of ``U q`` before the direction is estimated again, relative to its mean square."""
+
+NOISY_BELOW = 1e4
+"""Ratio of the smallest singular value kept to the largest dropped below which the draws allow for noise."""
+
+
+SERVED = 0.8
+"""Share of zeros among a set of rows above which a column is the one that the set was made for."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -26,7 +38,11 @@ class KernelDirections(Directions):
     """Draws ``b - 1`` rows of ``U`` at a time; the kernel of rows that share a zero column of ``D`` is that column.
 
     The expected number of draws is about ``2^(b-1) H_b`` (`sparsedl_fl.theory.expected_samples`): a second at
-    ``b = 10``, a quarter of a minute at 16, minutes at 20, hopeless beyond 25. For gradients without noise.
+    ``b = 10``, a quarter of a minute at 16, minutes at 20, hopeless beyond 25. Under noise ``b + 1`` rows are drawn,
+    draws whose rank is not exactly ``b - 1`` are dropped, and what counts as zero is what the noise hides.
+
+    The draws end when the columns found are a basis whose sparsity matching coefficient is 1, or above 0.9 where a
+    noisy gradient or a FedAvg update leaves it lower.
 
     Parameters
     ----------
@@ -36,15 +52,19 @@ class KernelDirections(Directions):
         Kernels computed at once.
     false_rejection : float, default=1e-5
         Rate of true columns lost to the threshold on the share of zeros.
+    device : str or torch.device, default="cpu"
+        Where the kernels are computed: "cpu" or "cuda".
 
     References
     ----------
-    Dimitrov et al., "SPEAR: Exact gradient inversion of batches in federated learning", NeurIPS 2024, Algorithm 1.
+    Dimitrov et al., "SPEAR: Exact gradient inversion of batches in federated learning", NeurIPS 2024, Algorithm 1 and
+    Appendix E.6.
     """
 
     max_draws: int = 2_000_000
     draws_per_batch: int = 4096
     false_rejection: float = 1e-5
+    device: Any = "cpu"
 
     def propose(
         self,
@@ -54,34 +74,70 @@ class KernelDirections(Directions):
         random_state: Any = None,
         verbose: bool = False,
     ) -> Candidates:
-        """Draw until the columns found are a basis, or the budget is spent."""
+        """Draw until the columns found are the batch's, or the budget is spent."""
         if self.max_draws < 1 or self.draws_per_batch < 1 or not 0 < self.false_rejection < 1:
             raise ValueError("max_draws and draws_per_batch must be positive and false_rejection in (0, 1)")
+        device = check_device(self, self.device)
         test, b = factors.zero_test, factors.batch_size
+        is_noisy = factors.signal_to_noise < NOISY_BELOW
         needed = sparsity_threshold(len(factors.left), self.false_rejection) * len(factors.left)
-        generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))
-        pool, n_found, spent, hits = CandidatePool.empty(b), 0, 0, 0
+        view, rows = ForwardView.of(layer_gradient, factors), self._rows(layer_gradient, factors).to(device)
+        observations = test.observations.to(device)
+        sets = rows
+        generator = torch.Generator(device).manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))
+        pool, found, spent, hits, is_done = CandidatePool.empty(b), Candidates.empty(b), 0, 0, False
         # One thread: the factorisations are small, and spinning threads cost more than they bring.
         with threadpool_limits(limits=1), progress_bar(verbose, total=b, description="columns") as report:
-            while n_found < b and spent < self.max_draws:
+            while not is_done and spent < self.max_draws:
                 n_draws = min(self.draws_per_batch, self.max_draws - spent)
-                kernels, spent = draw_kernels(test.observations, n_draws, generator), spent + n_draws
-                sparse = ((kernels @ test.observations.T).abs() < NEAR_ZERO).sum(dim=1) >= needed
-                hits += int(sparse.sum())
-                kernels = kernels[sparse]
+                draw = draw_overdetermined_kernels if is_noisy else draw_kernels
+                kernels, spent = draw(observations, sets, n_draws, generator), spent + n_draws
+                widths = torch.full((len(kernels), 1), NEAR_ZERO, dtype=kernels.dtype)
+                widths = widths.maximum(test.tolerances(kernels.cpu())) if is_noisy else widths
+                is_zero = (kernels @ observations.T).abs() < widths.to(device)
+                kernels = kernels[is_zero.sum(dim=1) >= needed].cpu()
+                hits += len(kernels)
                 kernels = kernels[distinct(torch.cat([pool.directions, kernels]))[len(pool.directions) :]]
                 if len(kernels):
                     kernels = test.refit(kernels)
                     proven, n_zeros = test.accept(kernels)
                     pool.add(kernels[proven], n_zeros[proven])
-                    n_found = len(pool.selection().directions)
-                report(n_found, f"{spent} draws, {hits} in a column")
-        directions = pool.directions.numpy().T
-        status = "complete" if n_found == b else f"the budget of {self.max_draws} draws is spent"
-        return Candidates(directions, factors.zeros(directions).sum(axis=0), status, spent, hits)
+                    directions = pool.directions.numpy().T
+                    found = Candidates(directions, factors.zeros(directions).sum(axis=0), "", spent, hits)
+                    is_done = found.is_complete and _matches(view, factors, found)
+                    sets = _favour_unserved(rows, factors.zeros(directions))
+                report(found.selection().shape[1], f"{spent} draws, {hits} in a column")
+        status = "complete" if is_done else f"the budget of {self.max_draws} draws is spent"
+        return Candidates(found.directions, found.n_zeros, status, spent, hits)
+
+    def _rows(self, layer_gradient: LayerGradient, factors: LowRankGradient) -> torch.Tensor:
+        """Return the sets of rows to draw from, one set a row: all of them, in one set."""
+        return torch.arange(len(factors.left))[None]
 
 
-def draw_kernels(observations: torch.Tensor, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+def _matches(view: ForwardView, factors: LowRankGradient, found: Candidates) -> bool:
+    basis, _ = greedy_filter(view, factors, found)
+    agreement = sample_agreement(view.preactivations(np.linalg.inv(basis)), factors.likely_zeros(basis))
+    return bool(agreement.mean() >= TRUSTED_AGREEMENT)
+
+
+def _favour_unserved(rows: torch.Tensor, zeros: np.ndarray) -> torch.Tensor:
+    """Repeat the sets of rows at which no column found is mostly zero, so that half of the draws go there."""
+    shares = torch.from_numpy(zeros).to(rows.device)[rows].double().mean(dim=1)
+    unserved = rows[shares.amax(dim=1) < SERVED]
+    return torch.cat([rows, unserved.repeat(len(rows) // max(len(unserved), 1), 1)])
+
+
+def _draw_rows(rows: torch.Tensor, n_draws: int, size: int, generator: torch.Generator) -> torch.Tensor:
+    """Draw ``size`` rows without replacement, each time from the next set: indices of shape (n_draws, size)."""
+    sets = rows[torch.arange(n_draws, device=rows.device) % len(rows)]
+    keys = torch.rand(sets.shape, generator=generator, device=rows.device)
+    return sets.gather(1, keys.topk(min(size, sets.shape[1]), dim=1).indices)
+
+
+def draw_kernels(
+    observations: torch.Tensor, rows: torch.Tensor, n_draws: int, generator: torch.Generator
+) -> torch.Tensor:
     """Return unit vectors that ``k - 1`` random rows of ``L`` send to zero, for many draws at once.
 
     A random further row that must not be zero makes each system square; the few singular ones are dropped.
@@ -90,18 +146,39 @@ def draw_kernels(observations: torch.Tensor, n_draws: int, generator: torch.Gene
     ----------
     observations : torch.Tensor of shape (n_rows, n_components)
         The matrix whose rows are drawn, without replacement within a draw.
+    rows : torch.Tensor of shape (n_sets, n_allowed) of int
+        Sets of rows; the draws take them in turn.
     n_draws : int
         Number of draws.
     generator : torch.Generator
-        Source of randomness.
+        Source of randomness, on the device of the observations.
     """
-    n_rows, k = observations.shape
+    k, like = observations.shape[1], {"dtype": observations.dtype, "device": observations.device}
     if k == 1:
-        return torch.ones((n_draws, 1), dtype=observations.dtype)
-    rows = torch.rand((n_draws, n_rows), generator=generator).topk(k - 1, dim=1).indices
-    last = torch.randn((n_draws, 1, k), generator=generator, dtype=observations.dtype)
-    right = torch.zeros((n_draws, k), dtype=observations.dtype)
+        return torch.ones((n_draws, 1), **like)
+    drawn = _draw_rows(rows, n_draws, k - 1, generator)
+    last = torch.randn((n_draws, 1, k), generator=generator, **like)
+    right = torch.zeros((n_draws, k), **like)
     right[:, -1] = 1
-    kernels, info = torch.linalg.solve_ex(torch.cat([observations[rows], last], dim=1), right)
+    kernels, info = torch.linalg.solve_ex(torch.cat([observations[drawn], last], dim=1), right)
     kernels = normalize(kernels, dim=1)
     return kernels[(info == 0) & kernels.isfinite().all(dim=1)]
+
+
+def draw_overdetermined_kernels(
+    observations: torch.Tensor, rows: torch.Tensor, n_draws: int, generator: torch.Generator
+) -> torch.Tensor:
+    """Return unit vectors that ``k + 1`` random rows of ``L`` come nearest to sending to zero, for many draws at once.
+
+    Of the draws only those of rank ``k - 1`` are kept, one small singular value and no second: that of a true column.
+
+    Parameters
+    ----------
+    observations, rows, n_draws, generator
+        As in `draw_kernels`.
+    """
+    chosen = observations[_draw_rows(rows, n_draws, observations.shape[1] + 1, generator)]
+    values, kernels = smallest_eigenvectors(chosen.mT @ chosen)
+    if observations.shape[1] == 1:
+        return kernels
+    return kernels[values[:, 1] > KERNEL_RATIO**2 * values[:, 0]]

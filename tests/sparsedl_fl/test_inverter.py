@@ -156,7 +156,7 @@ def test_a_batch_as_large_as_the_layer_is_refused():
 @pytest.mark.parametrize(
     ("parameters", "argument", "message"),
     [
-        ({}, np.ones((3, 3)), "fit takes a LayerGradient, got ndarray"),
+        ({}, np.ones((3, 3)), "expected a LayerGradient, got ndarray"),
         ({"directions": "spear"}, None, "directions must be an instance of Directions or None, got 'spear'"),
     ],
 )

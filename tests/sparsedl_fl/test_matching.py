@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from sparsedl_fl import LayerGradient
-from sparsedl_fl.directions import Candidates
+from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.lowrank import factorize
 from sparsedl_fl.matching import ForwardView, _swap_scores, greedy_filter, sample_agreement
 

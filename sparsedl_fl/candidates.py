@@ -1,0 +1,62 @@
+"""What a search for directions hands on: candidate columns of ``Q``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsedl.selection import select_independent
+from sparsedl_fl.lowrank import LowRankGradient
+
+__all__ = ["Candidates"]
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Candidate columns of ``Q``, up to scale.
+
+    Attributes
+    ----------
+    directions : ndarray of shape (b, n_candidates)
+        Unit columns ``q`` for which ``U q`` is sparse.
+    n_zeros : ndarray of shape (n_candidates,)
+        Number of zeros of ``U q``.
+    status : str
+        How the search ended, in words.
+    n_starts : int
+        Starts (or draws) spent.
+    n_successes : int
+        Starts that ended in a candidate, new or not.
+    """
+
+    directions: np.ndarray
+    n_zeros: np.ndarray
+    status: str
+    n_starts: int
+    n_successes: int
+
+    @classmethod
+    def empty(cls, batch_size: int) -> Candidates:
+        """Return no candidates."""
+        return cls(np.zeros((batch_size, 0)), np.zeros(0, dtype=int), "nothing tried", 0, 0)
+
+    def selection(self) -> np.ndarray:
+        """Return the sparsest independent candidates as columns, sparsest first."""
+        return self.directions[:, select_independent(self.directions, self.n_zeros)]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the candidates are a basis."""
+        return self.selection().shape[1] == len(self.directions)
+
+    def joined(self, directions: np.ndarray, factors: LowRankGradient, search: Candidates) -> Candidates:
+        """Append unit directions that another search led to."""
+        together = np.hstack([self.directions, directions])
+        return Candidates(
+            directions=together,
+            n_zeros=factors.zeros(together).sum(axis=0),
+            status=search.status,
+            n_starts=self.n_starts + search.n_starts,
+            n_successes=self.n_successes + search.n_successes,
+        )

@@ -1,0 +1,54 @@
+"""SPEAR with an optimisation prior: rows drawn where an approximate reconstruction says that a unit is inactive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparsedl_fl.directions.kernel import KernelDirections
+from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.lowrank import LowRankGradient
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class PriorDirections(KernelDirections):
+    """Draws the rows of a sample among those with its most negative pre-activations, as an approximation has them.
+
+    The approximation may come from any attack; `sparsedl_fl.reconstruction.match_gradients` is one. It need not be
+    good: a rough picture of a sample already knows which units it leaves clearly inactive. ``batch_size`` samples are
+    wanted, in any order.
+
+    Parameters
+    ----------
+    inputs : array-like of shape (n_samples, n)
+        Approximate inputs of the layer, on the scale that the client fed to it.
+    rows_per_sample : int, default=3
+        Rows to draw from for each sample, in units of the batch size.
+    max_draws, draws_per_batch, false_rejection, device
+        As in `KernelDirections`.
+
+    References
+    ----------
+    Dimitrov et al., "SPEAR: Exact gradient inversion of batches in federated learning", NeurIPS 2024, Sec. 6.3.
+    """
+
+    inputs: Any = None
+    rows_per_sample: int = 3
+
+    def _rows(self, layer_gradient: LayerGradient, factors: LowRankGradient) -> torch.Tensor:
+        """Return the rows with the most negative pre-activations, one set for each approximate sample."""
+        n = layer_gradient.shape[1]
+        if self.inputs is None:
+            raise ValueError(f"inputs must be an approximate reconstruction of shape (n_samples, {n}), got None")
+        inputs = self.inputs.detach().cpu().numpy() if isinstance(self.inputs, torch.Tensor) else self.inputs
+        inputs = np.asarray(inputs, dtype=np.float64)
+        if inputs.ndim != 2 or inputs.shape[1] != n or not len(inputs) or not np.isfinite(inputs).all():
+            raise ValueError(f"inputs must be finite and of shape (n_samples, {n}), got shape {inputs.shape}")
+        if self.rows_per_sample < 1:
+            raise ValueError(f"rows_per_sample must be at least 1, got {self.rows_per_sample!r}")
+        n_rows = min(self.rows_per_sample * factors.batch_size, len(factors.left))
+        order = np.argsort(layer_gradient.preactivations(inputs), axis=0)
+        return torch.from_numpy(order[:n_rows].T.copy())
