@@ -14,7 +14,7 @@ from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.matching import TRUSTED_AGREEMENT, ForwardView, sample_agreement
 from sparsedl_fl.refinement import maximum_likelihood
 
-__all__ = ["Batch", "assemble"]
+__all__ = ["REFINE_ABOVE", "Batch", "assemble"]
 
 RESIDUAL_MULTIPLE = 10.0
 """The gradient of the recovered batch may differ from the client's by this many times the noise."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
 from sparsedl_fl.gradients import LayerGradient
@@ -31,7 +30,7 @@ class LayerAudit:
     inverter : GradientInverter or None
         Fitted to the layer; None where the layer could not be attacked.
     reason : str
-        What was recovered, or why the layer could not be attacked.
+        What was recovered and what is in doubt, or why the layer could not be attacked.
     """
 
     name: str
@@ -86,14 +85,15 @@ def audit_model(
             continue
         fitted = GradientInverter(random_state=0) if inverter is None else clone(inverter)
         try:
-            with warnings.catch_warnings():
-                # The reason says what is missing.
-                warnings.simplefilter("ignore", ConvergenceWarning)
+            with warnings.catch_warnings(record=True) as doubts:
+                warnings.simplefilter("always")
                 fitted.fit(LayerGradient.from_model(model, gradients, name))
         except ValueError as error:
             audits[name] = LayerAudit(name, None, str(error))
         else:
-            audits[name] = LayerAudit(name, fitted, fitted.status_)
+            audits[name] = LayerAudit(
+                name, fitted, "; ".join([fitted.status_, *(str(doubt.message) for doubt in doubts)])
+            )
     return audits
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 
-from sparsedl_fl.assembly import assemble
+from sparsedl_fl.assembly import REFINE_ABOVE, assemble
 from sparsedl_fl.directions import DictionaryDirections, Directions
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import factorize
@@ -158,7 +158,9 @@ class GradientInverter(BaseEstimator):
             f"relative residual {batch.relative_residual:.1e} (noise {batch.residual_floor:.1e})"
         )
         if not batch.recovered.all():
-            warnings.warn(f"{self.status_}. {_advice(proposed)}", ConvergenceWarning, stacklevel=2)
+            warnings.warn(
+                f"{self.status_}. {_advice(proposed, batch.residual_floor)}", ConvergenceWarning, stacklevel=2
+            )
         return self
 
     def fit_transform(self, layer_gradient: LayerGradient, y: Any = None) -> np.ndarray:
@@ -172,7 +174,9 @@ def _checked(layer_gradient: Any) -> LayerGradient:
     return layer_gradient
 
 
-def _advice(proposed: np.ndarray) -> str:
+def _advice(proposed: np.ndarray, residual_floor: float) -> str:
+    if proposed.all() and residual_floor > REFINE_ABOVE:
+        return "The noise hides too many zeros of the others to be sure of them"
     if proposed.all():
         return "Check that the weights are those at which the gradient was taken, and that ReLU follows the layer"
     return (

@@ -10,7 +10,7 @@ import torch
 from scipy.linalg import svd
 
 from sparsedl.zeros import NOISE_MULTIPLE, ZeroTest
-from sparsedl_fl.blocks import residual_norms, row_factor, row_norms, times, transposed_times
+from sparsedl_fl.blocks import column_blocks, residual_norms, row_factor, row_norms, times, transposed_times
 from sparsedl_fl.gradients import LayerGradient
 
 __all__ = ["LowRankGradient", "factorize"]
@@ -169,7 +169,7 @@ def factorize(
     b = batch_size
     if b is None or b < limit:
         U, S = _leading_left(G, b)
-        b = _numerical_rank(S[:limit]) if b is None else b
+        b = _numerical_rank(S[:limit], _rounding_floor(G)) if b is None else b
     if b >= limit:
         raise ValueError(
             f"the batch (size {b}) is as large as the layer or larger: its samples cannot be separated (of {m} outputs "
@@ -207,10 +207,10 @@ def _check_arguments(batch_size: int | None, noise_level: float | None) -> None:
 def _leading_left(G: np.ndarray, batch_size: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the leading left singular vectors and values: enough of them to see where the batch ends."""
     width = SKETCH_WIDTH if batch_size is None else batch_size + SKETCH_OVERSAMPLING
-    total = np.linalg.norm(row_norms(G))
+    total, floor = np.linalg.norm(row_norms(G)), _rounding_floor(G)
     while 2 * width < min(G.shape):
         U, S = _sketch(G, width, EXACT_ITERATIONS if batch_size is None else NOISY_ITERATIONS)
-        b = _numerical_rank(S) if batch_size is None else batch_size
+        b = _numerical_rank(S, floor) if batch_size is None else batch_size
         behind = np.sqrt(max(total**2 - np.sum(S[:b] ** 2), 0.0))
         if batch_size is not None or (b <= width - SKETCH_OVERSAMPLING and S[b - 1] > CONCLUSIVE_GAP * behind):
             return U, S
@@ -233,12 +233,23 @@ def _sketch(G: np.ndarray, width: int, n_iterations: int) -> tuple[np.ndarray, n
     return basis @ U, S
 
 
-def _numerical_rank(singular_values: np.ndarray) -> int:
-    floor = np.finfo(float).eps * singular_values[0]
+def _numerical_rank(singular_values: np.ndarray, floor: float) -> int:
     logs = np.log(np.maximum(singular_values, floor))
     if len(logs) == 1:
         return 1
     return int(np.argmax(logs[:-1] - logs[1:])) + 1
+
+
+def _rounding_floor(G: np.ndarray) -> float:
+    """Return a size below which singular values are rounding and say nothing.
+
+    Columns that only one sample has (one-hot inputs) are multiples of each other and leave exact zeros at the end of
+    the spectrum, which must not pass for the end of the batch.
+    """
+    _, block = next(column_blocks(G))
+    is_single = np.array_equal(block, block.astype(np.float32))
+    precision = np.finfo(np.float32 if is_single else np.float64).eps
+    return 0.1 * precision * np.linalg.norm(row_norms(G)) / np.sqrt(min(G.shape))
 
 
 def _check_bias_gradient(bias_grad: np.ndarray, left: np.ndarray, noise: np.ndarray, S: np.ndarray, b: int) -> None:

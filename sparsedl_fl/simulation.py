@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -11,7 +12,7 @@ from sklearn.utils import check_random_state
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-__all__ = ["client_gradient", "dp_sgd_gradient", "fedavg_update", "fully_connected"]
+__all__ = ["client_gradient", "dp_sgd_gradient", "fedavg_update", "fully_connected", "opacus_gradient"]
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -163,6 +164,60 @@ def dp_sgd_gradient(
         clipped = torch.tensordot(factors.to(gradient.dtype), gradient, dims=1)
         noisy[name] = clipped + noise_std * torch.randn(clipped.shape, generator=generator, dtype=clipped.dtype)
     return noisy
+
+
+def opacus_gradient(
+    model: nn.Module,
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    clipping: float,
+    noise_multiplier: float,
+    loss: Loss = cross_entropy,
+    random_state: Any = None,
+) -> dict[str, torch.Tensor]:
+    """Return what a client with Opacus sends (DP-SGD); needs the extra ``sparsedl[dp]``.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The shared model; it is not changed.
+    inputs, labels : torch.Tensor
+        The private batch.
+    clipping : float
+        Largest norm ``C`` of a sample's gradient over all parameters.
+    noise_multiplier : float
+        The noise on each entry of the averaged gradient has the deviation ``noise_multiplier * clipping / batch_size``.
+    loss : callable, default=cross_entropy
+        ``loss(outputs, labels)``, a mean over the batch.
+    random_state : int, RandomState or None, default=None
+        Seed of the noise.
+
+    Raises
+    ------
+    ImportError
+        If Opacus is not installed.
+    """
+    _check_batch(inputs, labels)
+    try:
+        from opacus.grad_sample import GradSampleModule
+        from opacus.optimizers import DPOptimizer
+    except ImportError as error:
+        raise ImportError("opacus_gradient needs Opacus: pip install 'sparsedl[dp]'") from error
+    private = GradSampleModule(deepcopy(model))
+    optimizer = DPOptimizer(
+        torch.optim.SGD(private.parameters(), lr=1.0),
+        noise_multiplier=noise_multiplier,
+        max_grad_norm=clipping,
+        expected_batch_size=len(inputs),
+        generator=torch.Generator().manual_seed(_seed(random_state)),
+    )
+    with warnings.catch_warnings():
+        # Opacus hooks the gradient of the inputs too, and torch says that data has none.
+        warnings.filterwarnings("ignore", "Full backward hook is firing", UserWarning)
+        loss(private(inputs), labels).backward()
+    optimizer.pre_step()
+    return {name.removeprefix("_module."): tensor.grad.detach() for name, tensor in private.named_parameters()}
 
 
 def _check_batch(inputs: torch.Tensor, labels: torch.Tensor) -> None:

@@ -140,7 +140,7 @@ def samples_with_confidence(batch_size: int, failure: float = 1e-8, false_reject
 
     Examples
     --------
-    >>> round(samples_with_confidence(10, 1e-8), -4)
+    >>> float(round(samples_with_confidence(10, 1e-8), -4))
     40000.0
     """
     budget = failure - _any_rejected(batch_size, false_rejection)
@@ -152,7 +152,7 @@ def samples_with_confidence(batch_size: int, failure: float = 1e-8, false_reject
     q = success_probability(batch_size)
     directions = batch_size * math.log(2 * batch_size / budget)
     # n q - z sqrt(n q (1 - q)) = directions, a quadratic equation in sqrt(n q).
-    half = -norm.ppf(failure / 2) * math.sqrt(1 - q) / 2
+    half = -float(norm.ppf(failure / 2)) * math.sqrt(1 - q) / 2
     return (half + math.sqrt(half**2 + directions)) ** 2 / q
 
 

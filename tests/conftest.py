@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sparsedl_fl import LayerGradient
-from sparsedl_fl.simulation import client_gradient, fully_connected
+from sparsedl_fl.simulation import client_gradient, dp_sgd_gradient, fedavg_update, fully_connected
 
 ROOT = Path(__file__).parents[1]
 CIFAR = ROOT.parent / "shared" / "data" / "cifar10.npz"
@@ -40,14 +40,36 @@ class CifarClient:
         with np.load(path, allow_pickle=False) as data:
             self.images, self.labels = data["x"], data["y"]
 
+    def client(self, batch_size, width, seed):
+        """Return a batch in [0, 1], the same as the client feeds it, its labels, and a random network."""
+        index = np.random.default_rng(seed).choice(len(self.images), batch_size, replace=False)
+        pixels = (self.images[index] / 255.0).reshape(batch_size, -1)
+        inputs = torch.tensor(self.inputs(pixels), dtype=torch.float32)
+        model = fully_connected(inputs.shape[1], width=width, random_state=seed)
+        return pixels, inputs, torch.tensor(self.labels[index]), model
+
     def problem(self, batch_size, width, seed):
         """Return the batch in [0, 1], and the first layer's gradient of a random network; both drawn from ``seed``."""
-        index = np.random.default_rng(seed).choice(len(self.images), batch_size, replace=False)
-        pixels = self.images[index] / 255.0
-        inputs = torch.tensor((pixels - CIFAR_MEAN) / CIFAR_STD, dtype=torch.float32).flatten(1)
-        model = fully_connected(inputs.shape[1], width=width, random_state=seed)
-        gradient = client_gradient(model, inputs, torch.tensor(self.labels[index]))
-        return pixels.reshape(batch_size, -1), LayerGradient.from_model(model, gradient)
+        pixels, inputs, labels, model = self.client(batch_size, width, seed)
+        return pixels, LayerGradient.from_model(model, client_gradient(model, inputs, labels))
+
+    def private_problem(self, batch_size, width, seed, **privacy):
+        """Return the same with DP-SGD's clipping and noise."""
+        pixels, inputs, labels, model = self.client(batch_size, width, seed)
+        return pixels, LayerGradient.from_model(
+            model, dp_sgd_gradient(model, inputs, labels, random_state=seed, **privacy)
+        )
+
+    def update(self, n_samples, width, seed, learning_rate, **training):
+        """Return the same for a FedAvg update."""
+        pixels, inputs, labels, model = self.client(n_samples, width, seed)
+        before, after = fedavg_update(model, inputs, labels, learning_rate=learning_rate, random_state=seed, **training)
+        return pixels, LayerGradient.from_update(before, after, learning_rate)
+
+    @staticmethod
+    def inputs(pixels):
+        """Normalise as the client does."""
+        return (pixels - np.tile(CIFAR_MEAN, 1024)) / np.tile(CIFAR_STD, 1024)
 
     @staticmethod
     def pixels(inputs):
@@ -70,3 +92,16 @@ def small_problem():
     model = fully_connected(60, width=80, random_state=3).double()
     gradient = client_gradient(model, batch, torch.arange(8) % 10)
     return batch.numpy(), model, gradient
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """Return a function from the name of a data file to its path, which skips the test where there is none."""
+
+    def path_of(name):
+        path = CIFAR.parent / name
+        if not path.exists():
+            pytest.skip(f"needs {path}")
+        return path
+
+    return path_of

@@ -14,7 +14,10 @@ NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 
 
 @pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
-def test_gallery_script_runs(path, tmp_path, monkeypatch):
+def test_gallery_script_runs(path, tmp_path, monkeypatch, shared_data):
+    if path.stem == "plot_tabular":
+        pytest.importorskip("pandas")
+        monkeypatch.setenv("ADULT_CSV", str(shared_data("adult_test.csv.gz")))
     pytest.importorskip("matplotlib").use("Agg")
     monkeypatch.setenv("SPARSEDL_SMALL", "1")
     monkeypatch.chdir(tmp_path)

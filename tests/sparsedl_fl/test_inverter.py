@@ -164,3 +164,72 @@ def test_bad_input_is_named(parameters, argument, message, small_problem):
     _, model, gradient = small_problem
     with pytest.raises(TypeError, match=message):
         GradientInverter(**parameters).fit(LayerGradient.from_model(model, gradient) if argument is None else argument)
+
+
+@pytest.mark.parametrize(
+    ("learning_rate", "training"),
+    [(0.1, {"n_epochs": 5}), (0.01, {"n_epochs": 5, "batch_size": 5}), (0.001, {"n_epochs": 5, "batch_size": 5})],
+)
+def test_fedavg_updates_give_the_batch_away(cifar, learning_rate, training):
+    pixels, update = cifar.update(20, 200, seed=0, learning_rate=learning_rate, **training)
+    inverter = GradientInverter(random_state=0).fit(update)
+    assert inverter.batch_size_ == 20
+    assert inverter.recovered_.all()
+    assert inverter.sparsity_matching_ < 1
+    assert psnr(pixels, cifar.pixels(inverter.inputs_)).min() > 90
+
+
+class TestDifferentialPrivacy:
+    @pytest.mark.parametrize(("noise_std", "expected"), [(1e-5, 48), (1e-4, 29)])
+    def test_noise_blurs_but_does_not_hide(self, cifar, noise_std, expected):
+        # The scale of a sample comes from the bias gradient alone; its noise is most of the error.
+        for seed in range(3):
+            pixels, given = cifar.private_problem(20, 200, seed, clipping=2.0, noise_std=noise_std)
+            inverter = invert(given, batch_size=20, noise_level=noise_std, random_state=0)
+            assert psnr(pixels, cifar.pixels(inverter.inputs_)).mean() > expected
+
+    def test_the_clipping_constant_does_not_matter(self, cifar):
+        recovered = []
+        for clipping in (0.01, 0.1, 100.0):
+            pixels, given = cifar.private_problem(10, 200, 0, clipping=clipping, noise_std=0.0)
+            inverter = GradientInverter(random_state=0).fit(given)
+            assert inverter.recovered_.all()
+            assert psnr(pixels, cifar.pixels(inverter.inputs_)).min() > 90
+            recovered.append(psnr(pixels, cifar.pixels(inverter.inputs_)).mean())
+        assert np.ptp(recovered) < 20
+
+    def test_maximum_likelihood_brings_the_fit_down_to_the_noise(self, cifar):
+        _, given = cifar.private_problem(20, 200, 0, clipping=2.0, noise_std=1e-4)
+        inverter = invert(given, batch_size=20, random_state=0)
+        noise = 1e-4 * np.sqrt(given.weight_grad.size) / np.linalg.norm(given.weight_grad)
+        assert inverter.relative_residual_ < noise
+
+
+def test_one_class_per_batch(cifar):
+    cifar_class = np.flatnonzero(cifar.labels == 3)
+    index = np.random.default_rng(0).choice(cifar_class, 20, replace=False)
+    pixels = (cifar.images[index] / 255.0).reshape(20, -1)
+    model = fully_connected(3072, width=200, random_state=0)
+    inputs = torch.tensor(cifar.inputs(pixels), dtype=torch.float32)
+    gradient = client_gradient(model, inputs, torch.full((20,), 3))
+    inverter = GradientInverter(random_state=0).fit(LayerGradient.from_model(model, gradient))
+    assert inverter.recovered_.all()
+    assert psnr(pixels, cifar.pixels(inverter.inputs_)).min() > 90
+
+
+def test_it_says_what_to_expect(cifar):
+    _, given = cifar.problem(20, 200, 0)
+    expectation = GradientInverter().expect(given)
+    assert (expectation.batch_size, expectation.width) == (20, 200)
+    assert "expect the whole batch" in expectation.verdict
+
+
+def test_a_partial_batch_marks_what_is_missing(cifar):
+    pixels, given = cifar.problem(60, 200, 0)
+    directions = DictionaryDirections(SparseDictionaryRecovery(max_rounds=1))
+    with pytest.warns(ConvergenceWarning, match="0 of 60 inputs certified"):
+        inverter = GradientInverter(directions, random_state=0).fit(given)
+    assert inverter.inputs_.shape == pixels.shape
+    assert not inverter.recovered_.any()
+    assert set(inverter.provenance_) <= {"column found", "completed"}
+    assert "completed" in inverter.provenance_

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparsedl_fl import LayerGradient
+from sparsedl_fl import LayerGradient, lowrank
 from sparsedl_fl.lowrank import factorize
 from sparsedl_fl.simulation import client_gradient, dp_sgd_gradient, fully_connected
 
@@ -96,3 +96,81 @@ def test_a_bias_gradient_of_another_batch_is_refused():
 def test_batch_size_beyond_the_rank_is_refused():
     with pytest.raises(ValueError, match="batch_size=8 is more than the rank of weight_grad"):
         factorize(layer_gradient(*factors_of(5)), batch_size=8)
+
+
+@pytest.mark.parametrize("shape", [(400, 900), (900, 400)])
+@pytest.mark.parametrize("batch_size", [None, 20])
+def test_a_sketch_is_as_good_as_the_whole(shape, batch_size, monkeypatch):
+    given = layer_gradient(*factors_of(20, *shape), noise=1e-6)
+    sketched = factorize(given, batch_size)
+    monkeypatch.setattr(lowrank, "SKETCH_WIDTH", 10_000)
+    monkeypatch.setattr(lowrank, "SKETCH_OVERSAMPLING", 10_000)
+    whole = factorize(given, batch_size)
+    assert sketched.batch_size == whole.batch_size == 20
+    np.testing.assert_allclose(sketched.singular_values, whole.singular_values, rtol=1e-10)
+    product, exact = (f.left * f.singular_values @ f.right for f in (sketched, whole))
+    np.testing.assert_allclose(product, exact, atol=1e-9)
+    np.testing.assert_allclose(sketched.noise_level, whole.noise_level, rtol=1e-4)
+
+
+def test_a_sketch_that_cannot_see_the_end_is_widened():
+    assert factorize(layer_gradient(*factors_of(170, 400, 900), noise=1e-6)).batch_size == 170
+
+
+def test_one_hot_columns_of_a_single_sample_do_not_end_the_batch():
+    # Multiples of each other, to the last bit: what follows them in the spectrum is exactly zero.
+    D, X = factors_of(6, m=50, n=20)
+    X[10:] = 0
+    X[10:14, 2] = 1.0
+    G = (D @ X.T).astype(np.float32)
+    given = LayerGradient(np.ones(G.shape), np.ones(50), G, D.sum(axis=1).astype(np.float32))
+    assert factorize(given).batch_size == 6
+
+
+def test_transposed_factors_are_those_of_the_transposed_gradient():
+    factors = factorize(layer_gradient(*factors_of(5), noise=1e-3), batch_size=5)
+    product = factors.transposed.left * factors.singular_values @ factors.transposed.right
+    np.testing.assert_allclose(product.T, factors.left * factors.singular_values @ factors.right)
+    assert factors.transposed.noise_level.shape == (60,)
+
+
+def test_a_known_noise_level_is_taken():
+    factors = factorize(layer_gradient(*factors_of(5), noise=1e-3), batch_size=5, noise_level=2e-3)
+    np.testing.assert_array_equal(factors.noise_level, np.full(40, 2e-3))
+    with pytest.raises(ValueError, match="noise_level must be a non-negative number or None, got -1"):
+        factorize(layer_gradient(*factors_of(5)), noise_level=-1)
+
+
+class TestCalibration:
+    @pytest.fixture
+    def problem(self):
+        """Noise that is ten times larger along the inputs than beyond them."""
+        D, X = factors_of(5, m=60, n=200)
+        E = 1e-6 * np.random.default_rng(1).standard_normal((60, 200))
+        E += 9 * E @ np.linalg.pinv(X.T) @ X.T
+        factors = factorize(LayerGradient(np.ones(E.shape), np.ones(60), D @ X.T + E, D.sum(axis=1)), batch_size=5)
+        Q = np.linalg.inv(X.T @ factors.right.T / factors.singular_values)
+        return D == 0, factors, Q / np.linalg.norm(Q, axis=0)
+
+    def test_the_zeros_found_show_the_noise(self, problem):
+        zeros, factors, Q = problem
+        calibrated = factors.calibrated(Q)
+        assert 5 < np.mean(calibrated.noise_level / factors.noise_level) < 20
+        np.testing.assert_array_equal(calibrated.zeros(Q), zeros)
+        assert np.sum(factors.zeros(Q)) < np.sum(zeros)
+
+    def test_it_never_lowers_and_needs_a_clear_gap(self, problem):
+        _, factors, Q = problem
+        dense = np.linalg.qr(np.random.default_rng(0).standard_normal((5, 5)))[0]
+        for directions in (dense, Q[:, :0]):
+            np.testing.assert_array_equal(factors.calibrated(directions).noise_level, factors.noise_level)
+
+
+def test_likely_zeros_cut_closer_under_noise_alone():
+    D, X = factors_of(5, m=60, n=200)
+    for noise, differ in ((1e-7, False), (0.1, True)):
+        factors = factorize(layer_gradient(D, X, noise=noise), batch_size=5)
+        Q = np.linalg.inv(X.T @ factors.right.T / factors.singular_values)
+        Q /= np.linalg.norm(Q, axis=0)
+        assert (factors.likely_zeros(Q).sum() < factors.zeros(Q).sum()) == differ
+        assert np.mean(factors.likely_zeros(Q) == (D == 0)) > 0.9

@@ -4,7 +4,7 @@ import pytest
 from sparsedl_fl import LayerGradient
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.lowrank import factorize
-from sparsedl_fl.matching import ForwardView, _swap_scores, greedy_filter, sample_agreement
+from sparsedl_fl.matching import ForwardView, _swap_scores, greedy_filter, repair, sample_agreement
 
 
 @pytest.fixture
@@ -75,3 +75,47 @@ def test_nothing_found_is_a_basis_too(problem):
     basis, proposed = greedy_filter(view, factors, candidates(factors, true[:, :0]))
     assert not proposed.any()
     assert np.linalg.matrix_rank(basis) == 8
+
+
+class TestRepair:
+    def test_the_last_missing_column_is_found(self, problem):
+        _, factors, view, true = problem
+        incomplete = greedy_filter(view, factors, candidates(factors, true[:, 1:]))
+        basis, proposed = repair(view, factors, *incomplete)
+        assert proposed.all()
+        np.testing.assert_allclose(np.abs(true.T @ basis).max(axis=1), 1)
+
+    def test_a_mixture_that_passed_for_a_column_is_replaced(self, problem):
+        _, factors, view, true = problem
+        wrong = true.copy()
+        wrong[:, 0] += true[:, 1] - 0.5 * true[:, 2]
+        wrong[:, 0] /= np.linalg.norm(wrong[:, 0])
+        basis, _ = repair(view, factors, wrong, np.ones(8, dtype=bool))
+        np.testing.assert_allclose(np.abs(true.T @ basis).max(axis=1), 1)
+
+    def test_the_truth_stays(self, problem):
+        _, factors, view, true = problem
+        basis, proposed = repair(view, factors, true, np.ones(8, dtype=bool))
+        np.testing.assert_array_equal(basis, true)
+        assert proposed.all()
+
+    def test_where_all_is_wrong_nothing_counts_as_found(self, problem):
+        _, factors, view, _ = problem
+        random = np.linalg.qr(np.random.default_rng(0).standard_normal((8, 8)))[0]
+        _, proposed = repair(view, factors, random, np.zeros(8, dtype=bool))
+        assert not proposed.all()
+
+
+def test_a_unit_of_an_update_is_active_at_either_end():
+    rng = np.random.default_rng(0)
+    W, bias, X = rng.standard_normal((30, 12)), rng.standard_normal(30), rng.standard_normal((4, 12))
+    D = rng.standard_normal((30, 4))
+    update = LayerGradient(W, bias, D @ X, D.sum(axis=1), learning_rate=0.05)
+    factors = factorize(update)
+    view = ForwardView.of(update, factors)
+    inverse = X @ factors.right.T / factors.singular_values
+    moved = (W - 0.05 * D @ X) @ X.T + (bias - 0.05 * D.sum(axis=1))[:, None]
+    start = W @ X.T + bias[:, None]
+    np.testing.assert_allclose(view.preactivations(inverse), np.maximum(start, moved), atol=1e-9)
+    np.testing.assert_allclose(update.preactivations(X), np.maximum(start, moved), atol=1e-12)
+    np.testing.assert_allclose(view.drift(inverse), np.sqrt(np.mean((moved - start) ** 2, axis=0)), atol=1e-9)

@@ -1,8 +1,16 @@
+import sys
+
 import numpy as np
 import pytest
 import torch
 
-from sparsedl_fl.simulation import client_gradient, dp_sgd_gradient, fedavg_update, fully_connected
+from sparsedl_fl.simulation import (
+    client_gradient,
+    dp_sgd_gradient,
+    fedavg_update,
+    fully_connected,
+    opacus_gradient,
+)
 
 BATCH = torch.rand(5, 12, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(5)
@@ -68,3 +76,30 @@ def test_bad_input_is_named(model):
         fedavg_update(model, BATCH, LABELS[:4])
     with pytest.raises(ValueError, match="clipping must be positive"):
         dp_sgd_gradient(model, BATCH, LABELS, clipping=0.0, noise_std=0.1)
+
+
+class TestOpacus:
+    @pytest.fixture(autouse=True)
+    def _opacus(self):
+        pytest.importorskip("opacus")
+
+    @pytest.mark.parametrize("clipping", [1e-2, 1e9])
+    def test_agrees_with_ours(self, model, clipping):
+        ours = dp_sgd_gradient(model, BATCH, LABELS, clipping=clipping, noise_std=0.0)
+        theirs = opacus_gradient(model, BATCH, LABELS, clipping=clipping, noise_multiplier=0.0)
+        assert list(ours) == list(theirs)
+        for name in ours:
+            torch.testing.assert_close(theirs[name], ours[name], rtol=1e-4, atol=1e-6)
+
+    def test_noise_has_the_stated_deviation(self, model):
+        options = {"clipping": 2.0, "random_state": 0}
+        clean = opacus_gradient(model, BATCH, LABELS, noise_multiplier=0.0, **options)
+        noisy = opacus_gradient(model, BATCH, LABELS, noise_multiplier=0.7, **options)
+        difference = torch.cat([(noisy[name] - clean[name]).flatten() for name in clean]).numpy()
+        assert np.std(difference) == pytest.approx(0.7 * 2.0 / len(BATCH), rel=0.1)
+
+
+def test_a_missing_opacus_is_named(model, monkeypatch):
+    monkeypatch.setitem(sys.modules, "opacus.grad_sample", None)
+    with pytest.raises(ImportError, match=r"opacus_gradient needs Opacus: pip install 'sparsedl\[dp\]'"):
+        opacus_gradient(model, BATCH, LABELS, clipping=1.0, noise_multiplier=1.0)

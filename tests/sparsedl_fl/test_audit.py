@@ -1,0 +1,97 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from sparsedl_fl import GradientInverter
+from sparsedl_fl.audit import audit_model
+from sparsedl_fl.metrics import match_batches
+from sparsedl_fl.simulation import client_gradient, fully_connected
+
+DATA = "tinyimagenet.npz"
+MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+
+
+def activations(model, batch):
+    """Return the input of every linear layer."""
+    inputs = []
+    for module in model:
+        if isinstance(module, nn.Linear):
+            inputs.append(batch.detach().numpy().astype(float))
+        batch = module(batch)
+    return inputs
+
+
+def mean_absolute_errors(true, recovered):
+    order = match_batches(true, recovered).order
+    return np.abs(true - recovered[order]).mean(axis=1)
+
+
+@pytest.fixture(scope="module")
+def tiny_images(shared_data):
+    with np.load(shared_data(DATA), allow_pickle=False) as data:
+        inputs = (data["x"] / 255.0 - MEAN) / STD
+        return torch.tensor(inputs, dtype=torch.float32).flatten(1), torch.tensor(data["y"])
+
+
+@pytest.mark.parametrize(("n_steps", "depth"), [(0, 3), (50, 4)])
+def test_each_layer_of_a_deep_network_gives_its_inputs_away(tiny_images, n_steps, depth):
+    inputs, labels = tiny_images
+    rng = np.random.default_rng(0)
+    model = fully_connected(inputs.shape[1], width=400, n_hidden=5, n_classes=200, random_state=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(n_steps):
+        part = rng.choice(len(inputs), 64, replace=False)
+        optimizer.zero_grad()
+        cross_entropy(model(inputs[part]), labels[part]).backward()
+        optimizer.step()
+    part = rng.choice(len(inputs), 20, replace=False)
+    audits = audit_model(model, client_gradient(model, inputs[part], labels[part]))
+    true = activations(model, inputs[part])
+    assert list(audits) == ["0", "2", "4", "6", "8", "10"]
+    for audit, expected in list(zip(audits.values(), true, strict=True))[:depth]:
+        assert audit.inverter.recovered_.all(), audit.reason
+        assert mean_absolute_errors(expected, audit.inverter.inputs_).max() < 1e-4
+    assert audits["10"].inverter is None
+
+
+class Functional(nn.Module):
+    """ReLU as a function, which no list of modules shows; and a layer of each kind that cannot be attacked."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(50, 80)
+        self.no_bias = nn.Linear(80, 80, bias=False)
+        self.narrow = nn.Linear(80, 6)
+        self.squashed = nn.Linear(6, 80)
+        self.squash = nn.Tanh()
+        self.head = nn.Linear(80, 10)
+
+    def forward(self, x):
+        for layer in (self.first, self.no_bias, self.narrow):
+            x = torch.relu(layer(x))
+        return self.head(self.squash(self.squashed(x)))
+
+
+def test_obstacles_are_named():
+    torch.manual_seed(0)
+    model, batch = Functional(), torch.randn(7, 50)
+    audits = audit_model(model, client_gradient(model, batch, torch.arange(7)), GradientInverter(random_state=1))
+    assert audits["first"].inverter.recovered_.all()
+    assert audits["first"].inverter.random_state == 1
+    assert "bias is missing" in audits["no_bias"].reason
+    assert "the batch size is uncertain" in audits["narrow"].reason
+    assert audits["squashed"].reason == "no ReLU follows: Tanh does"
+    assert audits["head"].reason == "no ReLU follows: it is the last layer"
+
+
+def test_layers_can_be_chosen():
+    model = fully_connected(30, width=60, random_state=0)
+    gradients = client_gradient(model, torch.randn(4, 30), torch.arange(4))
+    assert list(audit_model(model, gradients, layers=[1, "0"])) == ["2", "0"]
+
+
+def test_a_model_without_linear_layers_is_refused():
+    with pytest.raises(ValueError, match="the model has no linear layer"):
+        audit_model(nn.Sequential(nn.ReLU()), [])
