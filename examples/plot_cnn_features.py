@@ -49,7 +49,7 @@ print(f"cosine similarity of the features: {cosine_similarity(features, true).mi
 # %%
 # Images with these features.
 guesses = invert_features(
-    model.extract, features, tuple(images.shape[1:]), n_iterations=n_iterations, variation_weight=0.02, random_state=0
+    model.extract, features, tuple(images.shape[1:]), n_iterations=n_iterations, variation_weight=0.5, random_state=0
 )
 
 # %%

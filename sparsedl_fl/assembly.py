@@ -92,7 +92,7 @@ def assemble(
     inputs = (inverse / scale[:, None] * factors.singular_values) @ factors.right
     preactivations = view.preactivations(inverse)
     zeros = factors.zeros(basis)
-    if floor > REFINE_ABOVE and proposed.all():
+    if floor > REFINE_ABOVE and proposed.all() and layer_gradient.learning_rate is None:
         gradients, inputs, preactivations = maximum_likelihood(layer_gradient, inputs, factors.noise_level)
         disaggregation = factors.left.T @ gradients
     else:

@@ -98,7 +98,7 @@ def invert_features(
     *,
     n_iterations: int = 500,
     learning_rate: float = 0.05,
-    variation_weight: float = 0.1,
+    variation_weight: float = 0.5,
     random_state: Any = None,
     verbose: bool = False,
 ) -> torch.Tensor:
@@ -118,7 +118,7 @@ def invert_features(
         Steps.
     learning_rate : float, default=0.05
         First step size, divided by ten three times.
-    variation_weight : float, default=0.1
+    variation_weight : float, default=0.5
         Weight of the total variation.
     random_state : int, RandomState or None, default=None
         Seed of the start.
