@@ -19,6 +19,9 @@ __all__ = ["REFINE_ABOVE", "Batch", "assemble"]
 RESIDUAL_MULTIPLE = 10.0
 """The gradient of the recovered batch may differ from the client's by this many times the noise."""
 
+FITTED_MULTIPLE = 1.02
+"""The same after a fit by maximum likelihood, whose residual is known to a fraction of a percent."""
+
 REFINE_ABOVE = 1e-4
 """Share of noise in the gradient above which the batch is fitted once more by maximum likelihood."""
 
@@ -92,7 +95,8 @@ def assemble(
     inputs = (inverse / scale[:, None] * factors.singular_values) @ factors.right
     preactivations = view.preactivations(inverse)
     zeros = factors.zeros(basis)
-    if floor > REFINE_ABOVE and proposed.all() and layer_gradient.learning_rate is None:
+    is_fitted = floor > REFINE_ABOVE and proposed.all() and layer_gradient.learning_rate is None
+    if is_fitted:
         gradients, inputs, preactivations = maximum_likelihood(layer_gradient, inputs, factors.noise_level)
         disaggregation = factors.left.T @ gradients
     else:
@@ -108,7 +112,7 @@ def assemble(
     residual = float(np.linalg.norm(residual_norms(G, gradients, inputs)[0]) / norm)
     proven = proposed & (agreement >= TRUSTED_AGREEMENT)
     proven &= _determined(factors, zeros, proven) | _determined(factors.transposed, input_zeros, proven)
-    reproduced = residual <= RESIDUAL_MULTIPLE * floor
+    reproduced = residual <= (FITTED_MULTIPLE if is_fitted else RESIDUAL_MULTIPLE) * floor
     return Batch(inputs, disaggregation, gradients, agreement, residual, floor, proven & reproduced)
 
 

@@ -91,9 +91,10 @@ def audit_model(
         except ValueError as error:
             audits[name] = LayerAudit(name, None, str(error))
         else:
-            audits[name] = LayerAudit(
-                name, fitted, "; ".join([fitted.status_, *(str(doubt.message) for doubt in doubts)])
-            )
+            # The warning that not all is certified begins with the status and adds advice.
+            messages = [fitted.status_, *(str(doubt.message) for doubt in doubts)]
+            messages = [text for text in messages if not any(text != other and text in other for other in messages)]
+            audits[name] = LayerAudit(name, fitted, "; ".join(messages))
     return audits
 
 
