@@ -56,7 +56,7 @@ guesses = invert_features(
 figure, axes = plt.subplots(2, batch_size, figsize=(1.3 * batch_size, 2.8), layout="constrained")
 for row, pictures in zip(axes, (images, guesses), strict=True):
     for axis, picture in zip(row, pictures, strict=True):
-        axis.imshow((picture.permute(1, 2, 0) * 0.25 + 0.45).clamp(0, 1))
+        axis.imshow((picture.permute(1, 2, 0) * 0.25 + 0.45).clamp(0, 1).numpy())
         axis.axis("off")
 figure.suptitle("originals above, images from the recovered features below")
 figure.savefig("plot_cnn_features.png", dpi=120)
