@@ -61,6 +61,14 @@ class ForwardView:
             ends.append((matrix - rate * U * S**2, bias - rate * layer_gradient.bias_grad))
         return cls(tuple(ends), U.T @ layer_gradient.bias_grad)
 
+    @property
+    def regressors(self) -> np.ndarray:
+        """The matrix ``F`` of shape (m, b) with ``z = F p`` for the row ``p`` of ``Q^-1`` of every sample.
+
+        The bias enters as ``bias h^T``, since ``h^T p = 1``. Of a FedAvg update it is the one half way.
+        """
+        return np.mean([matrix + np.outer(bias, self.scale) for matrix, bias in self.ends], axis=0)
+
     def preactivations(self, inverse: np.ndarray) -> np.ndarray:
         """Return ``Z`` of shape (m, b) for ``P`` of shape (b, b); a sample without scale gets NaN."""
         return np.maximum.reduce(self.at_ends(self.project(inverse), inverse @ self.scale))

@@ -1,0 +1,178 @@
+"""Many starts of the activation search at once: alternate between the gradient's view of a sample and the forward one.
+
+For sample ``i`` the column ``U q_i`` of the gradient is zero exactly where its pre-activations ``F p_i`` are not
+positive. Here ``p = S^-1 V^T x``, so that ``F = W V S + bias h^T`` with ``h = U^T g`` (every true ``p`` has
+``h^T p = 1``), the natural prior of ``p`` is isotropic, and ``P Q = I``: ``p_i`` is orthogonal to every other ``q_j``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch.nn.functional import normalize
+
+__all__ = ["TwoViews", "alternate", "estimate_samples"]
+
+N_COARSE, N_FINE = 12, 20
+FLOOR_COARSE, FLOOR_FINE = 1e-3, 0.05
+"""Weight of a row that looks active: it may yet be inactive."""
+
+SMOOTHING, SHRINKAGE = 0.3, 0.75
+DEFLATION = (0.3, 4.0)
+"""Range of the weight of the deflation of the column view, drawn for each start: how much it should be varies."""
+
+DEFLATION_FADING = 0.5
+N_HINGE, HINGE_RIDGE = 5, 2e-5
+_WORKING = torch.float32
+_CHUNK_ENTRIES = 8_000_000
+
+
+@dataclass(frozen=True)
+class TwoViews:
+    """What the search works with.
+
+    Attributes
+    ----------
+    left : torch.Tensor of shape (m, b)
+        ``sqrt(m) U``: directions make entries with mean square one.
+    forward : torch.Tensor of shape (m, b)
+        ``F``.
+    found : torch.Tensor of shape (k, b)
+        Columns ``q`` found so far, independent, as unit rows.
+    free : torch.Tensor of shape (b, b - k)
+        Orthonormal basis of what is orthogonal to them: where the ``p`` of the others are.
+    samples : torch.Tensor of shape (k, b)
+        Estimates of the ``p`` of the columns found, as unit rows; every other ``q`` is orthogonal to them.
+    """
+
+    left: torch.Tensor
+    forward: torch.Tensor
+    found: torch.Tensor
+    free: torch.Tensor
+    samples: torch.Tensor
+
+    @classmethod
+    def of(cls, left: torch.Tensor, forward: torch.Tensor) -> TwoViews:
+        """Begin, with nothing found."""
+        b = left.shape[1]
+        nothing = torch.zeros((0, b), dtype=left.dtype)
+        return cls(left, forward, nothing, torch.eye(b, dtype=left.dtype), nothing)
+
+    def knowing(self, found: torch.Tensor) -> TwoViews:
+        """Deflate both views by the columns found."""
+        free = torch.linalg.qr(found.T, mode="complete")[0][:, len(found) :]
+        known = replace(self, found=found, free=free)
+        return replace(known, samples=estimate_samples(known))
+
+
+def alternate(views: TwoViews, n_starts: int, ridge: float, generator: torch.Generator) -> torch.Tensor:
+    """Run random starts and return where they end, as unit rows ``q`` of shape (n_starts, b).
+
+    A coarse stage alternates between ``q``, which should vanish at the rows thought inactive (the smallest eigenvector
+    of ``U^T diag(relu(-z)) U``), and ``z``, a ridge regression of ``tanh|U q|`` on ``F``. A fine stage reweights the
+    rows by ``1 / |U q|`` as well, with shrinking smoothing, until ``U q`` has exact zeros. It works in single
+    precision: whoever accepts a direction estimates it again.
+
+    Parameters
+    ----------
+    views : TwoViews
+        Both views, deflated by what is known.
+    n_starts : int
+        Number of starts.
+    ridge : float
+        Variance of the noise of the regression over that of ``z``. A large one leads most starts to the same few
+        samples, a small one spreads them.
+    generator : torch.Generator
+        Source of randomness.
+    """
+    left, forward = views.left.to(_WORKING), (views.forward @ views.free).to(_WORKING)
+    m, b = left.shape
+    regression = _ridge_operator(forward, ridge * m)
+    known = (views.samples.T @ views.samples).to(_WORKING)
+    low, high = torch.tensor(DEFLATION).log()
+    strength = torch.exp(low + (high - low) * torch.rand((n_starts, 1, 1), generator=generator)) * m
+    z = torch.randn((n_starts, forward.shape[1]), generator=generator) @ forward.T
+    q = normalize(torch.randn((n_starts, b), generator=generator), dim=1)
+    for iteration in range(N_COARSE):
+        weights = torch.relu(-z)
+        weights = weights / weights.mean(dim=1, keepdim=True).clamp(min=torch.finfo(_WORKING).tiny) + FLOOR_COARSE
+        q = _smallest(_weighted_gram(left, weights) + strength * known, q, n_iterations=3 if iteration == 0 else 2)
+        moduli = (q @ left.T).abs()
+        z = _regress(torch.tanh(moduli / moduli.mean(dim=1, keepdim=True)), regression, forward)
+    smoothing = SMOOTHING
+    for _ in range(N_FINE):
+        strength = strength * DEFLATION_FADING
+        moduli = (q @ left.T).abs()
+        weights = torch.relu(-z / z.std(dim=1, keepdim=True)) + FLOOR_FINE
+        weights = weights / (moduli.square() + smoothing**2).sqrt()
+        fading = strength * weights.mean(dim=1)[:, None, None]
+        q = _smallest(_weighted_gram(left, weights) + fading * known, q)
+        z = _regress(torch.tanh((q @ left.T).abs() / max(smoothing, FLOOR_FINE)), regression, forward)
+        smoothing *= SHRINKAGE
+    return normalize(q.to(views.left.dtype), dim=1)
+
+
+def estimate_samples(views: TwoViews) -> torch.Tensor:
+    """Estimate the ``p`` of each column found from its own zero pattern: unit rows of shape (k, b).
+
+    ``p_j`` is orthogonal to every other column found, which leaves the dual vector of ``q_j`` and the free space.
+    Within it, a squared hinge loss with hardly any ridge separates active from inactive units. Its error is that of a
+    perceptron: about the number of free dimensions over the number of units.
+    """
+    found, free, forward = views.found, views.free, views.forward
+    k, m = len(found), len(forward)
+    duals = torch.linalg.solve(found @ found.T, found)
+    is_active = (found @ views.left.T).abs() > 1e-3
+    signs = torch.where(is_active, 1.0, -1.0).to(_WORKING)
+    own = (duals @ forward.T).to(_WORKING)
+    own = own * torch.sign((own * (signs - signs.mean(dim=1, keepdim=True))).sum(dim=1, keepdim=True))
+    turned = torch.sign((own * (duals @ forward.T).to(_WORKING)).sum(dim=1, keepdim=True))
+    shared = (forward @ free).to(_WORKING)
+    weights = torch.zeros((k, free.shape[1] + 1), dtype=_WORKING)
+    chunk = max(1, _CHUNK_ENTRIES // (m * (free.shape[1] + 1)))
+    for part in torch.arange(k).split(chunk):
+        regressors = torch.cat([own[part, :, None], shared.expand(len(part), -1, -1)], dim=2)
+        weights[part] = _separate(regressors, signs[part])
+    weights = weights.to(found.dtype)
+    return normalize(weights[:, :1] * turned.to(found.dtype) * duals + weights[:, 1:] @ free.T, dim=1)
+
+
+def _separate(regressors: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
+    """Fit signs of shape (k, m) by regressors of shape (k, m, d) with a squared hinge loss, by Newton's method."""
+    k, m, d = regressors.shape
+    ridge = HINGE_RIDGE * regressors.square().sum(dim=(1, 2))[:, None, None] * torch.eye(d, dtype=signs.dtype)
+    is_support = torch.ones_like(signs)
+    for _ in range(N_HINGE):
+        transposed = regressors.mT * is_support[:, None, :]
+        weights = torch.linalg.solve(transposed @ regressors + ridge, transposed @ signs[..., None])
+        is_support = (signs * (regressors @ weights)[..., 0] < 1).to(signs.dtype)
+    return weights[..., 0]
+
+
+def _ridge_operator(regressors: torch.Tensor, ridge: float) -> torch.Tensor:
+    """Return the matrix of shape (d, m) of a ridge regression, with the ridge in units of the regressors' variance."""
+    gram = regressors.T @ regressors
+    scale = regressors.square().sum() / len(regressors)
+    return torch.linalg.solve(gram + ridge * scale * torch.eye(len(gram), dtype=gram.dtype), regressors.T)
+
+
+def _regress(targets: torch.Tensor, regression: torch.Tensor, forward: torch.Tensor) -> torch.Tensor:
+    """Regress centred targets of shape (n, m) and return their fit."""
+    return (targets - targets.mean(dim=1, keepdim=True)) @ regression.T @ forward.T
+
+
+def _weighted_gram(left: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return ``L^T diag(w) L`` for each row ``w`` of the weights."""
+    chunk = max(1, _CHUNK_ENTRIES // left.numel())
+    return torch.cat([(left.T * part[:, None, :]) @ left for part in weights.split(chunk)])
+
+
+def _smallest(gram: torch.Tensor, start: torch.Tensor, n_iterations: int = 2) -> torch.Tensor:
+    """Return approximate eigenvectors of the smallest eigenvalues, by inverse iteration from where the last ended."""
+    scale = gram.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
+    factor, _ = torch.linalg.cholesky_ex(gram + 1e-6 * scale * torch.eye(gram.shape[1], dtype=gram.dtype))
+    vectors = start[..., None]
+    for _ in range(n_iterations):
+        vectors = normalize(torch.cholesky_solve(vectors, factor), dim=1)
+    return vectors[..., 0].nan_to_num(nan=0.0)
