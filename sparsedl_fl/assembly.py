@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from sparsedl.zeros import NOISE_MULTIPLE, required_zeros, zeros_determine
+from sparsedl_fl.activations import ActivationSpan
 from sparsedl_fl.blocks import residual_norms, row_norms
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
@@ -62,10 +63,11 @@ def assemble(
 ) -> Batch:
     """Scale the chosen columns, estimate them again from all their zero rows, compute the inputs and certify them.
 
-    A sample is certified when its column comes from the pool, has more zeros than chance, those zeros determine it (or
-    the zeros of its input do), the ReLU pattern of its recovered input is the pattern of its gradient, and the whole
-    batch reproduces the client's gradient down to the noise. The last needs every column, since each input depends on
-    all of them: a batch with a missing column certifies nothing.
+    A sample is certified when its column comes from the pool and is proven; the ReLU pattern of its recovered input is
+    the pattern of its gradient; and the whole batch reproduces the client's gradient down to the noise. Proof are more
+    zeros than chance that determine the column, or zeros of its input that do, or activations in the span of the next
+    layer's gradient. The last condition needs every column, since each input depends on all of them: a batch with a
+    missing column certifies nothing.
 
     Parameters
     ----------
@@ -111,7 +113,11 @@ def assemble(
     input_zeros = factors.transposed.zeros(rows / np.linalg.norm(rows, axis=0))
     residual = float(np.linalg.norm(residual_norms(G, gradients, inputs)[0]) / norm)
     proven = proposed & (agreement >= TRUSTED_AGREEMENT)
-    proven &= _determined(factors, zeros, proven) | _determined(factors.transposed, input_zeros, proven)
+    proven &= (
+        _determined(factors, zeros, proven)
+        | _determined(factors.transposed, input_zeros, proven)
+        | _in_next_layer(layer_gradient, preactivations)
+    )
     reproduced = residual <= (FITTED_MULTIPLE if is_fitted else RESIDUAL_MULTIPLE) * floor
     return Batch(inputs, disaggregation, gradients, agreement, residual, floor, proven & reproduced)
 
@@ -137,3 +143,12 @@ def _determined(factors: LowRankGradient, zeros: np.ndarray, wanted: np.ndarray)
     left = torch.from_numpy(np.ascontiguousarray(factors.left))
     determined[index] = zeros_determine(left, torch.from_numpy(zeros.T[index])).numpy()
     return determined
+
+
+def _in_next_layer(layer_gradient: LayerGradient, preactivations: np.ndarray) -> np.ndarray:
+    """Return which samples the next layer's gradient proves: their activations lie in its row space."""
+    b = preactivations.shape[1]
+    span = ActivationSpan.of(layer_gradient.next_weight_grad, b)
+    if span is None or not span.identifies:
+        return np.zeros(b, dtype=bool)
+    return span.distances(torch.from_numpy(preactivations.T.copy())).numpy() <= span.tolerance

@@ -19,7 +19,7 @@ LAYERS = {
         {"__init__"},
     ],
     "sparsedl_fl": [
-        {"blocks"},
+        {"activations", "blocks"},
         {"gradients", "metrics", "theory", "simulation", "vision"},
         {"lowrank", "refinement"},
         {"candidates"},

@@ -1,0 +1,94 @@
+"""What the activation search knows so far: columns, samples, and what follows from the ones for the others."""
+
+from __future__ import annotations
+
+import torch
+
+from sparsedl.pools import CandidatePool, distinct
+from sparsedl.selection import select_independent
+from sparsedl.zeros import ZeroTest
+from sparsedl_fl.directions._alternation import TwoViews
+
+__all__ = ["Progress"]
+
+NEAR_ZERO = 1e-2
+"""What counts as zero of ``U q`` before a direction is estimated again, relative to its mean square."""
+
+INACTIVE = -1e-6
+"""A unit counts as inactive when its pre-activation, relative to the mean square, is below."""
+
+SAMPLE_WEIGHT, DETERMINED = 1e-3, 1e-10
+"""Other samples decide only where the inactive rows leave it open, since they are less exact; a second smallest
+eigenvalue, relative, above this means that nothing is left open."""
+
+OWN_SAMPLE = 1e-3
+
+
+class Progress:
+    """Columns ``q`` proven by their zeros, samples ``p`` proven by the next layer, and the views they deflate.
+
+    A sample becomes a column, the kernel of its inactive rows and of the other samples, as soon as these determine it.
+    """
+
+    def __init__(self, test: ZeroTest, forward: torch.Tensor) -> None:
+        self.test = test
+        self.views = TwoViews.of(test.observations, forward)
+        self.pool = CandidatePool.empty(forward.shape[1])
+        self.samples = torch.zeros((0, forward.shape[1]), dtype=forward.dtype)
+        self.n_hits = 0
+
+    @property
+    def n_found(self) -> int:
+        """Number of independent columns."""
+        return len(self.views.found)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the columns are a basis."""
+        return self.n_found == self.views.left.shape[1]
+
+    def add_columns(self, ends: torch.Tensor) -> bool:
+        """Accept the ends of the two-view search that are proven columns; return whether any is new."""
+        widths = self.test.tolerances(ends).clamp(min=NEAR_ZERO)
+        is_near = ((ends @ self.test.observations.T).abs() < widths).sum(dim=1) > ends.shape[1]
+        ends = ends[is_near]
+        self.n_hits += len(ends)
+        new = ends[distinct(torch.cat([self.pool.directions, ends]))[len(self.pool.directions) :]]
+        if len(new):
+            new = self.test.refit(new)
+            is_proven, n_zeros = self.test.accept(new)
+            self.pool.add(new[is_proven], n_zeros[is_proven])
+        return self._deflate()
+
+    def add_samples(self, samples: torch.Tensor) -> bool:
+        """Take in samples proven by the next layer's gradient; return whether a new column follows."""
+        self.n_hits += len(samples)
+        together = torch.cat([self.samples, samples])
+        independent = select_independent(together.numpy().T, -torch.arange(len(together)).numpy())
+        self.samples = together[torch.from_numpy(independent)]
+        columns = [column for column in map(self._column_of, range(len(self.samples))) if column is not None]
+        if columns:
+            directions = torch.stack(columns)
+            self.pool.add(directions, self.test.zeros(directions).sum(dim=1))
+        return self._deflate()
+
+    def _column_of(self, index: int) -> torch.Tensor | None:
+        """Return the column of a sample, once its inactive rows and the other samples determine it."""
+        sample = self.samples[index]
+        if len(self.views.found) and (self.views.found @ sample).abs().max() > OWN_SAMPLE:
+            return None  # its column is known: every other column is orthogonal to it
+        z = self.views.forward @ sample
+        is_inactive = z < INACTIVE * z.std()
+        rows = self.views.left[is_inactive]
+        others = torch.cat([self.samples[:index], self.samples[index + 1 :]]) * SAMPLE_WEIGHT
+        values, vectors = torch.linalg.eigh(rows.T @ rows + others.T @ others)
+        if len(values) > 1 and values[1] < DETERMINED * values[-1]:
+            return None
+        return vectors[:, 0] if self.test.zeros(vectors[:, 0][None])[0, is_inactive].all() else None
+
+    def _deflate(self) -> bool:
+        found = self.pool.selection().directions
+        if len(found) <= self.n_found:
+            return False
+        self.views = self.views.knowing(found)
+        return True
