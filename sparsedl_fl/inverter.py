@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 
 from sparsedl_fl.assembly import REFINE_ABOVE, assemble
-from sparsedl_fl.directions import DictionaryDirections, Directions
+from sparsedl_fl.directions import ActivationDirections, DictionaryDirections, Directions
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import factorize
 from sparsedl_fl.matching import ForwardView, greedy_filter, repair
@@ -25,7 +25,8 @@ class GradientInverter(BaseEstimator):
     Parameters
     ----------
     directions : Directions or None, default=None
-        What proposes candidate directions; None is the best known, today ``DictionaryDirections()``.
+        What proposes candidate directions; None is the best known, today `ActivationDirections` with
+        `DictionaryDirections` for what it leaves over.
     batch_size : int or None, default=None
         Number of samples; None takes the numerical rank of the gradient. Give it when the gradient is noisy.
     noise_level : float or None, default=None
@@ -132,7 +133,8 @@ class GradientInverter(BaseEstimator):
         """
         if self.directions is not None and not isinstance(self.directions, Directions):
             raise TypeError(f"directions must be an instance of Directions or None, got {self.directions!r}")
-        self.directions_ = DictionaryDirections() if self.directions is None else clone(self.directions)
+        default = ActivationDirections(fallback=DictionaryDirections())
+        self.directions_ = default if self.directions is None else clone(self.directions)
         factors = factorize(_checked(layer_gradient), self.batch_size, self.noise_level)
         candidates = self.directions_.propose(
             layer_gradient, factors, random_state=self.random_state, verbose=self.verbose

@@ -125,9 +125,10 @@ def estimate_samples(views: TwoViews) -> torch.Tensor:
     duals = torch.linalg.solve(found @ found.T, found)
     is_active = (found @ views.left.T).abs() > 1e-3
     signs = torch.where(is_active, 1.0, -1.0).to(_WORKING)
+    own = duals @ forward.T
+    along = (own * (signs - signs.mean(dim=1, keepdim=True))).sum(dim=1, keepdim=True)
+    duals = duals * torch.sign(along) / own.std(dim=1, keepdim=True)
     own = (duals @ forward.T).to(_WORKING)
-    own = own * torch.sign((own * (signs - signs.mean(dim=1, keepdim=True))).sum(dim=1, keepdim=True))
-    turned = torch.sign((own * (duals @ forward.T).to(_WORKING)).sum(dim=1, keepdim=True))
     shared = (forward @ free).to(_WORKING)
     weights = torch.zeros((k, free.shape[1] + 1), dtype=_WORKING)
     chunk = max(1, _CHUNK_ENTRIES // (m * (free.shape[1] + 1)))
@@ -135,7 +136,7 @@ def estimate_samples(views: TwoViews) -> torch.Tensor:
         regressors = torch.cat([own[part, :, None], shared.expand(len(part), -1, -1)], dim=2)
         weights[part] = _separate(regressors, signs[part])
     weights = weights.to(found.dtype)
-    return normalize(weights[:, :1] * turned.to(found.dtype) * duals + weights[:, 1:] @ free.T, dim=1)
+    return normalize(weights[:, :1] * duals + weights[:, 1:] @ free.T, dim=1)
 
 
 def _separate(regressors: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
@@ -145,7 +146,8 @@ def _separate(regressors: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
     is_support = torch.ones_like(signs)
     for _ in range(N_HINGE):
         transposed = regressors.mT * is_support[:, None, :]
-        weights = torch.linalg.solve(transposed @ regressors + ridge, transposed @ signs[..., None])
+        weights, _ = torch.linalg.solve_ex(transposed @ regressors + ridge, transposed @ signs[..., None])
+        weights = weights.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         is_support = (signs * (regressors @ weights)[..., 0] < 1).to(signs.dtype)
     return weights[..., 0]
 

@@ -8,6 +8,7 @@ from sparsedl_fl import LayerGradient, directions
 from sparsedl_fl.lowrank import factorize
 
 MAKERS = {
+    directions.ActivationDirections: lambda batch: directions.ActivationDirections(),
     directions.DictionaryDirections: lambda batch: directions.DictionaryDirections(),
     directions.KernelDirections: lambda batch: directions.KernelDirections(),
     directions.PriorDirections: lambda batch: directions.PriorDirections(inputs=batch + 0.3),
