@@ -2,7 +2,7 @@
 
     python examples/paper/frontier.py --data cifar10.npz --views one --sizes 50x200 60x200 --batches 20 --out results
 
-Runs resume: a batch whose line is in the file is not run again. Data: an .npz with ``x`` (n, 32, 32, 3) of bytes and ``y``.
+Runs resume: a batch whose line is in the file is not run again. Data: .npz with bytes ``x`` (n, 32, 32, 3) and ``y``.
 """
 
 import argparse

@@ -7,6 +7,7 @@ positive. Here ``p = S^-1 V^T x``, so that ``F = W V S + bias h^T`` with ``h = U
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -66,7 +67,13 @@ class TwoViews:
         return replace(known, samples=estimate_samples(known))
 
 
-def alternate(views: TwoViews, n_starts: int, ridge: float, generator: torch.Generator) -> torch.Tensor:
+def alternate(
+    views: TwoViews,
+    n_starts: int,
+    ridge: float,
+    generator: torch.Generator,
+    observe: Callable[[torch.Tensor, torch.Tensor], None] | None = None,
+) -> torch.Tensor:
     """Run random starts and return where they end, as unit rows ``q`` of shape (n_starts, b).
 
     A coarse stage alternates between ``q``, which should vanish at the rows thought inactive (the smallest eigenvector
@@ -85,7 +92,10 @@ def alternate(views: TwoViews, n_starts: int, ridge: float, generator: torch.Gen
         samples, a small one spreads them.
     generator : torch.Generator
         Source of randomness.
+    observe : callable or None, default=None
+        Called with ``q`` and ``z`` after every iteration, to watch.
     """
+    watch = observe or _ignore
     left, forward = views.left.to(_WORKING), (views.forward @ views.free).to(_WORKING)
     m, b = left.shape
     regression = _ridge_operator(forward, ridge * m)
@@ -100,6 +110,7 @@ def alternate(views: TwoViews, n_starts: int, ridge: float, generator: torch.Gen
         q = _smallest(_weighted_gram(left, weights) + strength * known, q, n_iterations=3 if iteration == 0 else 2)
         moduli = (q @ left.T).abs()
         z = _regress(torch.tanh(moduli / moduli.mean(dim=1, keepdim=True)), regression, forward)
+        watch(q, z)
     smoothing = SMOOTHING
     for _ in range(N_FINE):
         strength = strength * DEFLATION_FADING
@@ -110,7 +121,12 @@ def alternate(views: TwoViews, n_starts: int, ridge: float, generator: torch.Gen
         q = _smallest(_weighted_gram(left, weights) + fading * known, q)
         z = _regress(torch.tanh((q @ left.T).abs() / max(smoothing, FLOOR_FINE)), regression, forward)
         smoothing *= SHRINKAGE
+        watch(q, z)
     return normalize(q.to(views.left.dtype), dim=1)
+
+
+def _ignore(q: torch.Tensor, z: torch.Tensor) -> None:
+    """Watch nothing."""
 
 
 def estimate_samples(views: TwoViews) -> torch.Tensor:

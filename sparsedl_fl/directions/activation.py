@@ -24,6 +24,9 @@ from sparsedl_fl.matching import ForwardView
 RIDGES = (0.02, 0.005, 0.05)
 """Regression noise of successive rounds: some samples show under a small one, some under a large one."""
 
+TWO_VIEWS_EVERY = 4
+"""With the next layer's gradient, the search of the other two views runs in one round of so many."""
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ActivationDirections(Directions):
@@ -89,7 +92,7 @@ class ActivationDirections(Directions):
                 is_new = span is not None and progress.add_samples(
                     project(progress.views, span, 2 * n_starts, generator)
                 )
-                if not is_new:
+                if not is_new and (span is None or n_rounds % TWO_VIEWS_EVERY == 0):
                     ends = alternate(progress.views, n_starts, RIDGES[n_rounds % len(RIDGES)], generator)
                     is_new = progress.add_columns(ends)
                 idle = 0 if is_new else idle

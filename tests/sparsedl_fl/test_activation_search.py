@@ -1,0 +1,205 @@
+"""The parts of the activation search, each on problems whose answer is known."""
+
+import numpy as np
+import pytest
+import torch
+
+from sparsedl_fl import GradientInverter, LayerGradient
+from sparsedl_fl.activations import ActivationSpan
+from sparsedl_fl.directions import ActivationDirections, DictionaryDirections
+from sparsedl_fl.directions._alternation import TwoViews, alternate, estimate_samples
+from sparsedl_fl.directions._progress import Progress
+from sparsedl_fl.directions._projection import project
+from sparsedl_fl.lowrank import factorize
+from sparsedl_fl.matching import ForwardView
+from sparsedl_fl.metrics import psnr
+from sparsedl_fl.simulation import client_gradient, fully_connected
+from sparsedl_fl.theory import expected_samples
+
+
+class Problem:
+    """A Gaussian batch of 25 behind a layer of width 100: past what the gradient alone gives."""
+
+    def __init__(self):
+        batch = torch.randn(25, 80, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        model = fully_connected(80, width=100, random_state=0).double()
+        self.given = LayerGradient.from_model(model, client_gradient(model, batch, torch.arange(25) % 10))
+        self.factors = factorize(self.given)
+        self.batch = batch.numpy()
+        # Rows p of P = Q^-1, and columns q of Q, as unit rows.
+        samples = self.batch @ self.factors.right.T / self.factors.singular_values
+        self.samples = torch.from_numpy(samples / np.linalg.norm(samples, axis=1, keepdims=True))
+        columns = np.linalg.inv(samples).T
+        self.columns = torch.from_numpy(columns / np.linalg.norm(columns, axis=1, keepdims=True))
+        self.forward = torch.from_numpy(ForwardView.of(self.given, self.factors).regressors)
+        self.test = self.factors.zero_test
+        self.views = TwoViews.of(self.test.observations, self.forward)
+        self.span = ActivationSpan.of(self.given.next_weight_grad, 25)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return Problem()
+
+
+def cosines(found, true):
+    return (found @ true.T).abs().amax(dim=1)
+
+
+def generator():
+    return torch.Generator().manual_seed(1)
+
+
+class TestTwoViews:
+    def test_the_forward_view_has_the_true_pattern(self, problem):
+        z = problem.forward @ problem.samples.T
+        scale = problem.samples @ torch.from_numpy(ForwardView.of(problem.given, problem.factors).scale)
+        expected = problem.given.preactivations(problem.batch)
+        np.testing.assert_allclose((z / scale).numpy(), expected, atol=1e-9)
+
+    def test_random_starts_end_in_true_columns(self, problem):
+        path = []
+        ends = alternate(problem.views, 64, 0.02, generator(), observe=lambda q, z: path.append((q, z)))
+        is_true = cosines(ends, problem.columns) > 0.999
+        assert is_true.double().mean() > 0.1
+        # On the way the two views come to agree on which rows are zero.
+        agreement = [
+            (((q @ problem.views.left.T.float()).abs() > 0.3) == (z > 0)).double().mean(dim=1) for q, z in path
+        ]
+        assert (agreement[-1][is_true] > agreement[0][is_true] + 0.05).all()
+
+    def test_what_is_known_is_not_found_again(self, problem):
+        views = problem.views.knowing(problem.columns[:20])
+        ends = alternate(views, 64, 0.02, generator())
+        ends = ends[cosines(ends, problem.columns) > 0.999]
+        assert len(ends) > 32
+        assert (cosines(ends, problem.columns[20:]) > 0.999).double().mean() > 0.95
+
+    def test_the_free_space_is_that_of_the_other_samples(self, problem):
+        views = problem.views.knowing(problem.columns[:10])
+        others = problem.samples[10:]
+        torch.testing.assert_close(others @ views.free @ views.free.T, others)
+        torch.testing.assert_close(views.free.T @ views.free, torch.eye(15, dtype=torch.float64))
+
+    def test_samples_are_estimated_the_better_the_more_is_known(self, problem):
+        errors = []
+        for n_known in (5, 15, 24, 25):
+            estimates = estimate_samples(problem.views.knowing(problem.columns[:n_known]))
+            similarity = (estimates * problem.samples[:n_known]).sum(dim=1)
+            assert (similarity > 0).all()
+            errors.append(1 - similarity.mean().item())
+        assert errors == sorted(errors, reverse=True)
+        assert errors[0] < 0.2
+        assert errors[-1] < 1e-6
+
+
+class TestSpan:
+    def test_true_activations_lie_in_it_and_others_do_not(self, problem):
+        distances = problem.span.distances(problem.samples @ problem.forward.T)
+        assert (distances < problem.span.tolerance).all()
+        mixtures = torch.nn.functional.normalize(problem.samples + problem.samples.roll(1, dims=0), dim=1)
+        assert (problem.span.distances(mixtures @ problem.forward.T) > 0.01).all()
+
+    def test_it_identifies_less_than_half_the_width(self):
+        def span(m, b):
+            return ActivationSpan(torch.linalg.qr(torch.randn(m, b))[0], 1e-5)
+
+        assert span(100, 45).identifies
+        assert not span(100, 50).identifies
+
+    def test_it_is_not_used_where_it_says_nothing(self, problem):
+        assert ActivationSpan.of(None, 25) is None
+        assert ActivationSpan.of(problem.given.next_weight_grad[:20], 25) is None
+        noise = np.random.default_rng(0).standard_normal(problem.given.next_weight_grad.shape)
+        assert ActivationSpan.of(problem.given.next_weight_grad + noise, 25) is None
+
+
+class TestProjection:
+    def test_what_it_returns_are_samples(self, problem):
+        found = project(problem.views, problem.span, 128, generator())
+        assert len(found) > 3
+        assert (cosines(found, problem.samples) > 1 - 1e-9).all()
+
+    def test_it_stays_among_the_unknown(self, problem):
+        views = problem.views.knowing(problem.columns[:20])
+        found = project(views, problem.span, 64, generator())
+        assert len(found) > 0
+        assert (cosines(found, problem.samples[20:]) > 1 - 1e-9).all()
+
+
+class TestProgress:
+    def test_samples_become_columns(self, problem):
+        progress = Progress(problem.test, problem.forward)
+        assert progress.add_samples(problem.samples[:7])
+        assert progress.n_found == 7
+        assert (cosines(progress.views.found, problem.columns[:7]) > 1 - 1e-12).all()
+        assert not progress.add_samples(problem.samples[:7])
+
+    def test_a_sample_without_enough_zeros_waits_for_the_others(self, problem):
+        # Rows that are all active for sample 0 leave its column open until the other samples close it.
+        active = problem.forward @ problem.samples[0] > 0
+        keep = active.clone()
+        keep[torch.nonzero(~active)[:10, 0]] = True
+        test = type(problem.test)(
+            problem.test.observations[keep], problem.test.unmixing, problem.test.noise_level[keep]
+        )
+        progress = Progress(test, problem.forward[keep])
+        progress.add_samples(problem.samples[:1])
+        assert progress.n_found == 0
+        progress.add_samples(problem.samples[1:])
+        assert (cosines(problem.columns[:1], progress.views.found) > 1 - 1e-9).all()
+
+    def test_ends_that_prove_nothing_are_not_taken(self, problem):
+        progress = Progress(problem.test, problem.forward)
+        random = torch.nn.functional.normalize(torch.randn(50, 25, generator=generator(), dtype=torch.float64), dim=1)
+        assert not progress.add_columns(random)
+        assert progress.n_found == 0
+        assert progress.add_columns(torch.cat([random, problem.columns[:3]]))
+        assert progress.n_found == 3
+
+
+class TestActivationDirections:
+    @pytest.mark.parametrize("use_next_layer", [False, True])
+    def test_batches_past_the_papers_frontier(self, cifar, use_next_layer):
+        for seed in range(3):
+            pixels, given = cifar.problem(50, 200, seed)
+            search = ActivationDirections(use_next_layer=use_next_layer)
+            inverter = GradientInverter(search, random_state=0).fit(given)
+            assert inverter.recovered_.all()
+            assert psnr(pixels, cifar.pixels(inverter.inputs_)).min() > 90
+            assert inverter.n_starts_ < expected_samples(50) / 1e9
+            assert ("next layer" in inverter.status_) == use_next_layer
+
+    def test_the_next_layer_reaches_further_than_zeros(self, cifar):
+        pixels, given = cifar.problem(80, 200, 0)
+        inverter = GradientInverter(random_state=0).fit(given)
+        assert inverter.recovered_.all()
+        assert psnr(pixels, cifar.pixels(inverter.inputs_)).min() > 90
+
+    def test_patterns_that_nearly_agree(self):
+        # Uncentred inputs switch nearly the same units: the gradient alone loses columns here.
+        for seed in range(3):
+            batch = torch.rand(12, 200, generator=torch.Generator().manual_seed(seed))
+            model = fully_connected(200, width=200, random_state=seed)
+            given = LayerGradient.from_model(model, client_gradient(model, batch, torch.arange(12) % 10))
+            assert GradientInverter(random_state=0).fit(given).recovered_.all()
+
+    def test_a_spent_budget_is_said(self, problem):
+        search = ActivationDirections(patience=1, starts_per_round=1, use_next_layer=False)
+        candidates = search.propose(problem.given, problem.factors, random_state=0)
+        assert candidates.status == "nothing new in 1 rounds (views: gradient and weights)"
+        search = ActivationDirections(max_seconds=1e-9)
+        assert "the budget of 1e-09 seconds is spent" in search.propose(problem.given, problem.factors).status
+
+    def test_what_is_left_over_goes_to_the_fallback(self, small_problem):
+        _, model, gradient = small_problem
+        given = LayerGradient.from_model(model, gradient)
+        search = ActivationDirections(max_seconds=1e-9, fallback=DictionaryDirections())
+        inverter = GradientInverter(search, random_state=0).fit(given)
+        assert inverter.recovered_.all()
+        assert "the budget" not in inverter.status_
+
+    @pytest.mark.parametrize("name", ["max_seconds", "patience", "starts_per_round"])
+    def test_bad_parameters_are_named(self, problem, name):
+        with pytest.raises(ValueError, match=f"{name} must be positive, got 0"):
+            ActivationDirections(**{name: 0}).propose(problem.given, problem.factors)
