@@ -61,10 +61,13 @@ class TwoViews:
         return cls(left, forward, nothing, torch.eye(b, dtype=left.dtype), nothing)
 
     def knowing(self, found: torch.Tensor) -> TwoViews:
-        """Deflate both views by the columns found."""
+        """Deflate the forward view by the columns found."""
         free = torch.linalg.qr(found.T, mode="complete")[0][:, len(found) :]
-        known = replace(self, found=found, free=free)
-        return replace(known, samples=estimate_samples(known))
+        return replace(self, found=found, free=free, samples=self.samples[:0])
+
+    def with_samples(self) -> TwoViews:
+        """Deflate the column view too, by estimates of the samples of those columns."""
+        return replace(self, samples=estimate_samples(self)) if len(self.samples) < len(self.found) else self
 
 
 def alternate(

@@ -93,6 +93,7 @@ class ActivationDirections(Directions):
                     project(progress.views, span, 2 * n_starts, generator)
                 )
                 if not is_new and (span is None or n_rounds % TWO_VIEWS_EVERY == 0):
+                    progress.views = progress.views.with_samples()
                     ends = alternate(progress.views, n_starts, RIDGES[n_rounds % len(RIDGES)], generator)
                     is_new = progress.add_columns(ends)
                 idle = 0 if is_new else idle

@@ -15,15 +15,17 @@ from sklearn.exceptions import ConvergenceWarning
 from sparsedl import SparseDictionaryRecovery
 from sparsedl.surrogates import L1
 from sparsedl_fl import GradientInverter
-from sparsedl_fl.directions import DictionaryDirections
+from sparsedl_fl.directions import ActivationDirections, DictionaryDirections
 from sparsedl_fl.metrics import psnr
 
 SEEDS = range(5)
 SIZES = [(20, 200), (30, 200), (40, 1000), (65, 1000), (100, 1000)]
 SEARCHES = {
-    "LogSum, deflated (default)": SparseDictionaryRecovery(),
-    "l1, deflated": SparseDictionaryRecovery(surrogate=L1()),
-    "l1, plain starts (SPEAR++)": SparseDictionaryRecovery(surrogate=L1(), deflation=None),
+    "activation search, one layer": ActivationDirections(use_next_layer=False),
+    "activation search, with the next layer's gradient": ActivationDirections(),
+    "LogSum, deflated": DictionaryDirections(),
+    "l1, deflated": DictionaryDirections(SparseDictionaryRecovery(surrogate=L1())),
+    "l1, plain starts (SPEAR++)": DictionaryDirections(SparseDictionaryRecovery(surrogate=L1(), deflation=None)),
 }
 
 
@@ -41,7 +43,7 @@ def run(cifar, batch_size, width, seed, search):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         start = time.perf_counter()
-        inverter = GradientInverter(DictionaryDirections(search), random_state=seed).fit(layer_gradient)
+        inverter = GradientInverter(search, random_state=seed).fit(layer_gradient)
         seconds = time.perf_counter() - start
     quality = psnr(pixels, cifar.pixels(inverter.inputs_)).mean()
     return Run(quality, bool(inverter.recovered_.all()), seconds, inverter.n_starts_, inverter.n_successes_)

@@ -62,14 +62,13 @@ class TestTwoViews:
         ends = alternate(problem.views, 64, 0.02, generator(), observe=lambda q, z: path.append((q, z)))
         is_true = cosines(ends, problem.columns) > 0.999
         assert is_true.double().mean() > 0.1
-        # On the way the two views come to agree on which rows are zero.
-        agreement = [
-            (((q @ problem.views.left.T.float()).abs() > 0.3) == (z > 0)).double().mean(dim=1) for q, z in path
-        ]
-        assert (agreement[-1][is_true] > agreement[0][is_true] + 0.05).all()
+        # On the way ``U q`` gets its zeros, and they are where the forward view has its inactive units.
+        zeros = [((q @ problem.views.left.T.float()).abs() < 0.02)[is_true] for q, _ in path]
+        assert (zeros[-1].sum(dim=1) > zeros[0].sum(dim=1) + 20).all()
+        assert ((path[-1][1][is_true] < 0) & zeros[-1]).sum() > 0.7 * zeros[-1].sum()
 
     def test_what_is_known_is_not_found_again(self, problem):
-        views = problem.views.knowing(problem.columns[:20])
+        views = problem.views.knowing(problem.columns[:20]).with_samples()
         ends = alternate(views, 64, 0.02, generator())
         ends = ends[cosines(ends, problem.columns) > 0.999]
         assert len(ends) > 32
