@@ -24,6 +24,9 @@ from sparsedl_fl.matching import ForwardView
 RIDGES = (0.02, 0.005, 0.05)
 """Regression noise of successive rounds: some samples show under a small one, some under a large one."""
 
+NEARLY_ALL, SHORT_PATIENCE = 2, 10
+"""With so few columns missing, what is not found soon cannot be proven by zeros; it follows from the others."""
+
 TWO_VIEWS_EVERY = 4
 """With the next layer's gradient, the search of the other two views runs in one round of so many."""
 
@@ -46,7 +49,7 @@ class ActivationDirections(Directions):
         Starts that run at once; None takes 64 up to a width of 400, and 16 beyond.
     max_seconds : float, default=300
         The budget.
-    patience : int, default=80
+    patience : int, default=120
         Rounds without a new column after which the search gives up.
     fallback : Directions or None, default=None
         What looks for the rest when the batch is not complete.
@@ -59,7 +62,7 @@ class ActivationDirections(Directions):
     use_next_layer: bool = True
     starts_per_round: int | None = None
     max_seconds: float = 300.0
-    patience: int = 80
+    patience: int = 120
     fallback: Directions | None = None
 
     def propose(
@@ -87,7 +90,13 @@ class ActivationDirections(Directions):
             threadpool_limits(limits=1),
             progress_bar(verbose, total=factors.batch_size, description="columns") as report,
         ):
-            while not progress.is_complete and idle < self.patience and time.monotonic() < deadline:
+            while not progress.is_complete and time.monotonic() < deadline:
+                if idle >= (
+                    self.patience
+                    if factors.batch_size - progress.n_found > NEARLY_ALL
+                    else min(self.patience, SHORT_PATIENCE)
+                ):
+                    break
                 n_rounds, idle = n_rounds + 1, idle + 1
                 is_new = span is not None and progress.add_samples(
                     project(progress.views, span, 2 * n_starts, generator)
@@ -98,7 +107,7 @@ class ActivationDirections(Directions):
                     is_new = progress.add_columns(ends)
                 idle = 0 if is_new else idle
                 report(progress.n_found, f"{n_rounds * n_starts} starts, {progress.n_hits} in a column")
-        status = "complete" if progress.is_complete else self._reason(idle)
+        status = "complete" if progress.is_complete else self._reason(time.monotonic() >= deadline, idle)
         views = "gradient, weights and the next layer's gradient" if span is not None else "gradient and weights"
         directions = progress.pool.directions.numpy().T
         found = Candidates(
@@ -113,7 +122,5 @@ class ActivationDirections(Directions):
         rest = self.fallback.propose(layer_gradient, factors, random_state=random_state, verbose=verbose)
         return found.joined(rest.directions, factors, rest)
 
-    def _reason(self, idle: int) -> str:
-        if idle >= self.patience:
-            return f"nothing new in {self.patience} rounds"
-        return f"the budget of {self.max_seconds:g} seconds is spent"
+    def _reason(self, is_late: bool, idle: int) -> str:
+        return f"the budget of {self.max_seconds:g} seconds is spent" if is_late else f"nothing new in {idle} rounds"
