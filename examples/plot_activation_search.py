@@ -25,13 +25,13 @@ from sparsedl_fl.simulation import client_gradient, fully_connected
 
 warnings.simplefilter("ignore", ConvergenceWarning)
 SMALL = bool(os.environ.get("SPARSEDL_SMALL"))
-width, sizes, n_batches = (60, (4, 8), 1) if SMALL else (200, (10, 20, 30, 40, 50, 60, 70, 80), 3)
+width, sizes, n_batches = (60, (4, 8), 1) if SMALL else (200, (10, 20, 30, 40, 50, 60, 80), 2)
 METHODS = {
     "l1 on the sphere (SPEAR++)": DictionaryDirections(
         SparseDictionaryRecovery(surrogate=L1(), deflation=None, max_rounds=5)
     ),
-    "activation search": ActivationDirections(use_next_layer=False, max_seconds=15),
-    "with the next layer's gradient": ActivationDirections(max_seconds=15),
+    "activation search": ActivationDirections(use_next_layer=False, max_seconds=8),
+    "with the next layer's gradient": ActivationDirections(max_seconds=8),
 }
 
 

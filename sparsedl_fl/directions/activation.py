@@ -84,7 +84,7 @@ class ActivationDirections(Directions):
         progress = Progress(factors.zero_test, forward)
         span = ActivationSpan.of(layer_gradient.next_weight_grad, factors.batch_size) if self.use_next_layer else None
         n_starts = self.starts_per_round or (64 if len(forward) <= 400 else 16)
-        deadline, idle, n_rounds = time.monotonic() + self.max_seconds, 0, 0
+        deadline, idle, n_rounds, spent = time.monotonic() + self.max_seconds, 0, 0, 0
         # One thread: the matrices are small, and spinning threads cost more than they bring.
         with (
             threadpool_limits(limits=1),
@@ -97,16 +97,17 @@ class ActivationDirections(Directions):
                     else min(self.patience, SHORT_PATIENCE)
                 ):
                     break
-                n_rounds, idle = n_rounds + 1, idle + 1
-                is_new = span is not None and progress.add_samples(
-                    project(progress.views, span, 2 * n_starts, generator)
-                )
+                n_rounds, idle, is_new = n_rounds + 1, idle + 1, False
+                if span is not None:
+                    is_new = progress.add_samples(project(progress.views, span, 2 * n_starts, generator))
+                    spent += 2 * n_starts
                 if not is_new and (span is None or n_rounds % TWO_VIEWS_EVERY == 0):
                     progress.views = progress.views.with_samples()
                     ends = alternate(progress.views, n_starts, RIDGES[n_rounds % len(RIDGES)], generator)
                     is_new = progress.add_columns(ends)
+                    spent += n_starts
                 idle = 0 if is_new else idle
-                report(progress.n_found, f"{n_rounds * n_starts} starts, {progress.n_hits} in a column")
+                report(progress.n_found, f"{spent} starts, {progress.n_hits} in a column")
         status = "complete" if progress.is_complete else self._reason(time.monotonic() >= deadline, idle)
         views = "gradient, weights and the next layer's gradient" if span is not None else "gradient and weights"
         directions = progress.pool.directions.numpy().T
@@ -114,7 +115,7 @@ class ActivationDirections(Directions):
             directions=directions,
             n_zeros=factors.zeros(directions).sum(axis=0),
             status=f"{status} (views: {views})",
-            n_starts=n_rounds * n_starts,
+            n_starts=spent,
             n_successes=progress.n_hits,
         )
         if found.is_complete or self.fallback is None:
