@@ -52,3 +52,29 @@ def test_peers_are_compared(tmp_path, monkeypatch):
     assert "| sparsedl |" in (tmp_path / "compare_peers.md").read_text()
     assert (tmp_path / "compare_peers.png").exists()
     sys.modules.pop("compare_peers")
+
+
+def test_frontier_resumes(tmp_path, monkeypatch, shared_data, capsys):
+    monkeypatch.syspath_prepend(str(EXAMPLES / "paper"))
+    import frontier
+    import summarize
+
+    arguments = [
+        "--data",
+        str(shared_data("cifar10.npz")),
+        "--sizes",
+        "5x60",
+        "--views",
+        "next",
+        "--out",
+        str(tmp_path),
+    ]
+    frontier.main([*arguments, "--batches", "1"])
+    frontier.main([*arguments, "--batches", "2"])
+    rows = [json.loads(line) for line in (tmp_path / "frontier_next.jsonl").read_text().splitlines()]
+    assert [row["seed"] for row in rows] == [1000, 1001]
+    assert all(row["exact"] and row["certified"] == 5 for row in rows)
+    summarize.main([tmp_path / "frontier_next.jsonl"])
+    assert "| 5 | 60 | next layer too | 2 of 2 | 16% to 100% | 2 |" in capsys.readouterr().out
+    for name in ("frontier", "summarize"):
+        sys.modules.pop(name)

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
-import sparsedl_fl
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.directions import ActivationDirections
 from sparsedl_fl.metrics import psnr
@@ -56,11 +55,10 @@ def run(data, batch_size, width, seed, views, max_seconds):
         "seconds": round(seconds, 2),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "package": Path(sparsedl_fl.__file__).parent.name,
     }
 
 
-def main():
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True)
     parser.add_argument("--views", choices=["one", "next"], default="one")
@@ -69,7 +67,7 @@ def main():
     parser.add_argument("--max-seconds", type=float, default=300)
     parser.add_argument("--first-seed", type=int, default=1000)
     parser.add_argument("--out", default="results")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     with np.load(options.data, allow_pickle=False) as archive:
         data = {name: archive[name] for name in ("x", "y")}
     path = Path(options.out) / f"frontier_{options.views}.jsonl"
