@@ -90,13 +90,11 @@ class ActivationDirections(Directions):
             threadpool_limits(limits=1),
             progress_bar(verbose, total=factors.batch_size, description="columns") as report,
         ):
-            while not progress.is_complete and time.monotonic() < deadline:
-                if idle >= (
-                    self.patience
-                    if factors.batch_size - progress.n_found > NEARLY_ALL
-                    else min(self.patience, SHORT_PATIENCE)
-                ):
-                    break
+            while (
+                not progress.is_complete
+                and time.monotonic() < deadline
+                and idle < self._patience(factors.batch_size - progress.n_found)
+            ):
                 n_rounds, idle, is_new = n_rounds + 1, idle + 1, False
                 if span is not None:
                     is_new = progress.add_samples(project(progress.views, span, 2 * n_starts, generator))
@@ -122,6 +120,9 @@ class ActivationDirections(Directions):
             return found
         rest = self.fallback.propose(layer_gradient, factors, random_state=random_state, verbose=verbose)
         return found.joined(rest.directions, factors, rest)
+
+    def _patience(self, n_missing: int) -> int:
+        return self.patience if n_missing > NEARLY_ALL else min(self.patience, SHORT_PATIENCE)
 
     def _reason(self, is_late: bool, idle: int) -> str:
         return f"the budget of {self.max_seconds:g} seconds is spent" if is_late else f"nothing new in {idle} rounds"
