@@ -24,7 +24,10 @@ from sparsedl_fl.matching import ForwardView
 RIDGES = (0.02, 0.005, 0.05)
 """Regression noise of successive rounds: some samples show under a small one, some under a large one."""
 
-NEARLY_ALL, SHORT_PATIENCE = 2, 10
+FIRST_PATIENCE = 40
+"""Rounds after which a search that has found nothing at all gives up: a batch within reach shows sooner."""
+
+NEARLY_ALL, LAST_PATIENCE = 2, 10
 """With so few columns missing, what is not found soon cannot be proven by zeros; it follows from the others."""
 
 TWO_VIEWS_EVERY = 4
@@ -50,7 +53,7 @@ class ActivationDirections(Directions):
     max_seconds : float, default=300
         The budget.
     patience : int, default=120
-        Rounds without a new column after which the search gives up.
+        Rounds without a new column after which the search gives up; 40 if there is none yet, 10 for the last two.
     fallback : Directions or None, default=None
         What looks for the rest when the batch is not complete.
 
@@ -93,7 +96,7 @@ class ActivationDirections(Directions):
             while (
                 not progress.is_complete
                 and time.monotonic() < deadline
-                and idle < self._patience(factors.batch_size - progress.n_found)
+                and idle < self._patience(progress.n_found, factors.batch_size)
             ):
                 n_rounds, idle, is_new = n_rounds + 1, idle + 1, False
                 if span is not None:
@@ -121,8 +124,10 @@ class ActivationDirections(Directions):
         rest = self.fallback.propose(layer_gradient, factors, random_state=random_state, verbose=verbose)
         return found.joined(rest.directions, factors, rest)
 
-    def _patience(self, n_missing: int) -> int:
-        return self.patience if n_missing > NEARLY_ALL else min(self.patience, SHORT_PATIENCE)
+    def _patience(self, n_found: int, batch_size: int) -> int:
+        if n_found >= batch_size - NEARLY_ALL:
+            return min(self.patience, LAST_PATIENCE)
+        return min(self.patience, FIRST_PATIENCE) if n_found == 0 else self.patience
 
     def _reason(self, is_late: bool, idle: int) -> str:
         return f"the budget of {self.max_seconds:g} seconds is spent" if is_late else f"nothing new in {idle} rounds"
