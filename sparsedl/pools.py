@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from sparsedl.selection import complete_basis, select_independent
+from sparsedl.zeros import ZeroTest
 
 __all__ = ["DUPLICATE_COSINE", "CandidatePool", "UnprovenPool", "assemble_basis", "distinct"]
 
@@ -54,6 +55,21 @@ class CandidatePool:
         order = torch.argsort(counts, descending=True, stable=True)
         order = order[distinct(together[order])]
         self.directions, self.n_zeros = together[order], counts[order]
+
+    def add_proven(self, directions: torch.Tensor, test: ZeroTest) -> bool:
+        """Estimate directions that are not here yet again, from all their zero rows, and add those that are proven.
+
+        Returns
+        -------
+        bool
+            Whether there was any to look at.
+        """
+        new = directions[distinct(torch.cat([self.directions, directions]))[len(self.directions) :]]
+        if len(new):
+            new = test.refit(new)
+            is_proven, n_zeros = test.accept(new)
+            self.add(new[is_proven], n_zeros[is_proven])
+        return len(new) > 0
 
     def selection(self) -> CandidatePool:
         """Return the sparsest independent candidates, sparsest first."""

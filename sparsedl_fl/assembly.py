@@ -109,15 +109,14 @@ def assemble(
         active = np.where(np.abs(preactivations) <= undecided, ~zeros, preactivations > 0)
         gradients = np.where(active, factors.left @ disaggregation, 0.0)
     agreement = sample_agreement(preactivations, factors.likely_zeros(basis))
-    rows = factors.singular_values[:, None] * inverse.T
-    input_zeros = factors.transposed.zeros(rows / np.linalg.norm(rows, axis=0))
     residual = float(np.linalg.norm(residual_norms(G, gradients, inputs)[0]) / norm)
     proven = proposed & (agreement >= TRUSTED_AGREEMENT)
-    proven &= (
-        _determined(factors, zeros, proven)
-        | _determined(factors.transposed, input_zeros, proven)
-        | _in_next_layer(layer_gradient, preactivations)
-    )
+    unproven = proven & ~_determined(factors, zeros, proven)
+    if unproven.any():
+        unproven &= ~_in_next_layer(layer_gradient, preactivations)
+    if unproven.any():
+        unproven &= ~_determined(factors.transposed, _input_zeros(factors, inverse), unproven)
+    proven &= ~unproven
     reproduced = residual <= (FITTED_MULTIPLE if is_fitted else RESIDUAL_MULTIPLE) * floor
     return Batch(inputs, disaggregation, gradients, agreement, residual, floor, proven & reproduced)
 
@@ -143,6 +142,12 @@ def _determined(factors: LowRankGradient, zeros: np.ndarray, wanted: np.ndarray)
     left = torch.from_numpy(np.ascontiguousarray(factors.left))
     determined[index] = zeros_determine(left, torch.from_numpy(zeros.T[index])).numpy()
     return determined
+
+
+def _input_zeros(factors: LowRankGradient, inverse: np.ndarray) -> np.ndarray:
+    """Return where the inputs of the rows of ``P`` are zero, a boolean array of shape (n, b)."""
+    directions = factors.singular_values[:, None] * inverse.T
+    return factors.transposed.zeros(directions / np.linalg.norm(directions, axis=0))
 
 
 def _in_next_layer(layer_gradient: LayerGradient, preactivations: np.ndarray) -> np.ndarray:

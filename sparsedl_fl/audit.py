@@ -10,7 +10,7 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
-from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.gradients import LayerGradient, pick_layer
 from sparsedl_fl.inverter import GradientInverter
 
 __all__ = ["LayerAudit", "audit_model"]
@@ -76,7 +76,7 @@ def audit_model(
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if not linear:
         raise ValueError("the model has no linear layer (torch.nn.Linear)")
-    wanted = linear if layers is None else [linear[layer] if isinstance(layer, int) else layer for layer in layers]
+    wanted = linear if layers is None else [pick_layer("layers", layer, linear) for layer in layers]
     audits = {}
     for name in wanted:
         obstacle = _obstacle(model, name)

@@ -19,7 +19,7 @@ from torch import nn
 
 from sparsedl_fl.blocks import times
 
-__all__ = ["LayerGradient"]
+__all__ = ["LayerGradient", "pick_layer"]
 
 _TRANSPARENT = (nn.Identity, nn.Flatten)
 _LARGE = ("weight", "weight_grad")
@@ -138,7 +138,7 @@ class LayerGradient:
                 raise ValueError(f"gradients has {len(gradients)} tensors, the model has {len(named)} parameters")
             gradients = dict(zip(named, gradients, strict=True))
         linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-        name = _pick("layer", layer, list(linear))
+        name = pick_layer("layer", layer, list(linear))
         following = _linear_behind_relu(model, linear[name])
         prefix = f"{name}." if name else ""
         next_name = next((key for key, module in linear.items() if module is following), None)
@@ -177,7 +177,7 @@ class LayerGradient:
             raise ValueError(f"learning_rate must be a positive number, got {learning_rate!r}")
         weights = [key for key, value in before.items() if key.endswith("weight") and value.ndim == 2]
         names = [key.removesuffix("weight") for key in weights]
-        prefix = _pick("layer", layer if isinstance(layer, int) else f"{layer}.", names)
+        prefix = pick_layer("layer", layer if isinstance(layer, int) else f"{layer}.", names)
 
         def gradient(key: str) -> torch.Tensor:
             start, end = _get("before", before, key), _get("after", after, key)
@@ -213,7 +213,8 @@ def _check_devices(given: Mapping[str, Any]) -> None:
         raise ValueError("the tensors are on the device 'meta' and hold no data; move the model to a real device")
 
 
-def _pick(argument: str, wanted: int | str, names: list[str]) -> str:
+def pick_layer(argument: str, wanted: int | str, names: list[str]) -> str:
+    """Return the name of a layer given by index or by name, or raise ``ValueError`` that lists the names."""
     if isinstance(wanted, str) and wanted in names:
         return wanted
     if isinstance(wanted, int) and -len(names) <= wanted < len(names):

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn.functional import normalize
 
+from sparsedl.zeros import weighted_gram
+
 __all__ = ["TwoViews", "alternate", "estimate_samples"]
 
 N_COARSE, N_FINE = 12, 20
@@ -114,7 +116,7 @@ def alternate(
     for iteration in range(N_COARSE):
         weights = torch.relu(-z)
         weights = weights / weights.mean(dim=1, keepdim=True).clamp(min=torch.finfo(_WORKING).tiny) + FLOOR_COARSE
-        q = _smallest(_weighted_gram(left, weights) + strength * known, q, n_iterations=3 if iteration == 0 else 2)
+        q = _smallest(weighted_gram(left, weights) + strength * known, q, n_iterations=3 if iteration == 0 else 2)
         moduli = (q @ left.T).abs()
         z = _regress(torch.tanh(moduli / moduli.mean(dim=1, keepdim=True)), regression, forward)
         watch(q, z)
@@ -125,7 +127,7 @@ def alternate(
         weights = torch.relu(-z / z.std(dim=1, keepdim=True)) + FLOOR_FINE
         weights = weights / (moduli.square() + smoothing**2).sqrt()
         fading = strength * weights.mean(dim=1)[:, None, None]
-        q = _smallest(_weighted_gram(left, weights) + fading * known, q)
+        q = _smallest(weighted_gram(left, weights) + fading * known, q)
         moduli = (q @ left.T).abs()
         targets = torch.tanh(moduli / max(smoothing, FLOOR_FINE))
         z = _classify(moduli, targets, regression, forward) if is_crowded else _regress(targets, regression, forward)
@@ -199,16 +201,10 @@ def _classify(
     ridge = CLASSIFIER_RIDGE * forward.square().sum() * torch.eye(forward.shape[1], dtype=forward.dtype)
     for _ in range(2):
         support = (signs * z < 1).to(z.dtype)
-        system = _weighted_gram(forward, support) + ridge
+        system = weighted_gram(forward, support) + ridge
         weights, _ = torch.linalg.solve_ex(system, ((support * signs) @ forward)[..., None])
         z = weights[..., 0].nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) @ forward.T
     return z
-
-
-def _weighted_gram(left: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Return ``L^T diag(w) L`` for each row ``w`` of the weights."""
-    chunk = max(1, _CHUNK_ENTRIES // left.numel())
-    return torch.cat([(left.T * part[:, None, :]) @ left for part in weights.split(chunk)])
 
 
 def _smallest(gram: torch.Tensor, start: torch.Tensor, n_iterations: int = 2) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from sparsedl.pools import CandidatePool, distinct
+from sparsedl.pools import CandidatePool
 from sparsedl.selection import select_independent
 from sparsedl.zeros import ZeroTest
 from sparsedl_fl.directions._alternation import TwoViews
@@ -53,11 +53,7 @@ class Progress:
         is_near = ((ends @ self.test.observations.T).abs() < widths).sum(dim=1) > ends.shape[1]
         ends = ends[is_near]
         self.n_hits += len(ends)
-        new = ends[distinct(torch.cat([self.pool.directions, ends]))[len(self.pool.directions) :]]
-        if len(new):
-            new = self.test.refit(new)
-            is_proven, n_zeros = self.test.accept(new)
-            self.pool.add(new[is_proven], n_zeros[is_proven])
+        self.pool.add_proven(ends, self.test)
         return self._deflate()
 
     def add_samples(self, samples: torch.Tensor) -> bool:

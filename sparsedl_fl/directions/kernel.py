@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from torch.nn.functional import normalize
 
 from sparsedl.devices import check_device
-from sparsedl.pools import CandidatePool, distinct
+from sparsedl.pools import CandidatePool
 from sparsedl.progress import progress_bar
 from sparsedl.zeros import KERNEL_RATIO, smallest_eigenvectors
 from sparsedl_fl.candidates import Candidates
@@ -97,11 +97,7 @@ class KernelDirections(Directions):
                 is_zero = (kernels @ observations.T).abs() < widths.to(device)
                 kernels = kernels[is_zero.sum(dim=1) >= needed].cpu()
                 hits += len(kernels)
-                kernels = kernels[distinct(torch.cat([pool.directions, kernels]))[len(pool.directions) :]]
-                if len(kernels):
-                    kernels = test.refit(kernels)
-                    proven, n_zeros = test.accept(kernels)
-                    pool.add(kernels[proven], n_zeros[proven])
+                if pool.add_proven(kernels, test):
                     directions = pool.directions.numpy().T
                     found = Candidates(directions, factors.zeros(directions).sum(axis=0), "", spent, hits)
                     is_done = found.is_complete and _matches(view, factors, found)
