@@ -160,6 +160,9 @@ class LayerGradient:
     ) -> LayerGradient:
         """Take one linear layer of a FedAvg update: ``G = (W0 - W_E) / learning_rate`` sums the local gradients.
 
+        ``next_weight_grad`` is filled where the state goes on with a linear layer of as many inputs. A state does not
+        say what lies between; if that is not a ReLU alone, set it to None with `dataclasses.replace`.
+
         Parameters
         ----------
         before, after : mapping of name to tensor
@@ -184,11 +187,13 @@ class LayerGradient:
             return (start.detach().double() - end.detach().double()) / learning_rate
 
         bias = before.get(f"{prefix}bias")
+        next_key = _next_weight(before, prefix)
         return cls(
             weight=before[f"{prefix}weight"],
             bias=bias,
             weight_grad=gradient(f"{prefix}weight"),
             bias_grad=gradient(f"{prefix}bias") if bias is not None else None,
+            next_weight_grad=gradient(next_key) if next_key is not None else None,
             learning_rate=learning_rate,
         )
 
@@ -226,6 +231,15 @@ def _get(argument: str, mapping: Mapping[str, torch.Tensor], key: str) -> torch.
     if mapping.get(key) is None:
         raise ValueError(f"{argument} has no tensor for {key!r}; it has {list(mapping)}")
     return mapping[key]
+
+
+def _next_weight(state: Mapping[str, torch.Tensor], prefix: str) -> str | None:
+    """Return the key that follows a layer's tensors, if it is the weight of a linear layer with as many inputs."""
+    weight = f"{prefix}weight"
+    keys = [key for key in state if key != f"{prefix}bias"]
+    following = keys[keys.index(weight) + 1 :][:1]
+    is_linear = following and following[0].endswith("weight") and state[following[0]].ndim == 2
+    return following[0] if is_linear and state[following[0]].shape[1] == len(state[weight]) else None
 
 
 def _linear_behind_relu(model: nn.Module, layer: nn.Linear) -> nn.Linear | None:

@@ -135,6 +135,19 @@ def test_from_update_of_one_step_is_the_gradient(client):
         np.testing.assert_array_equal(layer_gradient.weight, before[f"{name}.weight"])
 
 
+def test_from_update_takes_the_next_layer_where_the_state_goes_on_with_one(client):
+    model, batch, labels = client
+    before, after = fedavg_update(model.double(), batch.double(), labels, learning_rate=0.05)
+    gradients = client_gradient(model, batch.double(), labels)
+    first, last = (LayerGradient.from_update(before, after, learning_rate=0.05, layer=layer) for layer in (0, -1))
+    np.testing.assert_allclose(first.next_weight_grad, gradients["2.weight"], atol=1e-13)
+    assert last.next_weight_grad is None
+    for between in ([nn.BatchNorm1d(3), nn.Linear(3, 2)], [nn.Linear(4, 2)]):
+        state = nn.Sequential(nn.Linear(4, 3), *between).state_dict()
+        after = {name: tensor - 1 for name, tensor in state.items()}
+        assert LayerGradient.from_update(state, after, learning_rate=0.1).next_weight_grad is None
+
+
 def test_from_update_names_what_is_wrong(client):
     before, after = fedavg_update(*client)
     with pytest.raises(ValueError, match="learning_rate must be a positive number, got 0"):
