@@ -43,6 +43,11 @@ class Progress:
         return len(self.views.found)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing at all is known, neither a column nor a sample."""
+        return self.n_found == 0 and len(self.samples) == 0
+
+    @property
     def is_complete(self) -> bool:
         """Whether the columns are a basis."""
         return self.n_found == self.views.left.shape[1]
@@ -57,8 +62,8 @@ class Progress:
         return self._deflate()
 
     def add_samples(self, samples: torch.Tensor) -> bool:
-        """Take in samples proven by the next layer's gradient; return whether a new column follows."""
-        self.n_hits += len(samples)
+        """Take in samples proven by the next layer's gradient; return whether any is new."""
+        self.n_hits, n_before = self.n_hits + len(samples), len(self.samples)
         together = torch.cat([self.samples, samples])
         independent = select_independent(together.numpy().T, -torch.arange(len(together)).numpy())
         self.samples = together[torch.from_numpy(independent)]
@@ -66,7 +71,7 @@ class Progress:
         if columns:
             directions = torch.stack(columns)
             self.pool.add(directions, self.test.zeros(directions).sum(dim=1))
-        return self._deflate()
+        return self._deflate() or len(self.samples) > n_before
 
     def _column_of(self, index: int) -> torch.Tensor | None:
         """Return the column of a sample, once its inactive rows and the other samples determine it."""

@@ -53,7 +53,8 @@ class ActivationDirections(Directions):
     max_seconds : float, default=300
         The budget.
     patience : int, default=120
-        Rounds without a new column after which the search gives up; 40 if there is none yet, 10 for the last two.
+        Rounds without a new column or sample after which the search gives up; 40 if there is nothing yet, 10 for the
+        last two columns.
     fallback : Directions or None, default=None
         What looks for the rest when the batch is not complete.
 
@@ -96,7 +97,7 @@ class ActivationDirections(Directions):
             while (
                 not progress.is_complete
                 and time.monotonic() < deadline
-                and idle < self._patience(progress.n_found, factors.batch_size)
+                and idle < self._patience(progress)
             ):
                 n_rounds, idle, is_new = n_rounds + 1, idle + 1, False
                 if span is not None:
@@ -124,10 +125,10 @@ class ActivationDirections(Directions):
         rest = self.fallback.propose(layer_gradient, factors, random_state=random_state, verbose=verbose)
         return found.joined(rest.directions, factors, rest)
 
-    def _patience(self, n_found: int, batch_size: int) -> int:
-        if n_found >= batch_size - NEARLY_ALL:
+    def _patience(self, progress: Progress) -> int:
+        if progress.n_found >= progress.views.left.shape[1] - NEARLY_ALL:
             return min(self.patience, LAST_PATIENCE)
-        return min(self.patience, FIRST_PATIENCE) if n_found == 0 else self.patience
+        return min(self.patience, FIRST_PATIENCE) if progress.is_empty else self.patience
 
     def _reason(self, is_late: bool, idle: int) -> str:
         return f"the budget of {self.max_seconds:g} seconds is spent" if is_late else f"nothing new in {idle} rounds"
