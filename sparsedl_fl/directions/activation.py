@@ -24,10 +24,10 @@ from sparsedl_fl.matching import ForwardView
 RIDGES = (0.02, 0.005, 0.05)
 """Regression noise of successive rounds: some samples show under a small one, some under a large one."""
 
-FIRST_PATIENCE = 40
-"""Rounds after which a search that has found nothing at all gives up: a batch within reach shows sooner."""
+FIRST_SHARE = 1 / 3
+"""Share of the patience for a search that has found nothing at all: a batch within reach shows sooner."""
 
-NEARLY_ALL, LAST_PATIENCE = 2, 10
+NEARLY_ALL, LAST_SHARE = 2, 1 / 12
 """With so few columns missing, what is not found soon cannot be proven by zeros; it follows from the others."""
 
 TWO_VIEWS_EVERY = 4
@@ -53,8 +53,8 @@ class ActivationDirections(Directions):
     max_seconds : float, default=300
         The budget.
     patience : int, default=120
-        Rounds without a new column or sample after which the search gives up; 40 if there is nothing yet, 10 for the
-        last two columns.
+        Rounds without a new column or sample after which the search gives up; a third of it if there is nothing yet, a
+        twelfth for the last two columns.
     fallback : Directions or None, default=None
         What looks for the rest when the batch is not complete.
 
@@ -127,8 +127,8 @@ class ActivationDirections(Directions):
 
     def _patience(self, progress: Progress) -> int:
         if progress.n_found >= progress.views.left.shape[1] - NEARLY_ALL:
-            return min(self.patience, LAST_PATIENCE)
-        return min(self.patience, FIRST_PATIENCE) if progress.is_empty else self.patience
+            return max(1, round(self.patience * LAST_SHARE))
+        return max(1, round(self.patience * FIRST_SHARE)) if progress.is_empty else self.patience
 
     def _reason(self, is_late: bool, idle: int) -> str:
         return f"the budget of {self.max_seconds:g} seconds is spent" if is_late else f"nothing new in {idle} rounds"
