@@ -28,7 +28,7 @@ LAYERS = {
         {"assembly"},
         {"inverter"},
         {"reconstruction", "tabular"},
-        {"audit", "demo"},
+        {"audit", "demo", "reproduce"},
         {"cli"},
         {"__init__"},
     ],

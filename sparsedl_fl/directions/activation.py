@@ -94,11 +94,7 @@ class ActivationDirections(Directions):
             threadpool_limits(limits=1),
             progress_bar(verbose, total=factors.batch_size, description="columns") as report,
         ):
-            while (
-                not progress.is_complete
-                and time.monotonic() < deadline
-                and idle < self._patience(progress)
-            ):
+            while not progress.is_complete and time.monotonic() < deadline and idle < self._patience(progress):
                 n_rounds, idle, is_new = n_rounds + 1, idle + 1, False
                 if span is not None:
                     is_new = progress.add_samples(project(progress.views, span, 2 * n_starts, generator))

@@ -1,0 +1,176 @@
+"""Every table and figure of the two papers as rows of experiments, with the papers' numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sparsedl_fl.reproduce.clients import DPSGD, FedAvg
+from sparsedl_fl.reproduce.experiments import (
+    Experiment,
+    FailureTrials,
+    FeatureBatch,
+    ImageBatch,
+    LayerBatch,
+    TableBatch,
+)
+from sparsedl_fl.reproduce.methods import OURS
+
+__all__ = ["TABLES", "Table"]
+
+N_HIDDEN = 5
+"""Hidden layers of SPEAR's six-layer network; SPEAR++ has three."""
+
+SIZES = ("20x200", "25x200", "30x200", "65x1000", "100x1000", "150x1000", "100x4000", "150x4000", "210x4000")
+"""Of SPEAR++, Tables 1 and 2."""
+
+NOISY = 25.0
+"""Mean PSNR in dB above which a batch counts as recovered under DP noise or FedAvg, as in SPEAR++."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table or figure.
+
+    Attributes
+    ----------
+    title : str
+        What it shows, and where in the paper.
+    rows : mapping of str to Experiment
+        By what ``--rows`` calls them.
+    methods : tuple of str
+        Names in `METHODS` that run unless ``--directions`` says otherwise.
+    n_batches : int
+        Batches a row and method; the papers take 100.
+    """
+
+    title: str
+    rows: Mapping[str, Experiment]
+    methods: tuple[str, ...] = OURS
+    n_batches: int = 100
+
+
+def _sizes(*sizes: str, **fields: object) -> dict[str, Experiment]:
+    """Return CIFAR-10 batches behind three hidden layers, by size: ``"20x200"`` is b = 20, m = 200."""
+    return {size: ImageBatch(*map(int, size.split("x")), **fields) for size in sizes}
+
+
+def _noise_rows() -> dict[str, Experiment]:
+    """Return the rows of SPEAR, Table 9: clipping norms and noise levels."""
+    rows: dict[str, Experiment] = {}
+    for noise_std in (0.0, 5e-6, 1e-5, 5e-5, 1e-4):
+        for clipping in (1.0, 1.25, 1.5, 1.75, 2.0):
+            client = DPSGD(clipping, noise_std)
+            rows[f"C{clipping:g}-s{noise_std:g}"] = ImageBatch(
+                20, 200, "tinyimagenet", N_HIDDEN, client=client, exact_above=NOISY if noise_std else 90.0
+            )
+    return rows
+
+
+def _update(n_epochs: int, mini_batch: int | None, learning_rate: float) -> ImageBatch:
+    """Return a row of SPEAR, Tables 10 and 11."""
+    client = FedAvg(n_epochs, mini_batch, learning_rate)
+    return ImageBatch(20, 200, "tinyimagenet", N_HIDDEN, client=client, exact_above=NOISY)
+
+
+TABLES = {
+    "spearpp-table1": Table(
+        "SPEAR++ Table 1: surrogates, with Riemannian Adam",
+        _sizes("15x200", *SIZES),
+        ("logcosh-radam", "l1-radam", "l4-radam", *OURS),
+    ),
+    "spearpp-table2": Table(
+        "SPEAR++ Table 2: optimisers, with l1",
+        _sizes(*SIZES),
+        ("l1-pgd", "l1-radam", *OURS),
+    ),
+    "spearpp-table3": Table(
+        "SPEAR++ Table 3: DP-SGD with C = 2 (noise levels are not legible in our copy; SPEAR's largest is 1e-4)",
+        {
+            "20x200": ImageBatch(20, 200, client=DPSGD(2.0, 1e-4), exact_above=NOISY),
+            "150x4000": ImageBatch(150, 4000, client=DPSGD(2.0, 1e-6), exact_above=NOISY),
+        },
+        ("l1-radam", *OURS),
+    ),
+    "spearpp-table4": Table(
+        "SPEAR++ Table 4: FedAvg, epochs and mini-batch in the row (the rate is not legible in our copy; 0.01 here)",
+        {
+            "20x200-e3-b5": ImageBatch(20, 200, client=FedAvg(3, 5, 0.01), exact_above=NOISY),
+            "150x4000-e15-b30": ImageBatch(150, 4000, client=FedAvg(15, 30, 0.01), exact_above=NOISY),
+        },
+        ("l1-radam", *OURS),
+    ),
+    "frontier": Table(
+        "How large a batch comes back: our search",
+        _sizes(
+            *("20x200", "25x200", "30x200", "40x200", "50x200", "60x200", "66x200", "80x200", "90x200"),
+            *("65x1000", "100x1000", "150x1000", "200x1000", "250x1000", "300x1000", "330x1000", "400x1000"),
+            *("100x4000", "150x4000", "210x4000", "400x4000", "800x4000", "1500x4000"),
+        ),
+    ),
+    "spear-table1": Table(
+        "SPEAR Table 1: ImageNet 256 x 256",
+        {"imagenet_256": ImageBatch(20, 200, "imagenet_256", N_HIDDEN)},
+    ),
+    "spear-table2": Table(
+        "SPEAR Table 2: Adult",
+        {"adult": TableBatch(16, 400)},
+    ),
+    "spear-table3": Table(
+        "SPEAR Tables 3 and 7: data sets",
+        {
+            name: ImageBatch(20, 200, name, N_HIDDEN)
+            for name in ("mnist", "cifar10", "tinyimagenet", "imagenet_224", "imagenet_720")
+        },
+    ),
+    "spear-table4": Table(
+        "SPEAR Table 4: the attacked layer",
+        {f"layer{layer + 1}": LayerBatch(20, 400, "tinyimagenet", N_HIDDEN, layer) for layer in range(5)},
+    ),
+    "spear-table5": Table(
+        "SPEAR Table 5: behind an optimisation-based attack",
+        {size: ImageBatch(*map(int, size.split("x")), "tinyimagenet", N_HIDDEN) for size in ("50x400", "100x2000")},
+        ("prior", *OURS),
+        n_batches=10,
+    ),
+    "spear-table6": Table(
+        "SPEAR Table 6: features of VGG16 (random weights here)",
+        {"vgg16": FeatureBatch(16, 4096)},
+        ("activation",),
+        n_batches=10,
+    ),
+    "spear-table8": Table(
+        "SPEAR Table 8: batches of one class (TinyImageNet in the paper; CIFAR-10 here)",
+        {"one-class": ImageBatch(20, 200, "cifar10", N_HIDDEN, one_class=True)},
+    ),
+    "spear-table9": Table(
+        "SPEAR Table 9: DP-SGD by clipping norm C and noise s",
+        _noise_rows(),
+    ),
+    "spear-table10": Table(
+        "SPEAR Table 10: FedAvg, epochs and mini-batch in the row, rate 0.01",
+        {f"e{e}-b{b}": _update(e, b, 0.01) for e, b in ((1, 20), (5, 20), (10, 20), (20, 20), (50, 20), (20, 5))},
+    ),
+    "spear-table11": Table(
+        "SPEAR Table 11: FedAvg, 5 epochs of the whole batch, rate in the row",
+        {f"r{rate:g}": _update(5, 20, rate) for rate in (0.1, 0.01, 0.001)},
+    ),
+    "spear-fig4": Table(
+        "SPEAR Fig. 4: draws of kernel sampling, against Lemma 5.2",
+        _sizes(*(f"{b}x200" for b in range(4, 13, 2)), *(f"{b}x2000" for b in range(4, 17, 2))),
+        ("kernel",),
+        n_batches=10,
+    ),
+    "spear-fig7": Table(
+        "SPEAR Fig. 7: during training on MNIST, b = 10",
+        {f"step{n}": ImageBatch(10, 200, "mnist", N_HIDDEN, n_steps=n) for n in (0, 100, 300, 1000, 3000)},
+        n_batches=10,
+    ),
+    "spear-fig8": Table(
+        "SPEAR Fig. 3 and 8: failures of exhaustive sampling, against Lemma 5.3",
+        {f"{b}x{m}": FailureTrials(b, m) for b in (4, 6, 8, 10) for m in range(10, 41, 5)},
+        ("exhaustive",),
+        n_batches=10,
+    ),
+}
+"""By what ``sparsedl-fl reproduce`` calls them."""
