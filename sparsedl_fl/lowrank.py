@@ -168,8 +168,10 @@ def factorize(
     limit = min(int(G.any(axis=1).sum()), int(G.any(axis=0).sum()))
     b = batch_size
     if b is None or b < limit:
-        U, S = _leading_left(G, b)
-        b = _numerical_rank(S[:limit], _rounding_floor(G)) if b is None else b
+        total = float(np.linalg.norm(row_norms(G)))
+        rounding = _rounding_floor(G, total)
+        U, S = _leading_left(G, b, total, rounding)
+        b = _numerical_rank(S[:limit], rounding) if b is None else b
     if b >= limit:
         raise ValueError(
             f"the batch (size {b}) is as large as the layer or larger: its samples cannot be separated (of {m} outputs "
@@ -204,13 +206,17 @@ def _check_arguments(batch_size: int | None, noise_level: float | None) -> None:
         raise ValueError(f"noise_level must be a non-negative number or None, got {noise_level!r}")
 
 
-def _leading_left(G: np.ndarray, batch_size: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the leading left singular vectors and values: enough of them to see where the batch ends."""
+def _leading_left(
+    G: np.ndarray, batch_size: int | None, total: float, rounding: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the leading left singular vectors and values: enough of them to see where the batch ends.
+
+    ``total`` is the Frobenius norm of the gradient, ``rounding`` what is below the rounding of its singular values.
+    """
     width = SKETCH_WIDTH if batch_size is None else batch_size + SKETCH_OVERSAMPLING
-    total, floor = np.linalg.norm(row_norms(G)), _rounding_floor(G)
     while 2 * width < min(G.shape):
         U, S = _sketch(G, width, EXACT_ITERATIONS if batch_size is None else NOISY_ITERATIONS)
-        b = _numerical_rank(S, floor) if batch_size is None else batch_size
+        b = _numerical_rank(S, rounding) if batch_size is None else batch_size
         behind = np.sqrt(max(total**2 - np.sum(S[:b] ** 2), 0.0))
         if batch_size is not None or (b <= width - SKETCH_OVERSAMPLING and S[b - 1] > CONCLUSIVE_GAP * behind):
             return U, S
@@ -240,7 +246,7 @@ def _numerical_rank(singular_values: np.ndarray, floor: float) -> int:
     return int(np.argmax(logs[:-1] - logs[1:])) + 1
 
 
-def _rounding_floor(G: np.ndarray) -> float:
+def _rounding_floor(G: np.ndarray, total: float) -> float:
     """Return a size below which singular values are rounding and say nothing.
 
     Columns that only one sample has (one-hot inputs) are multiples of each other and leave exact zeros at the end of
@@ -249,7 +255,7 @@ def _rounding_floor(G: np.ndarray) -> float:
     _, block = next(column_blocks(G))
     is_single = np.array_equal(block, block.astype(np.float32))
     precision = np.finfo(np.float32 if is_single else np.float64).eps
-    return 0.1 * precision * np.linalg.norm(row_norms(G)) / np.sqrt(min(G.shape))
+    return 0.1 * precision * total / np.sqrt(min(G.shape))
 
 
 def _check_bias_gradient(bias_grad: np.ndarray, left: np.ndarray, noise: np.ndarray, S: np.ndarray, b: int) -> None:

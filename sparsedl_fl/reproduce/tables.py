@@ -90,7 +90,7 @@ TABLES = {
             "20x200": ImageBatch(20, 200, client=DPSGD(2.0, 1e-4), exact_above=NOISY),
             "150x4000": ImageBatch(150, 4000, client=DPSGD(2.0, 1e-6), exact_above=NOISY),
         },
-        ("l1-radam", *OURS),
+        ("l1-radam", "activation"),
     ),
     "spearpp-table4": Table(
         "SPEAR++ Table 4: FedAvg, epochs and mini-batch in the row (the rate is not legible in our copy; 0.01 here)",
@@ -98,7 +98,7 @@ TABLES = {
             "20x200-e3-b5": ImageBatch(20, 200, client=FedAvg(3, 5, 0.01), exact_above=NOISY),
             "150x4000-e15-b30": ImageBatch(150, 4000, client=FedAvg(15, 30, 0.01), exact_above=NOISY),
         },
-        ("l1-radam", *OURS),
+        ("l1-radam", "activation"),
     ),
     "frontier": Table(
         "How large a batch comes back: our search",
@@ -146,14 +146,17 @@ TABLES = {
     "spear-table9": Table(
         "SPEAR Table 9: DP-SGD by clipping norm C and noise s",
         _noise_rows(),
+        ("activation",),
     ),
     "spear-table10": Table(
         "SPEAR Table 10: FedAvg, epochs and mini-batch in the row, rate 0.01",
         {f"e{e}-b{b}": _update(e, b, 0.01) for e, b in ((1, 20), (5, 20), (10, 20), (20, 20), (50, 20), (20, 5))},
+        ("activation",),
     ),
     "spear-table11": Table(
         "SPEAR Table 11: FedAvg, 5 epochs of the whole batch, rate in the row",
         {f"r{rate:g}": _update(5, 20, rate) for rate in (0.1, 0.01, 0.001)},
+        ("activation",),
     ),
     "spear-fig4": Table(
         "SPEAR Fig. 4: draws of kernel sampling, against Lemma 5.2",
