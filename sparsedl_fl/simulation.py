@@ -16,6 +16,9 @@ __all__ = ["client_gradient", "dp_sgd_gradient", "fedavg_update", "fully_connect
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
+_CHUNK_ENTRIES = 250_000_000
+"""Entries of the gradients of single samples that are held at once: a gigabyte in single precision."""
+
 
 def fully_connected(
     n_inputs: int, *, width: int, n_hidden: int = 3, n_classes: int = 10, random_state: Any = None
@@ -155,15 +158,20 @@ def dp_sgd_gradient(
     def sample_loss(parameters: dict[str, torch.Tensor], sample: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         return loss(torch.func.functional_call(model, parameters, (sample[None],)), label[None])
 
-    per_sample = torch.func.vmap(torch.func.grad(sample_loss), in_dims=(None, 0, 0))(parameters, inputs, labels)
-    norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in per_sample.values()]).norm(dim=0)
-    factors = (clipping / norms).clamp(max=1.0) / len(inputs)
+    sample_gradients = torch.func.vmap(torch.func.grad(sample_loss), in_dims=(None, 0, 0))
+    clipped = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
+    chunk = max(1, _CHUNK_ENTRIES // sum(tensor.numel() for tensor in parameters.values()))
+    for part in torch.arange(len(inputs)).split(chunk):
+        per_sample = sample_gradients(parameters, inputs[part], labels[part])
+        norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in per_sample.values()]).norm(dim=0)
+        factors = (clipping / norms).clamp(max=1.0) / len(inputs)
+        for name, gradient in per_sample.items():
+            clipped[name] += torch.tensordot(factors.to(gradient.dtype), gradient, dims=1)
     generator = torch.Generator().manual_seed(_seed(random_state))
-    noisy = {}
-    for name, gradient in per_sample.items():
-        clipped = torch.tensordot(factors.to(gradient.dtype), gradient, dims=1)
-        noisy[name] = clipped + noise_std * torch.randn(clipped.shape, generator=generator, dtype=clipped.dtype)
-    return noisy
+    return {
+        name: mean + noise_std * torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
+        for name, mean in clipped.items()
+    }
 
 
 def opacus_gradient(
