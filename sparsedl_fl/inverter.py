@@ -115,7 +115,8 @@ class GradientInverter(BaseEstimator):
             Its ``verdict`` is a sentence.
         """
         factors = factorize(_checked(layer_gradient), self.batch_size, self.noise_level)
-        return expect(factors.batch_size, int(np.any(layer_gradient.weight_grad, axis=1).sum()))
+        n_live = int(np.any(layer_gradient.weight_grad, axis=1).sum())
+        return expect(factors.batch_size, n_live, layer_gradient.next_weight_grad is not None)
 
     def fit(self, layer_gradient: LayerGradient, y: Any = None) -> GradientInverter:
         """Recover the batch.
