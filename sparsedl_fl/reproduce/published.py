@@ -61,8 +61,9 @@ PUBLISHED = {
     ),
     "spearpp-table3": _read(
         """
-        20x200 l1-radam 31.90 75
-        150x4000 l1-radam 55.45 88
+        20x200-s0.0001 l1-radam 31.90 75
+        150x4000-s1e-06 l1-radam 55.45 88
+        150x4000-s1e-07 l1-radam 55.45 88
         """
     ),
     "spearpp-table4": _read(
