@@ -38,6 +38,9 @@ FULL_LEVERAGE = 1 - 1e-4
 REFIT_WIDTHS = (1e-6, 1e-8, 0.0)
 """Widths of zero in the estimation from all zero rows; rounding leaves errors of about the first of them."""
 
+LARGEST_AMPLIFICATION = 1e3
+"""Larger amplifications of the noise, relative to the smallest, count as this, for the sake of rounding."""
+
 _CHUNK_ENTRIES = 8_000_000
 _HALF_NORMAL_DENSITY = 0.7978845608028654
 
@@ -117,15 +120,22 @@ class ZeroTest:
         """Estimate each direction again from *all* its zero rows: far less noise than a kernel of ``k - 1`` rows.
 
         Rows are first weighted softly, by how close to zero they are on a shrinking scale, so that a direction need
-        not be exact to begin with and a row that is nearly zero by chance does no harm.
+        not be exact to begin with and a row that is nearly zero by chance does no harm. The entries are made small in
+        units of their noise, which is the total least-squares estimate: what is small only because it points where
+        the noise is small says nothing.
         """
+        _, amplification, axes = torch.linalg.svd(self.unmixing, full_matrices=False)
+        whitener = axes.T / amplification.clamp(max=LARGEST_AMPLIFICATION * amplification[-1])
+        scaled = self.observations @ whitener
+
+        def smallest(weights: torch.Tensor) -> torch.Tensor:
+            return normalize(smallest_eigenvectors(weighted_gram(scaled, weights))[1] @ whitener.T, dim=1)
+
         for width in REFIT_WIDTHS:
             scale = self.tolerances(directions).clamp(min=width)
             entries = directions @ self.observations.T
-            weights = (1 + (entries / scale).square()).reciprocal()
-            directions = smallest_eigenvectors(weighted_gram(self.observations, weights))[1]
-        zeros = self.zeros(directions)
-        return smallest_eigenvectors(weighted_gram(self.observations, zeros.to(directions.dtype)))[1]
+            directions = smallest((1 + (entries / scale).square()).reciprocal())
+        return smallest(self.zeros(directions).to(directions.dtype))
 
     def accept(self, directions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return which directions are proven columns, and the number of zeros of each.

@@ -126,12 +126,11 @@ def _refit(factors: LowRankGradient, view: ForwardView, basis: np.ndarray, propo
     preactivations, zeros = view.preactivations(np.linalg.inv(basis)), factors.zeros(basis)
     trusted = proposed & (sample_agreement(preactivations, factors.likely_zeros(basis)) >= TRUSTED_AGREEMENT)
     zeros &= preactivations <= 0
-    basis = basis.copy()
+    refitted = basis.copy()
     for i in np.flatnonzero(_determined(factors, zeros, trusted)):
-        rows = factors.left[zeros[:, i]]
-        refitted = np.linalg.eigh(rows.T @ rows)[1][:, 0]
-        basis[:, i] = np.copysign(1.0, refitted @ basis[:, i]) * refitted
-    return basis
+        column = factors.vanishing(zeros[:, i])
+        refitted[:, i] = np.copysign(1.0, column @ basis[:, i]) * column
+    return refitted if np.linalg.matrix_rank(refitted) == len(basis) else basis
 
 
 def _determined(factors: LowRankGradient, zeros: np.ndarray, wanted: np.ndarray) -> np.ndarray:

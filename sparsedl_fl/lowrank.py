@@ -27,6 +27,9 @@ CLEAR_ZEROS = 1e3
 LIKELY_MULTIPLE, VISIBLE = 2.5, 1e-3
 """Under heavy noise an entry is likely zero within this many deviations, or below this share of the mean square."""
 
+LEAST_SIZE = 1e-3
+"""Smaller singular values, relative to the largest, count as this in units of noise, for the sake of rounding."""
+
 SKETCH_WIDTH, SKETCH_OVERSAMPLING = 128, 32
 EXACT_ITERATIONS, NOISY_ITERATIONS = 1, 10
 
@@ -115,6 +118,17 @@ class LowRankGradient:
     def zeros(self, directions: np.ndarray) -> np.ndarray:
         """Return which entries of ``U q`` cannot be told from zero, a boolean array of shape (m, c)."""
         return np.abs(self.left @ directions) <= self.tolerances(directions)
+
+    def vanishing(self, weights: np.ndarray) -> np.ndarray:
+        """Return the unit ``q`` with the smallest ``sum_r w_r (u_r q)^2``, measured in units of its noise.
+
+        The noise of ``U q`` grows as ``|S^-1 q|``: what vanishes only because it points where the noise is small says
+        nothing. For weights that single out the zero rows of a column, this is its total least-squares estimate.
+        """
+        sizes = np.maximum(self.singular_values, LEAST_SIZE * self.singular_values[0])
+        scaled = self.left * sizes
+        direction = sizes * np.linalg.eigh((scaled.T * weights) @ scaled)[1][:, 0]
+        return direction / np.linalg.norm(direction)
 
     def likely_zeros(self, directions: np.ndarray) -> np.ndarray:
         """Return which entries of ``U q`` are likelier zero than not, a boolean array of shape (m, c).

@@ -166,7 +166,7 @@ def greedy_filter(view: ForwardView, factors: LowRankGradient, candidates: Candi
 def repair(
     view: ForwardView, factors: LowRankGradient, basis: np.ndarray, proposed: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Estimate doubtful columns again from the ReLU pattern of their own sample, while that raises the agreement.
+    """Estimate doubtful columns again from the ReLU pattern of their own sample, the one that helps most first.
 
     Row ``i`` of ``P`` is orthogonal to every column but the ``i``-th: where the others are right it is right whatever
     the ``i``-th is, and so is its pattern, at whose inactive units ``U q_i`` has to vanish. This finds the last missing
@@ -187,26 +187,24 @@ def repair(
         Both anew; a column that was repaired counts as proposed.
     """
     basis, proposed = basis.copy(), proposed.copy()
-    improved = True
-    while improved:
-        improved = False
-        preactivations = view.preactivations(np.linalg.inv(basis))
+    while True:
+        inverse = np.linalg.inv(basis)
+        preactivations = view.preactivations(inverse)
         agreement = sample_agreement(preactivations, factors.likely_zeros(basis))
         doubtful = np.flatnonzero(~proposed | (agreement < TRUSTED_AGREEMENT))
+        best, repaired = agreement.sum() + 0.5 / len(preactivations), None
         for i in doubtful[np.lexsort((agreement[doubtful], proposed[doubtful]))][:_MAX_REPAIRS]:
             trial = basis.copy()
-            trial[:, i] = _vanishing(factors.left, np.maximum(-preactivations[:, i], 0))
+            trial[:, i] = factors.vanishing(np.maximum(-preactivations[:, i], 0))
+            if abs(inverse[i] @ trial[:, i]) <= _PIVOT:
+                continue  # a column that is there already
             trial_agreement = sample_agreement(view.preactivations(np.linalg.inv(trial)), factors.likely_zeros(trial))
-            if trial_agreement.sum() > agreement.sum() + 0.5 / len(preactivations):
-                basis, improved = trial, True
-                proposed[i] |= trial_agreement[i] >= TRUSTED_AGREEMENT
-                break
-    return basis, proposed
-
-
-def _vanishing(left: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the unit vector ``q`` with the smallest ``sum_r w_r (u_r q)^2``."""
-    return np.linalg.eigh((left.T * weights) @ left)[1][:, 0]
+            if trial_agreement.sum() > best:
+                best, repaired = trial_agreement.sum(), (i, trial, trial_agreement[i] >= TRUSTED_AGREEMENT)
+        if repaired is None:
+            return basis, proposed
+        i, basis, is_trusted = repaired
+        proposed[i] |= is_trusted
 
 
 def _swap_scores(

@@ -24,7 +24,8 @@ def summarize(table_name: str, records: Iterable[dict[str, Any]]) -> list[dict[s
     """Return one mapping of column to value for each row, method and limit that has records.
 
     The accuracy is the share of exact batches, with its 95 % interval (Clopper and Pearson); a metric is the mean over
-    the batches of their means; seconds and starts are medians.
+    the batches of their means; seconds and starts are medians; "successful" is the share of all starts that ended in a
+    true column.
     """
     table, published = TABLES[table_name], PUBLISHED.get(table_name, {})
     groups = defaultdict(list)
@@ -49,6 +50,7 @@ def summarize(table_name: str, records: Iterable[dict[str, Any]]) -> list[dict[s
                         **{metric: _mean(group, metric) for metric in metrics},
                         "certified": sum(record.get("certified") == record["batch_size"] for record in group),
                         "starts": median(record["starts"] for record in group),
+                        "successful": _successful(group),
                         "seconds": median(record["seconds"] for record in group),
                         "paper": _paper(published, row, method, metrics),
                     }
@@ -74,6 +76,11 @@ def write_summary(table_name: str, records: Iterable[dict[str, Any]], out: str |
 
 def _mean(group: list[dict[str, Any]], metric: str) -> float:
     return float(np.mean([np.mean(record[metric]) for record in group if metric in record]))
+
+
+def _successful(group: list[dict[str, Any]]) -> str:
+    n_starts = sum(record["starts"] for record in group)
+    return f"{sum(record.get('successes', 0) for record in group) / n_starts:.2%}" if n_starts else "-"
 
 
 def _paper(published: dict, row: str, method: str, metrics: tuple[str, ...]) -> str:
