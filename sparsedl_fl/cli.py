@@ -91,7 +91,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"interrupted; the finished batches are in {options.out}, and the same command goes on from there")
         return 130
-    written = write_summary(options.table, read_records(options.out), options.out)
+    written = write_summary(options.table, read_records(options.out), options.out, options.directions)
     print(written.read_text())
     figure = write_figure(options.table, read_records(options.out), options.out)
     print(f"records, table{' and figure' if figure else ''}: {options.out}")

@@ -7,19 +7,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from scipy.linalg import svd
 
 from sparsedl.zeros import NOISE_MULTIPLE, ZeroTest
-from sparsedl_fl.blocks import column_blocks, residual_norms, row_factor, row_norms, times, transposed_times
+from sparsedl_fl.blocks import residual_norms, transposed_times
 from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.spectrum import leading_left
 
 __all__ = ["LowRankGradient", "factorize"]
 
 CLEAR_GAP = 10.0
 """Ratio of neighbouring singular values above which the rank is beyond doubt; a float32 client has 1e5 and more."""
-
-CONCLUSIVE_GAP = 1e3
-"""Ratio of a singular value to *all* that lies behind it above which a sketch need not see the rest."""
 
 CLEAR_ZEROS = 1e3
 """Ratio of the smallest other entry to the largest zero of a column above which they are beyond doubt."""
@@ -29,9 +26,6 @@ LIKELY_MULTIPLE, VISIBLE = 2.5, 1e-3
 
 LEAST_SIZE = 1e-3
 """Smaller singular values, relative to the largest, count as this in units of noise, for the sake of rounding."""
-
-SKETCH_WIDTH, SKETCH_OVERSAMPLING = 128, 32
-EXACT_ITERATIONS, NOISY_ITERATIONS = 1, 10
 
 
 @dataclass(frozen=True)
@@ -182,10 +176,7 @@ def factorize(
     limit = min(int(G.any(axis=1).sum()), int(G.any(axis=0).sum()))
     b = batch_size
     if b is None or b < limit:
-        total = float(np.linalg.norm(row_norms(G)))
-        rounding = _rounding_floor(G, total)
-        U, S = _leading_left(G, b, total, rounding)
-        b = _numerical_rank(S[:limit], rounding) if b is None else b
+        U, S, b = leading_left(G, b, limit)
     if b >= limit:
         raise ValueError(
             f"the batch (size {b}) is as large as the layer or larger: its samples cannot be separated (of {m} outputs "
@@ -218,58 +209,6 @@ def _check_arguments(batch_size: int | None, noise_level: float | None) -> None:
         raise ValueError(f"batch_size must be a positive integer or None, got {batch_size!r}")
     if noise_level is not None and not (np.isfinite(noise_level) and noise_level >= 0):
         raise ValueError(f"noise_level must be a non-negative number or None, got {noise_level!r}")
-
-
-def _leading_left(
-    G: np.ndarray, batch_size: int | None, total: float, rounding: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the leading left singular vectors and values: enough of them to see where the batch ends.
-
-    ``total`` is the Frobenius norm of the gradient, ``rounding`` what is below the rounding of its singular values.
-    """
-    width = SKETCH_WIDTH if batch_size is None else batch_size + SKETCH_OVERSAMPLING
-    while 2 * width < min(G.shape):
-        U, S = _sketch(G, width, EXACT_ITERATIONS if batch_size is None else NOISY_ITERATIONS)
-        b = _numerical_rank(S, rounding) if batch_size is None else batch_size
-        behind = np.sqrt(max(total**2 - np.sum(S[:b] ** 2), 0.0))
-        if batch_size is not None or (b <= width - SKETCH_OVERSAMPLING and S[b - 1] > CONCLUSIVE_GAP * behind):
-            return U, S
-        width *= 2
-    if G.shape[0] <= G.shape[1]:
-        U, S, _ = svd(row_factor(G), check_finite=False)
-        return U, S
-    V, S, _ = svd(row_factor(G.T), check_finite=False)
-    return times(G, V) / np.maximum(S, np.finfo(float).tiny), S
-
-
-def _sketch(G: np.ndarray, width: int, n_iterations: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return approximate leading left singular vectors and values by randomised subspace iteration."""
-    probe = np.random.default_rng(0).standard_normal((G.shape[1], width))
-    basis = np.linalg.qr(times(G, probe))[0]
-    for _ in range(n_iterations):
-        basis = np.linalg.qr(times(G, np.linalg.qr(transposed_times(G, basis))[0]))[0]
-    factor = np.linalg.qr(transposed_times(G, basis), mode="r").T
-    U, S, _ = svd(factor, check_finite=False)
-    return basis @ U, S
-
-
-def _numerical_rank(singular_values: np.ndarray, floor: float) -> int:
-    logs = np.log(np.maximum(singular_values, floor))
-    if len(logs) == 1:
-        return 1
-    return int(np.argmax(logs[:-1] - logs[1:])) + 1
-
-
-def _rounding_floor(G: np.ndarray, total: float) -> float:
-    """Return a size below which singular values are rounding and say nothing.
-
-    Columns that only one sample has (one-hot inputs) are multiples of each other and leave exact zeros at the end of
-    the spectrum, which must not pass for the end of the batch.
-    """
-    _, block = next(column_blocks(G))
-    is_single = np.array_equal(block, block.astype(np.float32))
-    precision = np.finfo(np.float32 if is_single else np.float64).eps
-    return 0.1 * precision * total / np.sqrt(min(G.shape))
 
 
 def _check_bias_gradient(bias_grad: np.ndarray, left: np.ndarray, noise: np.ndarray, S: np.ndarray, b: int) -> None:

@@ -17,7 +17,7 @@ from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
 
-__all__ = ["TRUSTED_AGREEMENT", "ForwardView", "greedy_filter", "repair", "sample_agreement"]
+__all__ = ["TRUSTED_AGREEMENT", "ForwardView", "basis_agreement", "greedy_filter", "repair", "sample_agreement"]
 
 TRUSTED_AGREEMENT = 0.9
 """Share of agreeing units above which the ReLU pattern of a recovered input counts as that of its gradient.
@@ -114,6 +114,11 @@ def sample_agreement(preactivations: np.ndarray, zeros: np.ndarray) -> np.ndarra
     return np.mean((preactivations > 0) != zeros, axis=-2)
 
 
+def basis_agreement(view: ForwardView, factors: LowRankGradient, basis: np.ndarray) -> np.ndarray:
+    """Return `sample_agreement` for the hypothesis that the columns of a basis are the batch's."""
+    return sample_agreement(view.preactivations(np.linalg.inv(basis)), factors.likely_zeros(basis))
+
+
 def greedy_filter(view: ForwardView, factors: LowRankGradient, candidates: Candidates) -> tuple[np.ndarray, np.ndarray]:
     """Choose ``b`` columns: the sparsest independent ones, then swaps that raise the matching coefficient.
 
@@ -198,7 +203,7 @@ def repair(
             trial[:, i] = factors.vanishing(np.maximum(-preactivations[:, i], 0))
             if abs(inverse[i] @ trial[:, i]) <= _PIVOT:
                 continue  # a column that is there already
-            trial_agreement = sample_agreement(view.preactivations(np.linalg.inv(trial)), factors.likely_zeros(trial))
+            trial_agreement = basis_agreement(view, factors, trial)
             if trial_agreement.sum() > best:
                 best, repaired = trial_agreement.sum(), (i, trial, trial_agreement[i] >= TRUSTED_AGREEMENT)
         if repaired is None:

@@ -20,7 +20,7 @@ LAYERS = {
     ],
     "sparsedl_fl": [
         {"activations", "blocks"},
-        {"gradients", "metrics", "theory", "simulation", "vision"},
+        {"gradients", "metrics", "simulation", "spectrum", "theory", "vision"},
         {"lowrank", "refinement"},
         {"candidates"},
         {"matching"},

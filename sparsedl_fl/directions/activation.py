@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from sparsedl_fl.directions._progress import Progress
 from sparsedl_fl.directions._projection import project
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
-from sparsedl_fl.matching import ForwardView
+from sparsedl_fl.matching import TRUSTED_AGREEMENT, ForwardView, basis_agreement
 
 RIDGES = (0.02, 0.005, 0.05)
 """Regression noise of successive rounds: some samples show under a small one, some under a large one."""
@@ -84,16 +85,33 @@ class ActivationDirections(Directions):
                 raise ValueError(f"{name} must be positive, got {value!r}")
         random_state = check_random_state(random_state)
         generator = torch.Generator().manual_seed(int(random_state.randint(2**31 - 1)))
-        forward = torch.from_numpy(ForwardView.of(layer_gradient, factors).regressors)
-        progress = Progress(factors.zero_test, forward)
+        view = ForwardView.of(layer_gradient, factors)
         span = ActivationSpan.of(layer_gradient.next_weight_grad, factors.batch_size) if self.use_next_layer else None
-        n_starts = self.starts_per_round or (64 if len(forward) <= 400 else 16)
+        with progress_bar(verbose, total=factors.batch_size, description="columns") as report:
+            found = self._search(view, factors, span, generator, report)
+            if span is not None and found.is_complete and not _agrees(view, factors, found):
+                # Samples that switch the same units leave their mixtures in the span as well.
+                alone = self._search(view, factors, None, generator, report)
+                found = replace(alone, n_starts=found.n_starts + alone.n_starts)
+        if found.is_complete or self.fallback is None:
+            return found
+        rest = self.fallback.propose(layer_gradient, factors, random_state=random_state, verbose=verbose)
+        return found.joined(rest.directions, factors, rest)
+
+    def _search(
+        self,
+        view: ForwardView,
+        factors: LowRankGradient,
+        span: ActivationSpan | None,
+        generator: torch.Generator,
+        report: Callable[[int, str], None],
+    ) -> Candidates:
+        """Search two views, or three where there is a span."""
+        progress = Progress(factors.zero_test, torch.from_numpy(view.regressors))
+        n_starts = self.starts_per_round or (64 if len(factors.left) <= 400 else 16)
         deadline, idle, n_rounds, spent = time.monotonic() + self.max_seconds, 0, 0, 0
         # One thread: the matrices are small, and spinning threads cost more than they bring.
-        with (
-            threadpool_limits(limits=1),
-            progress_bar(verbose, total=factors.batch_size, description="columns") as report,
-        ):
+        with threadpool_limits(limits=1):
             while not progress.is_complete and time.monotonic() < deadline and idle < self._patience(progress):
                 n_rounds, idle, is_new = n_rounds + 1, idle + 1, False
                 if span is not None:
@@ -109,17 +127,13 @@ class ActivationDirections(Directions):
         status = "complete" if progress.is_complete else self._reason(time.monotonic() >= deadline, idle)
         views = "gradient, weights and the next layer's gradient" if span is not None else "gradient and weights"
         directions = progress.pool.directions.numpy().T
-        found = Candidates(
+        return Candidates(
             directions=directions,
             n_zeros=factors.zeros(directions).sum(axis=0),
             status=f"{status} (views: {views})",
             n_starts=spent,
             n_successes=progress.n_hits,
         )
-        if found.is_complete or self.fallback is None:
-            return found
-        rest = self.fallback.propose(layer_gradient, factors, random_state=random_state, verbose=verbose)
-        return found.joined(rest.directions, factors, rest)
 
     def _patience(self, progress: Progress) -> int:
         if progress.n_found >= progress.views.left.shape[1] - NEARLY_ALL:
@@ -128,3 +142,8 @@ class ActivationDirections(Directions):
 
     def _reason(self, is_late: bool, idle: int) -> str:
         return f"the budget of {self.max_seconds:g} seconds is spent" if is_late else f"nothing new in {idle} rounds"
+
+
+def _agrees(view: ForwardView, factors: LowRankGradient, found: Candidates) -> bool:
+    """Return whether every sample switches the units at which its gradient is not zero."""
+    return bool(basis_agreement(view, factors, found.selection()).min() >= TRUSTED_AGREEMENT)

@@ -19,7 +19,7 @@ from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.directions._base import Directions
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
-from sparsedl_fl.matching import TRUSTED_AGREEMENT, ForwardView, greedy_filter, sample_agreement
+from sparsedl_fl.matching import TRUSTED_AGREEMENT, ForwardView, basis_agreement, greedy_filter
 from sparsedl_fl.theory import sparsity_threshold
 
 NEAR_ZERO = 1e-3
@@ -113,8 +113,7 @@ class KernelDirections(Directions):
 
 def _matches(view: ForwardView, factors: LowRankGradient, found: Candidates) -> bool:
     basis, _ = greedy_filter(view, factors, found)
-    agreement = sample_agreement(view.preactivations(np.linalg.inv(basis)), factors.likely_zeros(basis))
-    return bool(agreement.mean() >= TRUSTED_AGREEMENT)
+    return bool(basis_agreement(view, factors, basis).mean() >= TRUSTED_AGREEMENT)
 
 
 def _favour_unserved(rows: torch.Tensor, zeros: np.ndarray) -> torch.Tensor:

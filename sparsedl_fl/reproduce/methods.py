@@ -122,8 +122,15 @@ def _spear_with_prior(problem: Problem, budget: Budget) -> Directions:
 
 
 def _activation(use_next_layer: bool) -> Callable:
+    """What `GradientInverter` takes by default, with more patience."""
+
     def directions(problem: Problem, budget: Budget) -> Directions:
-        return ActivationDirections(use_next_layer=use_next_layer, max_seconds=budget.seconds, patience=PATIENCE)
+        return ActivationDirections(
+            use_next_layer=use_next_layer,
+            max_seconds=budget.seconds,
+            patience=PATIENCE,
+            fallback=DictionaryDirections(),
+        )
 
     return directions
 

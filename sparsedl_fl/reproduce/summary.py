@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,13 +15,17 @@ from scipy.stats import binomtest
 from sparsedl_fl.reproduce.methods import METHODS
 from sparsedl_fl.reproduce.published import PUBLISHED
 from sparsedl_fl.reproduce.runner import records_of
-from sparsedl_fl.reproduce.tables import TABLES
+from sparsedl_fl.reproduce.tables import TABLES, Table
 
 __all__ = ["summarize", "write_summary"]
 
 
-def summarize(table_name: str, records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def summarize(
+    table_name: str, records: Iterable[dict[str, Any]], methods: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
     """Return one mapping of column to value for each row, method and limit that has records.
+
+    Methods are those of the table unless they are given.
 
     The accuracy is the share of exact batches, with its 95 % interval (Clopper and Pearson); a metric is the mean over
     the batches of their means; seconds and starts are medians; "successful" is the share of all starts that ended in a
@@ -31,36 +35,38 @@ def summarize(table_name: str, records: Iterable[dict[str, Any]]) -> list[dict[s
     groups = defaultdict(list)
     for record in records_of(table, records):
         groups[record["row"], record["directions"], record["limit"]].append(record)
-    lines = []
-    for row, experiment in table.rows.items():
-        metrics = experiment.metrics
-        for (of_row, method, limit), group in groups.items():
-            if of_row == row:
-                n_exact = sum(record["exact"] for record in group)
-                interval = binomtest(n_exact, len(group)).proportion_ci(method="exact")
-                lines.append(
-                    {
-                        "row": row,
-                        "search": METHODS[method].label if method in METHODS else method,
-                        "limit": limit,
-                        "batches": len(group),
-                        "exact": n_exact,
-                        "accuracy": 100 * n_exact / len(group),
-                        "interval": f"{100 * interval.low:.0f} to {100 * interval.high:.0f}",
-                        **{metric: _mean(group, metric) for metric in metrics},
-                        "certified": sum(record.get("certified") == record["batch_size"] for record in group),
-                        "starts": median(record["starts"] for record in group),
-                        "successful": _successful(group),
-                        "seconds": median(record["seconds"] for record in group),
-                        "paper": _paper(published, row, method, metrics),
-                    }
-                )
-    return lines
+    order = [(row, method) for row in table.rows for method in methods or table.methods]
+    kept = sorted((key for key in groups if key[:2] in order), key=lambda key: (order.index(key[:2]), key[2]))
+    return [_line_of(table, published, key, groups[key]) for key in kept]
 
 
-def write_summary(table_name: str, records: Iterable[dict[str, Any]], out: str | Path) -> Path:
+def _line_of(table: Table, published: dict, key: tuple[str, str, str], group: list[dict[str, Any]]) -> dict[str, Any]:
+    row, method, limit = key
+    metrics = table.rows[row].metrics
+    n_exact = sum(record["exact"] for record in group)
+    interval = binomtest(n_exact, len(group)).proportion_ci(method="exact")
+    return {
+        "row": row,
+        "search": METHODS[method].label if method in METHODS else method,
+        "limit": limit,
+        "batches": len(group),
+        "exact": n_exact,
+        "accuracy": 100 * n_exact / len(group),
+        "interval": f"{100 * interval.low:.0f} to {100 * interval.high:.0f}",
+        **{metric: _mean(group, metric) for metric in metrics},
+        "certified": sum(record.get("certified") == record["batch_size"] for record in group),
+        "starts": round(median(record["starts"] for record in group)),
+        "successful": _successful(group),
+        "seconds": median(record["seconds"] for record in group),
+        "paper": _paper(published, row, method, metrics),
+    }
+
+
+def write_summary(
+    table_name: str, records: Iterable[dict[str, Any]], out: str | Path, methods: Sequence[str] | None = None
+) -> Path:
     """Write ``<table>.md`` and ``<table>.csv``, and return the path of the first."""
-    lines, out = summarize(table_name, records), Path(out)
+    lines, out = summarize(table_name, records, methods), Path(out)
     columns = list(dict.fromkeys(column for line in lines for column in line))
     with (out / f"{table_name}.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, columns)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparsedl_fl import LayerGradient, lowrank
+from sparsedl_fl import LayerGradient, spectrum
 from sparsedl_fl.lowrank import factorize
 from sparsedl_fl.simulation import client_gradient, dp_sgd_gradient, fully_connected
 
@@ -103,8 +103,8 @@ def test_batch_size_beyond_the_rank_is_refused():
 def test_a_sketch_is_as_good_as_the_whole(shape, batch_size, monkeypatch):
     given = layer_gradient(*factors_of(20, *shape), noise=1e-6)
     sketched = factorize(given, batch_size)
-    monkeypatch.setattr(lowrank, "SKETCH_WIDTH", 10_000)
-    monkeypatch.setattr(lowrank, "SKETCH_OVERSAMPLING", 10_000)
+    monkeypatch.setattr(spectrum, "SKETCH_WIDTH", 10_000)
+    monkeypatch.setattr(spectrum, "SKETCH_OVERSAMPLING", 10_000)
     whole = factorize(given, batch_size)
     assert sketched.batch_size == whole.batch_size == 20
     np.testing.assert_allclose(sketched.singular_values, whole.singular_values, rtol=1e-10)

@@ -1,0 +1,76 @@
+"""The singular values of a wide gradient, as far as they tell where the batch ends."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.linalg import svd
+
+from sparsedl_fl.blocks import column_blocks, row_factor, row_norms, times, transposed_times
+
+__all__ = ["leading_left"]
+
+CONCLUSIVE_GAP = 1e3
+"""Ratio of a singular value to *all* that lies behind it above which a sketch need not see the rest."""
+
+SKETCH_WIDTH, SKETCH_OVERSAMPLING = 128, 32
+EXACT_ITERATIONS, NOISY_ITERATIONS = 1, 10
+
+
+def leading_left(G: np.ndarray, batch_size: int | None, limit: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the leading left singular vectors and values, enough of them to see where the batch ends, and its size.
+
+    Parameters
+    ----------
+    G : ndarray of shape (m, n)
+        The gradient.
+    batch_size : int or None
+        The size where it is known; None takes the numerical rank.
+    limit : int
+        Singular values that count for the rank.
+    """
+    total = float(np.linalg.norm(row_norms(G)))
+    rounding = _rounding_floor(G, total)
+    width = SKETCH_WIDTH if batch_size is None else batch_size + SKETCH_OVERSAMPLING
+    while 2 * width < min(G.shape):
+        U, S = _sketch(G, width, EXACT_ITERATIONS if batch_size is None else NOISY_ITERATIONS)
+        b = _numerical_rank(S[:limit], rounding) if batch_size is None else batch_size
+        behind = np.sqrt(max(total**2 - np.sum(S[:b] ** 2), 0.0))
+        if batch_size is not None or (b <= width - SKETCH_OVERSAMPLING and S[b - 1] > CONCLUSIVE_GAP * behind):
+            return U, S, b
+        width *= 2
+    if G.shape[0] <= G.shape[1]:
+        U, S, _ = svd(row_factor(G), check_finite=False)
+    else:
+        V, S, _ = svd(row_factor(G.T), check_finite=False)
+        U = times(G, V) / np.maximum(S, np.finfo(float).tiny)
+    return U, S, _numerical_rank(S[:limit], rounding) if batch_size is None else batch_size
+
+
+def _sketch(G: np.ndarray, width: int, n_iterations: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return approximate leading left singular vectors and values by randomised subspace iteration."""
+    probe = np.random.default_rng(0).standard_normal((G.shape[1], width))
+    basis = np.linalg.qr(times(G, probe))[0]
+    for _ in range(n_iterations):
+        basis = np.linalg.qr(times(G, np.linalg.qr(transposed_times(G, basis))[0]))[0]
+    factor = np.linalg.qr(transposed_times(G, basis), mode="r").T
+    U, S, _ = svd(factor, check_finite=False)
+    return basis @ U, S
+
+
+def _numerical_rank(singular_values: np.ndarray, floor: float) -> int:
+    logs = np.log(np.maximum(singular_values, floor))
+    if len(logs) == 1:
+        return 1
+    return int(np.argmax(logs[:-1] - logs[1:])) + 1
+
+
+def _rounding_floor(G: np.ndarray, total: float) -> float:
+    """Return a size below which singular values are rounding and say nothing.
+
+    Columns that only one sample has (one-hot inputs) are multiples of each other and leave exact zeros at the end of
+    the spectrum, which must not pass for the end of the batch.
+    """
+    _, block = next(column_blocks(G))
+    is_single = np.array_equal(block, block.astype(np.float32))
+    precision = np.finfo(np.float32 if is_single else np.float64).eps
+    return 0.1 * precision * total / np.sqrt(min(G.shape))
