@@ -22,8 +22,9 @@ from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.matching import TRUSTED_AGREEMENT, ForwardView, basis_agreement
 
-RIDGES = (0.02, 0.005, 0.05)
-"""Regression noise of successive rounds: some samples show under a small one, some under a large one."""
+RIDGES = (0.02, 0.005, 0.05, 5e-5)
+"""Regression noise of successive rounds: some samples show under a small one, some under a large one. The smallest is
+for deep layers, where samples differ in directions that hold little of the variance of the pre-activations."""
 
 FIRST_SHARE = 1 / 3
 """Share of the patience for a search that has found nothing at all: a batch within reach shows sooner."""
