@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.matching import TRUSTED_AGREEMENT, ForwardView, basis_agreement
 
-RIDGES = (0.02, 0.005, 0.05, 5e-5)
+RIDGES = (0.005, 0.05, 5e-5, 0.02)
 """Regression noise of successive rounds: some samples show under a small one, some under a large one. The smallest is
 for deep layers, where samples differ in directions that hold little of the variance of the pre-activations."""
 
@@ -111,6 +112,7 @@ class ActivationDirections(Directions):
         progress = Progress(factors.zero_test, torch.from_numpy(view.regressors))
         n_starts = self.starts_per_round or (64 if len(factors.left) <= 400 else 16)
         deadline, idle, n_rounds, spent = time.monotonic() + self.max_seconds, 0, 0, 0
+        ridges = cycle(RIDGES)
         # One thread: the matrices are small, and spinning threads cost more than they bring.
         with threadpool_limits(limits=1):
             while not progress.is_complete and time.monotonic() < deadline and idle < self._patience(progress):
@@ -120,7 +122,7 @@ class ActivationDirections(Directions):
                     spent += 2 * n_starts
                 if not is_new and (span is None or n_rounds % TWO_VIEWS_EVERY == 0):
                     progress.views = progress.views.with_samples()
-                    ends = alternate(progress.views, n_starts, RIDGES[n_rounds % len(RIDGES)], generator)
+                    ends = alternate(progress.views, n_starts, next(ridges), generator)
                     is_new = progress.add_columns(ends)
                     spent += n_starts
                 idle = 0 if is_new else idle
