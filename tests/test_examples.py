@@ -2,11 +2,14 @@
 
 import json
 import os
+import re
 import runpy
 import sys
 from pathlib import Path
 
 import pytest
+
+from sparsedl_fl.reproduce import TABLES, read_records, write_summary
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 GALLERY = sorted(EXAMPLES.glob("plot_*.py"))
@@ -54,27 +57,19 @@ def test_peers_are_compared(tmp_path, monkeypatch):
     sys.modules.pop("compare_peers")
 
 
-def test_frontier_resumes(tmp_path, monkeypatch, shared_data, capsys):
-    monkeypatch.syspath_prepend(str(EXAMPLES / "paper"))
-    import frontier
-    import summarize
+def test_committed_tables_say_what_the_committed_records_say(tmp_path):
+    results = EXAMPLES / "paper" / "results"
+    records = read_records(results)
+    known = {experiment.name for table in TABLES.values() for experiment in table.rows.values()}
+    assert {record["experiment"] for record in records} <= known
+    written = sorted(path.stem for path in results.glob("*.md"))
+    assert "spearpp-table1" in written
+    for name in written:
+        text = write_summary(name, records, tmp_path).read_text()
+        assert text == (results / f"{name}.md").read_text(), f"write {name}.md again: sparsedl-fl reproduce {name}"
 
-    arguments = [
-        "--data",
-        str(shared_data("cifar10.npz")),
-        "--sizes",
-        "5x60",
-        "--views",
-        "next",
-        "--out",
-        str(tmp_path),
-    ]
-    frontier.main([*arguments, "--batches", "1"])
-    frontier.main([*arguments, "--batches", "2"])
-    rows = [json.loads(line) for line in (tmp_path / "frontier_next.jsonl").read_text().splitlines()]
-    assert [row["seed"] for row in rows] == [1000, 1001]
-    assert all(row["exact"] and row["certified"] == 5 for row in rows)
-    summarize.main([tmp_path / "frontier_next.jsonl"])
-    assert "| 5 | 60 | next layer too | 2 of 2 | 16% to 100% | 2 |" in capsys.readouterr().out
-    for name in ("frontier", "summarize"):
-        sys.modules.pop(name)
+
+def test_links_of_the_papers_page_lead_somewhere():
+    page = EXAMPLES / "paper" / "README.md"
+    for target in re.findall(r"\]\(((?!http)[^)#]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
