@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import binomtest
 
+from sparsedl_fl.reproduce.experiments import ImageBatch
 from sparsedl_fl.reproduce.methods import DRAWS_AT_ONCE, METHODS, OURS
 from sparsedl_fl.reproduce.published import PUBLISHED
 from sparsedl_fl.reproduce.tables import TABLES
@@ -20,8 +21,13 @@ __all__ = ["FIGURES", "write_figure"]
 
 Records = list[dict[str, Any]]
 
-_PLAIN = {f"ImageBatch(batch_size={b}, width={m})": (b, m) for m in (200, 1000, 2000, 4000) for b in range(1, m)}
-"""Experiments of the usual setting, CIFAR-10 and one gradient, by their names."""
+_PLAIN = {
+    experiment.name: (experiment.batch_size, experiment.width)
+    for table in TABLES.values()
+    for experiment in table.rows.values()
+    if experiment == ImageBatch(experiment.batch_size, experiment.width)
+}
+"""Batch size and width of the experiments in the usual setting, CIFAR-10 and one gradient, by their names."""
 
 
 def write_figure(table_name: str, records: Iterable[dict[str, Any]], out: str | Path) -> Path | None:

@@ -50,9 +50,9 @@ class Table:
     n_batches: int = 100
 
 
-def _sizes(*sizes: str, **fields: object) -> dict[str, Experiment]:
+def _sizes(*sizes: str) -> dict[str, Experiment]:
     """Return CIFAR-10 batches behind three hidden layers, by size: ``"20x200"`` is b = 20, m = 200."""
-    return {size: ImageBatch(*map(int, size.split("x")), **fields) for size in sizes}
+    return {size: ImageBatch(*map(int, size.split("x"))) for size in sizes}
 
 
 def _noise_rows() -> dict[str, Experiment]:
