@@ -15,6 +15,10 @@ __all__ = ["DUPLICATE_COSINE", "CandidatePool", "UnprovenPool", "assemble_basis"
 DUPLICATE_COSINE = 0.99
 """Two directions closer than this are the same column."""
 
+BLUR, BLURRED_COSINE = 4.0, 0.75
+"""Under heavy noise so are two that differ by less than this many widths of zero, unless they are further apart than
+this: mixtures of a column with some of another then show enough zeros to pass for a column of their own."""
+
 UNPROVEN_PER_COMPONENT = 4
 """How many of the best ends that prove nothing are kept."""
 
@@ -22,10 +26,10 @@ UNPROVEN_TOLERANCE = 0.5
 """An unproven direction joins the basis when this much of it lies outside what is there."""
 
 
-def distinct(directions: torch.Tensor) -> torch.Tensor:
-    """Return a mask of the rows that no earlier row repeats up to sign."""
-    close = (directions @ directions.T).abs() > DUPLICATE_COSINE
-    return ~close.tril(diagonal=-1).any(dim=1)
+def distinct(directions: torch.Tensor, cosines: torch.Tensor | float = DUPLICATE_COSINE) -> torch.Tensor:
+    """Return a mask of the rows that no earlier row repeats up to sign, closer than a cosine (of each row, or all)."""
+    close = (directions @ directions.T).abs() > cosines
+    return ~close.triu(diagonal=1).any(dim=0)
 
 
 @dataclass
@@ -69,7 +73,14 @@ class CandidatePool:
             new = test.refit(new)
             is_proven, n_zeros = test.accept(new)
             self.add(new[is_proven], n_zeros[is_proven])
+            self._merge(test)
         return len(new) > 0
+
+    def _merge(self, test: ZeroTest) -> None:
+        """Drop what the noise does not tell apart from a sparser candidate."""
+        differences = BLUR * test.tolerances(self.directions).square().mean(dim=1).sqrt()
+        keep = distinct(self.directions, (1 - differences.square() / 2).clamp(BLURRED_COSINE, DUPLICATE_COSINE))
+        self.directions, self.n_zeros = self.directions[keep], self.n_zeros[keep]
 
     def selection(self) -> CandidatePool:
         """Return the sparsest independent candidates, sparsest first."""

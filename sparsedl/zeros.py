@@ -35,8 +35,14 @@ KERNEL_RATIO = 4.0
 FULL_LEVERAGE = 1 - 1e-4
 """Leverage above which a zero row is the only one that says what it says."""
 
+LIKELY_MULTIPLE, VISIBLE = 2.5, 1e-3
+"""Under heavy noise an entry is likely zero within this many deviations, or below this share of the mean square."""
+
+REFIT_MULTIPLE = 1.5
+"""Deviations over which the weights of the estimation from all zero rows fall off."""
+
 REFIT_WIDTHS = (1e-6, 1e-8, 0.0)
-"""Widths of zero in the estimation from all zero rows; rounding leaves errors of about the first of them."""
+"""Their least widths; rounding leaves errors of about the first of them."""
 
 LARGEST_AMPLIFICATION = 1e3
 """Larger amplifications of the noise, relative to the smallest, count as this, for the sake of rounding."""
@@ -116,8 +122,18 @@ class ZeroTest:
         """Return which entries of ``L q`` are zero, a boolean tensor of shape (n_directions, n_samples)."""
         return (directions @ self.observations.T).abs() <= self.tolerances(directions)
 
+    def likely_zeros(self, directions: torch.Tensor) -> torch.Tensor:
+        """Return which entries of ``L q`` are likelier zero than not.
+
+        The same as `zeros` where the noise is small. Under heavy noise its wide tolerance takes in many small entries:
+        good for a proof, too wide for an estimate.
+        """
+        tolerances = self.tolerances(directions)
+        likely = (LIKELY_MULTIPLE / NOISE_MULTIPLE * tolerances).clamp(min=VISIBLE)
+        return (directions @ self.observations.T).abs() <= torch.minimum(tolerances, likely)
+
     def refit(self, directions: torch.Tensor) -> torch.Tensor:
-        """Estimate each direction again from *all* its zero rows: far less noise than a kernel of ``k - 1`` rows.
+        """Estimate each direction again from *all* its likely zeros: far less noise than a kernel of ``k - 1`` rows.
 
         Rows are first weighted softly, by how close to zero they are on a shrinking scale, so that a direction need
         not be exact to begin with and a row that is nearly zero by chance does no harm. The entries are made small in
@@ -132,10 +148,10 @@ class ZeroTest:
             return normalize(smallest_eigenvectors(weighted_gram(scaled, weights))[1] @ whitener.T, dim=1)
 
         for width in REFIT_WIDTHS:
-            scale = self.tolerances(directions).clamp(min=width)
+            scale = (REFIT_MULTIPLE / NOISE_MULTIPLE * self.tolerances(directions)).clamp(min=width)
             entries = directions @ self.observations.T
             directions = smallest((1 + (entries / scale).square()).reciprocal())
-        return smallest(self.zeros(directions).to(directions.dtype))
+        return smallest(self.likely_zeros(directions).to(directions.dtype))
 
     def accept(self, directions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return which directions are proven columns, and the number of zeros of each.

@@ -21,9 +21,6 @@ CLEAR_GAP = 10.0
 CLEAR_ZEROS = 1e3
 """Ratio of the smallest other entry to the largest zero of a column above which they are beyond doubt."""
 
-LIKELY_MULTIPLE, VISIBLE = 2.5, 1e-3
-"""Under heavy noise an entry is likely zero within this many deviations, or below this share of the mean square."""
-
 LEAST_SIZE = 1e-3
 """Smaller singular values, relative to the largest, count as this in units of noise, for the sake of rounding."""
 
@@ -127,14 +124,10 @@ class LowRankGradient:
     def likely_zeros(self, directions: np.ndarray) -> np.ndarray:
         """Return which entries of ``U q`` are likelier zero than not, a boolean array of shape (m, c).
 
-        The same as `zeros` where the noise is small. Under heavy noise its wide tolerance takes in many small entries,
-        and what is to be compared with a ReLU pattern is better cut closer.
+        What is to be compared with a ReLU pattern is better cut closer than `zeros` under heavy noise.
         """
-        tolerances = self.tolerances(directions)
-        visible = VISIBLE * np.linalg.norm(directions, axis=0) / np.sqrt(len(self.left))
-        return np.abs(self.left @ directions) <= np.minimum(
-            tolerances, np.maximum(LIKELY_MULTIPLE / NOISE_MULTIPLE * tolerances, visible)
-        )
+        rows = torch.from_numpy(np.ascontiguousarray(directions.T))
+        return self.zero_test.likely_zeros(rows).numpy().T
 
 
 def factorize(

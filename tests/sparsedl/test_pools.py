@@ -2,6 +2,7 @@ import numpy as np
 import torch
 
 from sparsedl.pools import UNPROVEN_PER_COMPONENT, CandidatePool, UnprovenPool, assemble_basis, distinct
+from sparsedl.zeros import ZeroTest
 
 EMPTY = UnprovenPool(torch.zeros((0, 3), dtype=torch.float64), torch.zeros(0, dtype=torch.float64))
 
@@ -18,6 +19,23 @@ def test_pool_keeps_the_sparser_of_two_that_are_the_same():
     assert pool.n_zeros.tolist() == [8, 6]
     assert pool.directions.tolist() == [[-1.0, 0.0], [0.0, 1.0]]
     assert pool.selection().n_zeros.tolist() == [8, 6]
+
+
+def test_noise_merges_mixtures_with_the_column_they_are_of():
+    rng = np.random.default_rng(0)
+    codes = rng.standard_normal((200, 5)) * (rng.random((200, 5)) < 0.5)
+    L = torch.from_numpy(np.linalg.qr(codes)[0] * np.sqrt(200))
+    true = torch.linalg.lstsq(L, torch.from_numpy(codes)).solution.T
+    true = true / true.norm(dim=1, keepdim=True)
+    mixture = true[0] + 0.4 * true[1]
+    mixture = (mixture / mixture.norm())[None]
+    for noise, n_left in ((1e-6, 6), (0.05, 5)):
+        test = ZeroTest(L, torch.eye(5, dtype=torch.float64), torch.full((200,), noise, dtype=torch.float64))
+        pool = CandidatePool.empty(5)
+        pool.add(mixture, test.zeros(mixture).sum(dim=1))
+        pool.add_proven(true, test)
+        assert len(pool.directions) == n_left
+        assert ((pool.directions @ true.T).abs().amax(dim=0) > 0.999).all()
 
 
 def test_unproven_pool_keeps_the_best_few():

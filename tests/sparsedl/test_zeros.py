@@ -73,5 +73,34 @@ def test_refit_repairs_an_error_of_a_millionth():
     assert test.accept(refitted)[0].all()
 
 
+def heavily_noisy(seed, noise=0.1):
+    """Return the zero test of a problem with this share of noise on every entry, and its true directions."""
+    rng = np.random.default_rng(seed)
+    codes = rng.standard_normal((200, 10)) * (rng.random((200, 10)) < 0.5)
+    noisy = codes @ rng.standard_normal((10, 100)) + noise * np.sqrt(5) * rng.standard_normal((200, 100))
+    U, S, Vt = np.linalg.svd(noisy, full_matrices=False)
+    L = U[:, :10] * np.sqrt(200)
+    unmixing, noise_level = np.diag(np.sqrt(200) / S[:10]), np.full(200, noise * np.sqrt(5))
+    test = ZeroTest(*map(torch.from_numpy, (L, unmixing, noise_level)))
+    true = np.linalg.lstsq(L, codes, rcond=None)[0].T
+    return test, torch.from_numpy(true / np.linalg.norm(true, axis=1, keepdims=True)), codes
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_refit_leads_to_the_column_under_heavy_noise(seed):
+    test, true, _ = heavily_noisy(seed, noise=0.3)
+    off = torch.randn(true.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 0.05
+    off = (true + off) / (true + off).norm(dim=1, keepdim=True)
+    assert (test.refit(off) * true).sum(dim=1).abs().min() > 0.99
+
+
+def test_likely_zeros_are_fewer_where_the_noise_is_heavy():
+    for (test, true, codes), differ in ((build(), False), (heavily_noisy(0), True)):
+        zeros, likely = test.zeros(true), test.likely_zeros(true)
+        assert not (likely & ~zeros).any()
+        assert bool((likely != zeros).any()) == differ
+        assert (likely.numpy().T == (codes == 0)).mean() > 0.9
+
+
 def test_zeros_determine_nothing_when_there_are_none():
     assert zeros_determine(torch.eye(3).double(), torch.zeros((0, 3), dtype=torch.bool)).shape == (0,)
