@@ -99,7 +99,7 @@ def test_likely_zeros_are_fewer_where_the_noise_is_heavy():
         zeros, likely = test.zeros(true), test.likely_zeros(true)
         assert not (likely & ~zeros).any()
         assert bool((likely != zeros).any()) == differ
-        assert (likely.numpy().T == (codes == 0)).mean() > 0.9
+        assert ((codes == 0) == likely.numpy().T).mean() > 0.9
 
 
 def test_zeros_determine_nothing_when_there_are_none():
