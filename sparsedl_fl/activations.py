@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.linalg import svd
+
+from sparsedl_fl.spectrum import leading_left
 
 __all__ = ["ActivationSpan"]
 
@@ -40,13 +41,13 @@ class ActivationSpan:
     @classmethod
     def of(cls, next_weight_grad: np.ndarray | None, batch_size: int) -> ActivationSpan | None:
         """Return the span, or None where there is no gradient, too narrow a layer, or too much noise to use it."""
-        if next_weight_grad is None or min(next_weight_grad.shape) <= batch_size:
+        if next_weight_grad is None or min(next_weight_grad.shape) <= batch_size or not next_weight_grad.any():
             return None
-        _, S, Vt = svd(next_weight_grad, full_matrices=False)
-        tolerance = max(1e-5, 10 * S[batch_size] / S[batch_size - 1]) if S[batch_size - 1] > 0 else np.inf
-        if tolerance > _LARGEST_TOLERANCE:
+        V, S, rank = leading_left(next_weight_grad.T, None, min(next_weight_grad.shape))
+        tolerance = max(1e-5, 10 * S[rank] / S[rank - 1])
+        if rank != batch_size or tolerance > _LARGEST_TOLERANCE:
             return None
-        return cls(torch.from_numpy(Vt[:batch_size].T.copy()), float(tolerance))
+        return cls(torch.from_numpy(V[:, :batch_size].astype(float)), float(tolerance))
 
     @property
     def identifies(self) -> bool:

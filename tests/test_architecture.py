@@ -19,9 +19,9 @@ LAYERS = {
         {"__init__"},
     ],
     "sparsedl_fl": [
-        {"activations", "blocks"},
+        {"blocks"},
         {"gradients", "metrics", "simulation", "spectrum", "theory", "vision"},
-        {"lowrank", "refinement"},
+        {"activations", "lowrank", "refinement"},
         {"candidates"},
         {"matching"},
         {"directions"},
