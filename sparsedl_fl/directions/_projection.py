@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn.functional import normalize
@@ -12,30 +12,32 @@ from sparsedl_fl.directions._alternation import TwoViews
 
 __all__ = ["project"]
 
-MOMENTUM, RIDGE, LAST_RIDGE = 0.5, 0.1, 1e-6
+MOMENTUM, RIDGE_SHRINKAGE, LAST_RIDGE = 0.8, 0.94, 1e-6
+N_PROJECTIONS = 50
 DAMPING, LAST_DAMPING, N_POLISHING = 0.02, 1e-6, 3
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How many alternating projections and Newton steps, and by how much ridge and damping shrink in each."""
+    """The first ridge of the projections, and how many Newton steps by how much shrinks the damping."""
 
-    n_projections: int
-    ridge_shrinkage: float
+    ridge: float
     n_newton: int
     damping_shrinkage: float
 
 
-ROOMY = Schedule(n_projections=100, ridge_shrinkage=0.97, n_newton=10, damping_shrinkage=0.5)
-CROWDED = Schedule(n_projections=20, ridge_shrinkage=0.9, n_newton=25, damping_shrinkage=0.75)
+ROOMY = Schedule(ridge=1e-3, n_newton=10, damping_shrinkage=0.5)
+CROWDED = Schedule(ridge=0.1, n_newton=25, damping_shrinkage=0.75)
 CROWDED_ABOVE = 0.35
-"""Batch size over width above which projections lead to the same wrong places: fewer of them, and more of Newton."""
+"""Batch size over width above which few ends are samples. A large ridge then leads starts to the same places, of which
+only one goes on; in smaller batches a small one leads them to more of the samples."""
 
 SAME_END = 0.98
 """Cosine of the pre-activations of two starts above which one of them goes on."""
 
-WORTH_POLISHING = 1e-2
-"""Distance from the span, relative, below which an end is polished in double precision."""
+WORTH_POLISHING, NEAR, POLISHED = 1e-2, 1e-3, 1e-7
+"""Distances from the span, relative: up to which an end goes on in double precision; and at which it is near enough,
+in single and in double."""
 
 _WORKING = torch.float32
 _CHUNK_ENTRIES = 16_000_000
@@ -63,10 +65,12 @@ def project(views: TwoViews, span: ActivationSpan, n_starts: int, generator: tor
     ends = _alternating_projections(orthonormal, mixing, span.basis, n_starts, schedule, generator)
     close = (ends @ ends.T).abs() > SAME_END
     ends = ends[~close.tril(diagonal=-1).any(dim=1)]
-    rough = orthonormal.to(_WORKING), span.basis.to(_WORKING)
-    ends = _newton(*rough, ends, schedule.n_newton, DAMPING, schedule.damping_shrinkage).to(orthonormal.dtype)
+    rough = replace(span, basis=span.basis.to(_WORKING))
+    ends = _newton(
+        orthonormal.to(_WORKING), rough, ends, schedule.n_newton, DAMPING, schedule.damping_shrinkage, goal=NEAR
+    ).to(orthonormal.dtype)
     ends = ends[span.distances(ends @ orthonormal.T) < WORTH_POLISHING]
-    ends = _newton(orthonormal, span.basis, ends, N_POLISHING, LAST_DAMPING, 1.0)
+    ends = _newton(orthonormal, span, ends, N_POLISHING, LAST_DAMPING, 1.0, goal=POLISHED)
     ends = ends[span.distances(ends @ orthonormal.T) < span.tolerance]
     samples = torch.linalg.solve_triangular(mixing, ends.T, upper=True)
     return normalize((views.free @ samples).T, dim=1)
@@ -89,34 +93,37 @@ def _alternating_projections(
     power = (sizes.square() / sizes.square().mean()).to(_WORKING)
     z = torch.randn((n_starts, len(sizes)), generator=generator) * power.sqrt() @ regressors.T
     z = previous = normalize(z, dim=1)
-    ridge = RIDGE
-    for _ in range(schedule.n_projections):
+    ridge = schedule.ridge
+    for _ in range(N_PROJECTIONS):
         ahead = z + MOMENTUM * (z - previous)
         fitted = (torch.relu(ahead) @ basis) @ basis.T
         target = torch.where(ahead > 0, fitted, torch.minimum(ahead, fitted))
         previous, z = z, normalize((target @ regressors) * (power / (power + ridge)) @ regressors.T, dim=1)
-        ridge = max(ridge * schedule.ridge_shrinkage, LAST_RIDGE)
+        ridge = max(ridge * RIDGE_SHRINKAGE, LAST_RIDGE)
     return normalize(z @ orthonormal.to(_WORKING), dim=1)
 
 
 def _newton(
     orthonormal: torch.Tensor,
-    basis: torch.Tensor,
+    span: ActivationSpan,
     ends: torch.Tensor,
     n_iterations: int,
     damping: float,
     shrinkage: float,
+    goal: float,
 ) -> torch.Tensor:
-    """Minimise ``|(I - V V^T) relu(z)|`` over unit ``z``, for the pattern of the last ``z`` in each iteration."""
+    """Minimise ``|(I - V V^T) relu(z)|`` over unit ``z``, for the pattern of the last ``z`` in each iteration.
+
+    An end goes on until its distance from the span is less than the goal.
+    """
     m, d = orthonormal.shape
-    eye = torch.eye(d, dtype=orthonormal.dtype)
+    eye, ends, is_far = torch.eye(d, dtype=orthonormal.dtype), ends.clone(), torch.arange(len(ends))
     for _ in range(n_iterations):
-        parts = []
-        for part in ends.split(max(1, _CHUNK_ENTRIES // (m * d))):
-            active = orthonormal.T * (part @ orthonormal.T > 0)[:, None, :]
-            inside = active @ basis
+        for part in is_far.split(max(1, _CHUNK_ENTRIES // (m * d))):
+            active = orthonormal.T * (ends[part] @ orthonormal.T > 0)[:, None, :]
+            inside = active @ span.basis
             system = active @ orthonormal - inside @ inside.mT + damping * eye
-            parts.append(normalize(torch.linalg.solve(system, part[..., None])[..., 0], dim=1))
-        ends = torch.cat(parts) if parts else ends
+            ends[part] = normalize(torch.linalg.solve(system, ends[part][..., None])[..., 0], dim=1)
+        is_far = is_far[span.distances(ends[is_far] @ orthonormal.T) > goal]
         damping = max(damping * shrinkage, LAST_DAMPING)
     return ends
