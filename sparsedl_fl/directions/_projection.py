@@ -39,6 +39,9 @@ WORTH_POLISHING, NEAR, POLISHED = 1e-2, 1e-3, 1e-7
 """Distances from the span, relative: up to which an end goes on in double precision; and at which it is near enough,
 in single and in double."""
 
+FEW_ROWS = 0.15
+"""Share of rows up to which it is faster to pick those that change."""
+
 _WORKING = torch.float32
 _CHUNK_ENTRIES = 16_000_000
 
@@ -116,14 +119,45 @@ def _newton(
 
     An end goes on until its distance from the span is less than the goal.
     """
+    parts = ends.split(max(1, _CHUNK_ENTRIES // orthonormal.numel()))
+    return torch.cat([_newton_part(orthonormal, span, part, n_iterations, damping, shrinkage, goal) for part in parts])
+
+
+def _newton_part(
+    orthonormal: torch.Tensor,
+    span: ActivationSpan,
+    ends: torch.Tensor,
+    n_iterations: int,
+    damping: float,
+    shrinkage: float,
+    goal: float,
+) -> torch.Tensor:
+    """Run Newton's method on as many ends as fit into memory."""
     m, d = orthonormal.shape
-    eye, ends, is_far = torch.eye(d, dtype=orthonormal.dtype), ends.clone(), torch.arange(len(ends))
+    ends, is_far, both = ends.clone(), torch.arange(len(ends)), torch.cat([orthonormal, span.basis], dim=1)
+    pattern, products = torch.zeros((len(ends), m), dtype=ends.dtype), ends.new_zeros((len(ends), d, both.shape[1]))
     for _ in range(n_iterations):
-        for part in is_far.split(max(1, _CHUNK_ENTRIES // (m * d))):
-            active = orthonormal.T * (ends[part] @ orthonormal.T > 0)[:, None, :]
-            inside = active @ span.basis
-            system = active @ orthonormal - inside @ inside.mT + damping * eye
-            ends[part] = normalize(torch.linalg.solve(system, ends[part][..., None])[..., 0], dim=1)
-        is_far = is_far[span.distances(ends[is_far] @ orthonormal.T) > goal]
+        if len(is_far) == 0:
+            break
+        last, pattern = pattern, (ends[is_far] @ orthonormal.T > 0).to(ends.dtype)
+        _add_rows(products, orthonormal, both, pattern - last)
+        gram, inside = products[:, :, :d], products[:, :, d:]
+        system = torch.baddbmm(gram, inside, inside.mT, alpha=-1)
+        system.diagonal(dim1=1, dim2=2).add_(damping)
+        ends[is_far] = normalize(torch.linalg.solve(system, ends[is_far][..., None])[..., 0], dim=1)
+        goes_on = span.distances(ends[is_far] @ orthonormal.T) > goal
+        if not goes_on.all():
+            is_far, pattern, products = is_far[goes_on], pattern[goes_on], products[goes_on]
         damping = max(damping * shrinkage, LAST_DAMPING)
     return ends
+
+
+def _add_rows(products: torch.Tensor, left: torch.Tensor, right: torch.Tensor, weights: torch.Tensor) -> None:
+    """Add ``left^T diag(w) right`` to each product in place, for each row ``w`` of the weights, most of them zeros."""
+    n_rows = (weights != 0).sum(dim=1)
+    is_many = n_rows > len(left) * FEW_ROWS
+    if is_many.any():
+        products[is_many] += (left.T * weights[is_many][:, None, :]) @ right
+        weights = torch.where(is_many[:, None], 0.0, weights)
+    index = weights.abs().topk(int(torch.where(is_many, 0, n_rows).max()), dim=1).indices
+    products.baddbmm_((left[index] * weights.gather(1, index)[..., None]).mT, right[index])
