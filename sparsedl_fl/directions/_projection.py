@@ -12,32 +12,33 @@ from sparsedl_fl.directions._alternation import TwoViews
 
 __all__ = ["project"]
 
-MOMENTUM, RIDGE_SHRINKAGE, LAST_RIDGE = 0.8, 0.94, 1e-6
-N_PROJECTIONS = 50
-DAMPING, LAST_DAMPING, N_POLISHING = 0.02, 1e-6, 3
+LAST_RIDGE = 1e-7
+DAMPING, DAMPING_SHRINKAGE, LAST_DAMPING = 0.02, 0.65, 1e-6
+N_NEWTON, N_POLISHING = 15, 3
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The first ridge of the projections, and how many Newton steps by how much shrinks the damping."""
+    """How many reflections, and the ridge they begin with; it shrinks to ``LAST_RIDGE``, or nearly so."""
 
+    n_reflections: int
     ridge: float
-    n_newton: int
-    damping_shrinkage: float
+    ridge_shrinkage: float
 
 
-ROOMY = Schedule(ridge=1e-3, n_newton=10, damping_shrinkage=0.5)
-CROWDED = Schedule(ridge=0.1, n_newton=25, damping_shrinkage=0.75)
-CROWDED_ABOVE = 0.35
-"""Batch size over width above which few ends are samples. A large ridge then leads starts to the same places, of which
-only one goes on; in smaller batches a small one leads them to more of the samples."""
+SCHEDULES = {
+    0.25: Schedule(n_reflections=100, ridge=0.003, ridge_shrinkage=0.93),
+    0.38: Schedule(n_reflections=300, ridge=0.03, ridge_shrinkage=0.97),
+    1.00: Schedule(n_reflections=600, ridge=0.03, ridge_shrinkage=0.985),
+}
+"""By the batch size over width up to which they serve: the nearer to the limit at a half, the slower."""
 
 SAME_END = 0.98
 """Cosine of the pre-activations of two starts above which one of them goes on."""
 
-WORTH_POLISHING, NEAR, POLISHED = 1e-2, 1e-3, 1e-7
-"""Distances from the span, relative: up to which an end goes on in double precision; and at which it is near enough,
-in single and in double."""
+WORTH_NEWTON, WORTH_POLISHING, NEAR, POLISHED = 0.05, 1e-2, 1e-3, 1e-7
+"""Distances from the span, relative: up to which Newton's method takes over, and goes on in double precision; and at
+which an end is near enough, in single and in double."""
 
 FEW_ROWS = 0.15
 """Share of rows up to which it is faster to pick those that change."""
@@ -49,8 +50,9 @@ _CHUNK_ENTRIES = 16_000_000
 def project(views: TwoViews, span: ActivationSpan, n_starts: int, generator: torch.Generator) -> torch.Tensor:
     """Run random starts and return the samples among their ends, as unit rows ``p`` of shape (n_found, b).
 
-    Alternating projections between the span and the pre-activations that the forward view allows bring a start near a
-    sample; Newton's method, for the current pattern an eigenvector problem, takes it there.
+    Reflections (Douglas and Rachford) between the span and the pre-activations that the forward view allows bring a
+    start near a sample, out of places where alternating projections end; Newton's method, for the current pattern an
+    eigenvector problem, takes it there.
 
     Parameters
     ----------
@@ -63,23 +65,23 @@ def project(views: TwoViews, span: ActivationSpan, n_starts: int, generator: tor
     generator : torch.Generator
         Source of randomness.
     """
-    schedule = CROWDED if span.basis.shape[1] > CROWDED_ABOVE * len(span.basis) else ROOMY
+    m, b = span.basis.shape
+    schedule = next(schedule for limit, schedule in SCHEDULES.items() if b <= limit * m)
     orthonormal, mixing = torch.linalg.qr(views.forward @ views.free)
-    ends = _alternating_projections(orthonormal, mixing, span.basis, n_starts, schedule, generator)
+    ends = _reflections(orthonormal, mixing, span.basis, n_starts, schedule, generator)
+    single, rough = orthonormal.to(_WORKING), replace(span, basis=span.basis.to(_WORKING))
+    ends = ends[rough.distances(ends @ single.T) < WORTH_NEWTON]
     close = (ends @ ends.T).abs() > SAME_END
     ends = ends[~close.tril(diagonal=-1).any(dim=1)]
-    rough = replace(span, basis=span.basis.to(_WORKING))
-    ends = _newton(
-        orthonormal.to(_WORKING), rough, ends, schedule.n_newton, DAMPING, schedule.damping_shrinkage, goal=NEAR
-    ).to(orthonormal.dtype)
+    ends = _newton(single, rough, ends, N_NEWTON, DAMPING, goal=NEAR).to(orthonormal.dtype)
     ends = ends[span.distances(ends @ orthonormal.T) < WORTH_POLISHING]
-    ends = _newton(orthonormal, span, ends, N_POLISHING, LAST_DAMPING, 1.0, goal=POLISHED)
+    ends = _newton(orthonormal, span, ends, N_POLISHING, LAST_DAMPING, goal=POLISHED)
     ends = ends[span.distances(ends @ orthonormal.T) < span.tolerance]
     samples = torch.linalg.solve_triangular(mixing, ends.T, upper=True)
     return normalize((views.free @ samples).T, dim=1)
 
 
-def _alternating_projections(
+def _reflections(
     orthonormal: torch.Tensor,
     mixing: torch.Tensor,
     basis: torch.Tensor,
@@ -94,15 +96,15 @@ def _alternating_projections(
     directions, sizes, _ = torch.linalg.svd(mixing)
     regressors, basis = (orthonormal @ directions).to(_WORKING), basis.to(_WORKING)
     power = (sizes.square() / sizes.square().mean()).to(_WORKING)
-    z = torch.randn((n_starts, len(sizes)), generator=generator) * power.sqrt() @ regressors.T
-    z = previous = normalize(z, dim=1)
+    z = normalize(torch.randn((n_starts, len(sizes)), generator=generator) * power.sqrt() @ regressors.T, dim=1)
     ridge = schedule.ridge
-    for _ in range(N_PROJECTIONS):
-        ahead = z + MOMENTUM * (z - previous)
-        fitted = (torch.relu(ahead) @ basis) @ basis.T
-        target = torch.where(ahead > 0, fitted, torch.minimum(ahead, fitted))
-        previous, z = z, normalize((target @ regressors) * (power / (power + ridge)) @ regressors.T, dim=1)
-        ridge = max(ridge * RIDGE_SHRINKAGE, LAST_RIDGE)
+    for _ in range(schedule.n_reflections):
+        fitted = (torch.relu(z) @ basis) @ basis.T
+        nearest = torch.where(z > 0, fitted, torch.minimum(z, fitted))
+        reflected = 2 * nearest - z
+        forward = (reflected @ regressors) * (power / (power + ridge)) @ regressors.T
+        z = normalize(z + forward - nearest, dim=1)
+        ridge = max(ridge * schedule.ridge_shrinkage, LAST_RIDGE)
     return normalize(z @ orthonormal.to(_WORKING), dim=1)
 
 
@@ -112,7 +114,6 @@ def _newton(
     ends: torch.Tensor,
     n_iterations: int,
     damping: float,
-    shrinkage: float,
     goal: float,
 ) -> torch.Tensor:
     """Minimise ``|(I - V V^T) relu(z)|`` over unit ``z``, for the pattern of the last ``z`` in each iteration.
@@ -120,7 +121,7 @@ def _newton(
     An end goes on until its distance from the span is less than the goal.
     """
     parts = ends.split(max(1, _CHUNK_ENTRIES // orthonormal.numel()))
-    return torch.cat([_newton_part(orthonormal, span, part, n_iterations, damping, shrinkage, goal) for part in parts])
+    return torch.cat([_newton_part(orthonormal, span, part, n_iterations, damping, goal) for part in parts])
 
 
 def _newton_part(
@@ -129,7 +130,6 @@ def _newton_part(
     ends: torch.Tensor,
     n_iterations: int,
     damping: float,
-    shrinkage: float,
     goal: float,
 ) -> torch.Tensor:
     """Run Newton's method on as many ends as fit into memory."""
@@ -148,7 +148,7 @@ def _newton_part(
         goes_on = span.distances(ends[is_far] @ orthonormal.T) > goal
         if not goes_on.all():
             is_far, pattern, products = is_far[goes_on], pattern[goes_on], products[goes_on]
-        damping = max(damping * shrinkage, LAST_DAMPING)
+        damping = max(damping * DAMPING_SHRINKAGE, LAST_DAMPING)
     return ends
 
 
