@@ -124,9 +124,10 @@ def _run(
     experiment: Experiment, row: str, method: str, seed: int, data: str | None, budget: Budget, threads: int
 ) -> dict[str, Any]:
     """Run one batch and describe how it was run."""
-    with threadpool_limits(limits=threads):
+    # Never more than the caller allows (OMP_NUM_THREADS): other work may be on the other cores.
+    n_threads = min(threads, max((library["num_threads"] for library in threadpool_info()), default=1))
+    with threadpool_limits(limits=n_threads):
         measured = experiment.run(method, seed, data, budget)
-        n_threads = max((library["num_threads"] for library in threadpool_info()), default=1)
     return {
         "experiment": experiment.name,
         "row": row,
