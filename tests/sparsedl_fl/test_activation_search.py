@@ -9,7 +9,7 @@ from sparsedl_fl.activations import ActivationSpan
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections
 from sparsedl_fl.directions._alternation import TwoViews, alternate, estimate_samples
 from sparsedl_fl.directions._progress import Progress
-from sparsedl_fl.directions._projection import project
+from sparsedl_fl.directions._projection import _add_rows, project
 from sparsedl_fl.lowrank import factorize
 from sparsedl_fl.matching import ForwardView
 from sparsedl_fl.metrics import psnr
@@ -18,12 +18,12 @@ from sparsedl_fl.theory import expected_samples
 
 
 class Problem:
-    """A Gaussian batch of 25 behind a layer of width 100: past what the gradient alone gives."""
+    """A Gaussian batch behind a layer of width 100; 25 are past what the gradient alone gives."""
 
-    def __init__(self):
-        batch = torch.randn(25, 80, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    def __init__(self, batch_size=25):
+        batch = torch.randn(batch_size, 80, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         model = fully_connected(80, width=100, random_state=0).double()
-        self.given = LayerGradient.from_model(model, client_gradient(model, batch, torch.arange(25) % 10))
+        self.given = LayerGradient.from_model(model, client_gradient(model, batch, torch.arange(batch_size) % 10))
         self.factors = factorize(self.given)
         self.batch = batch.numpy()
         # Rows p of P = Q^-1, and columns q of Q, as unit rows.
@@ -34,7 +34,7 @@ class Problem:
         self.forward = torch.from_numpy(ForwardView.of(self.given, self.factors).regressors)
         self.test = self.factors.zero_test
         self.views = TwoViews.of(self.test.observations, self.forward)
-        self.span = ActivationSpan.of(self.given.next_weight_grad, 25)
+        self.span = ActivationSpan.of(self.given.next_weight_grad, batch_size)
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +118,21 @@ class TestProjection:
         found = project(problem.views, problem.span, 128, generator())
         assert len(found) > 3
         assert (cosines(found, problem.samples) > 1 - 1e-9).all()
+
+    def test_it_finds_samples_close_to_the_limit_too(self):
+        crowded = Problem(batch_size=42)
+        found = project(crowded.views, crowded.span, 512, generator())
+        assert len(found) > 0
+        assert (cosines(found, crowded.samples) > 1 - 1e-9).all()
+
+    def test_rows_that_change_are_added_as_if_all_were(self):
+        left, right = torch.randn(40, 3, dtype=torch.float64), torch.randn(40, 5, dtype=torch.float64)
+        weights = torch.zeros(3, 40, dtype=torch.float64)
+        weights[0, :2], weights[1, 5], weights[1, 7], weights[2] = 1, -1, 1, 1
+        expected = torch.stack([left.T @ torch.diag(row) @ right for row in weights])
+        products = torch.zeros_like(expected)
+        _add_rows(products, left, right, weights)
+        torch.testing.assert_close(products, expected)
 
     def test_it_stays_among_the_unknown(self, problem):
         views = problem.views.knowing(problem.columns[:20])

@@ -2,6 +2,7 @@ import csv
 import json
 
 import pytest
+from threadpoolctl import threadpool_limits
 
 from sparsedl_fl.cli import main
 from sparsedl_fl.reproduce import Budget, read_records, reproduce, summarize, write_figure, write_summary
@@ -26,6 +27,12 @@ def test_a_record_says_what_was_run(tiny, source, tmp_path):
         assert {"starts", "seconds", "matching", "residual", "device", "status"} <= set(record)
         assert {"python", "numpy", "torch", "sparsedl"} <= set(record["versions"])
     assert [json.loads(line)["seed"] for line in (tmp_path / "tiny.jsonl").read_text().splitlines()]
+
+
+def test_it_stays_within_the_threads_that_the_caller_allows(tiny, source, tmp_path):
+    with threadpool_limits(limits=1):
+        records = reproduce("tiny", out=tmp_path, data=source, methods=["activation"], rows=["3*"], n_batches=1)
+    assert [record["threads"] for record in records] == [1]
 
 
 def test_nothing_runs_twice_and_more_batches_go_on(tiny, source, tmp_path, monkeypatch):
