@@ -15,11 +15,14 @@ from torch.nn.functional import normalize
 
 from sparsedl.zeros import weighted_gram
 
-__all__ = ["TwoViews", "alternate", "estimate_samples"]
+__all__ = ["TwoViews", "alternate", "estimate_samples", "leaders"]
 
 N_COARSE, N_FINE = 12, 20
 FLOOR_COARSE, FLOOR_FINE = 1e-3, 0.05
 """Weight of a row that looks active: it may yet be inactive."""
+
+SAME_END = 0.98
+"""Cosine of the pre-activations of two starts above which one of them goes on for both."""
 
 SMOOTHING, SHRINKAGE = 0.3, 0.75
 DEFLATION = (0.3, 4.0)
@@ -87,8 +90,9 @@ def alternate(
 
     A coarse stage alternates between ``q``, which should vanish at the rows thought inactive (the smallest eigenvector
     of ``U^T diag(relu(-z)) U``), and ``z``, a ridge regression of ``tanh|U q|`` on ``F``. A fine stage reweights the
-    rows by ``1 / |U q|`` as well, with shrinking smoothing, until ``U q`` has exact zeros. It works in single
-    precision: whoever accepts a direction estimates it again.
+    rows by ``1 / |U q|`` as well, with shrinking smoothing, until ``U q`` has exact zeros; of starts that have come to
+    the same place by then, one goes on for all. It works in single precision: whoever accepts a direction estimates it
+    again.
 
     Parameters
     ----------
@@ -120,6 +124,9 @@ def alternate(
         moduli = (q @ left.T).abs()
         z = _regress(torch.tanh(moduli / moduli.mean(dim=1, keepdim=True)), regression, forward)
         watch(q, z)
+    leader = leaders(z)
+    going_on, follows = leader.unique(return_inverse=True)
+    q, z, strength = q[going_on], z[going_on], strength[going_on]
     smoothing, is_crowded = SMOOTHING, b > CROWDED_ABOVE * m
     for _ in range(N_FINE):
         strength = strength * DEFLATION_FADING
@@ -132,8 +139,20 @@ def alternate(
         targets = torch.tanh(moduli / max(smoothing, FLOOR_FINE))
         z = _classify(moduli, targets, regression, forward) if is_crowded else _regress(targets, regression, forward)
         smoothing *= SHRINKAGE
-        watch(q, z)
-    return normalize(q.to(views.left.dtype), dim=1)
+        watch(q[follows], z[follows])
+    return normalize(q[follows].to(views.left.dtype), dim=1)
+
+
+def leaders(preactivations: torch.Tensor) -> torch.Tensor:
+    """Return for each row which one goes on for it: an earlier one that is nearly the same, or itself."""
+    own = torch.arange(len(preactivations))
+    if len(own) == 0:
+        return own
+    directions = normalize(preactivations, dim=1)
+    leader = torch.minimum((directions @ directions.T > SAME_END).int().argmax(dim=1), own)
+    while (leader[leader] != leader).any():
+        leader = leader[leader]
+    return leader
 
 
 def _ignore(q: torch.Tensor, z: torch.Tensor) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import normalize
 
 from sparsedl_fl.activations import ActivationSpan
-from sparsedl_fl.directions._alternation import TwoViews
+from sparsedl_fl.directions._alternation import TwoViews, leaders
 
 __all__ = ["project"]
 
@@ -32,9 +32,6 @@ SCHEDULES = {
     1.00: Schedule(n_reflections=600, ridge=0.03, ridge_shrinkage=0.985),
 }
 """By the batch size over width up to which they serve: the nearer to the limit at a half, the slower."""
-
-SAME_END = 0.98
-"""Cosine of the pre-activations of two starts above which one of them goes on."""
 
 WORTH_NEWTON, WORTH_POLISHING, NEAR, POLISHED = 0.05, 1e-2, 1e-3, 1e-7
 """Distances from the span, relative: up to which Newton's method takes over, and goes on in double precision; and at
@@ -71,8 +68,7 @@ def project(views: TwoViews, span: ActivationSpan, n_starts: int, generator: tor
     ends = _reflections(orthonormal, mixing, span.basis, n_starts, schedule, generator)
     single, rough = orthonormal.to(_WORKING), replace(span, basis=span.basis.to(_WORKING))
     ends = ends[rough.distances(ends @ single.T) < WORTH_NEWTON]
-    close = (ends @ ends.T).abs() > SAME_END
-    ends = ends[~close.tril(diagonal=-1).any(dim=1)]
+    ends = ends[leaders(ends).unique()]
     ends = _newton(single, rough, ends, N_NEWTON, DAMPING, goal=NEAR).to(orthonormal.dtype)
     ends = ends[span.distances(ends @ orthonormal.T) < WORTH_POLISHING]
     ends = _newton(orthonormal, span, ends, N_POLISHING, LAST_DAMPING, goal=POLISHED)

@@ -7,7 +7,7 @@ import torch
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.activations import ActivationSpan
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections
-from sparsedl_fl.directions._alternation import TwoViews, alternate, estimate_samples
+from sparsedl_fl.directions._alternation import TwoViews, alternate, estimate_samples, leaders
 from sparsedl_fl.directions._progress import Progress
 from sparsedl_fl.directions._projection import _add_rows, project
 from sparsedl_fl.lowrank import factorize
@@ -90,6 +90,12 @@ class TestTwoViews:
         assert errors == sorted(errors, reverse=True)
         assert errors[0] < 0.2
         assert errors[-1] < 1e-6
+
+
+def test_of_rows_that_are_nearly_the_same_the_first_goes_on():
+    rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.1], [-1.0, 0.0], [0.0, 3.0]])
+    assert leaders(rows).tolist() == [0, 1, 0, 3, 1]
+    assert leaders(rows[:0]).tolist() == []
 
 
 class TestSpan:
