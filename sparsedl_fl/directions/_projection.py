@@ -116,22 +116,14 @@ def _newton(
 
     An end goes on until its distance from the span is less than the goal.
     """
-    parts = ends.split(max(1, _CHUNK_ENTRIES // orthonormal.numel()))
-    return torch.cat([_newton_part(orthonormal, span, part, n_iterations, damping, goal) for part in parts])
-
-
-def _newton_part(
-    orthonormal: torch.Tensor,
-    span: ActivationSpan,
-    ends: torch.Tensor,
-    n_iterations: int,
-    damping: float,
-    goal: float,
-) -> torch.Tensor:
-    """Run Newton's method on as many ends as fit into memory."""
+    n_at_once = max(1, _CHUNK_ENTRIES // orthonormal.numel())
+    if len(ends) > n_at_once:
+        parts = ends.split(n_at_once)
+        return torch.cat([_newton(orthonormal, span, part, n_iterations, damping, goal) for part in parts])
     m, d = orthonormal.shape
     ends, is_far, both = ends.clone(), torch.arange(len(ends)), torch.cat([orthonormal, span.basis], dim=1)
     pattern, products = torch.zeros((len(ends), m), dtype=ends.dtype), ends.new_zeros((len(ends), d, both.shape[1]))
+    # With O the basis of the forward view and A the pattern, the products O^T A O and O^T A V: few rows change in a step.
     for _ in range(n_iterations):
         if len(is_far) == 0:
             break
