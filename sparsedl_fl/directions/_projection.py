@@ -123,7 +123,7 @@ def _newton(
     m, d = orthonormal.shape
     ends, is_far, both = ends.clone(), torch.arange(len(ends)), torch.cat([orthonormal, span.basis], dim=1)
     pattern, products = torch.zeros((len(ends), m), dtype=ends.dtype), ends.new_zeros((len(ends), d, both.shape[1]))
-    # With O the basis of the forward view and A the pattern, the products O^T A O and O^T A V: few rows change in a step.
+    # The products O^T A O and O^T A V of the forward view, the pattern and the span: few rows change in a step.
     for _ in range(n_iterations):
         if len(is_far) == 0:
             break
