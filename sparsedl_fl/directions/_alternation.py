@@ -124,8 +124,7 @@ def alternate(
         moduli = (q @ left.T).abs()
         z = _regress(torch.tanh(moduli / moduli.mean(dim=1, keepdim=True)), regression, forward)
         watch(q, z)
-    leader = leaders(z)
-    going_on, follows = leader.unique(return_inverse=True)
+    going_on, follows = leaders(z).unique(return_inverse=True)
     q, z, strength = q[going_on], z[going_on], strength[going_on]
     smoothing, is_crowded = SMOOTHING, b > CROWDED_ABOVE * m
     for _ in range(N_FINE):

@@ -78,7 +78,7 @@ def heavily_noisy(seed, noise=0.1):
     rng = np.random.default_rng(seed)
     codes = rng.standard_normal((200, 10)) * (rng.random((200, 10)) < 0.5)
     noisy = codes @ rng.standard_normal((10, 100)) + noise * np.sqrt(5) * rng.standard_normal((200, 100))
-    U, S, Vt = np.linalg.svd(noisy, full_matrices=False)
+    U, S, _ = np.linalg.svd(noisy, full_matrices=False)
     L = U[:, :10] * np.sqrt(200)
     unmixing, noise_level = np.diag(np.sqrt(200) / S[:10]), np.full(200, noise * np.sqrt(5))
     test = ZeroTest(*map(torch.from_numpy, (L, unmixing, noise_level)))
