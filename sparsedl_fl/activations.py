@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from sparsedl_fl.blocks import in_double
 from sparsedl_fl.spectrum import leading_left
 
 __all__ = ["ActivationSpan"]
@@ -43,7 +44,7 @@ class ActivationSpan:
         """Return the span, or None where there is no gradient, too narrow a layer, or too much noise to use it."""
         if next_weight_grad is None or min(next_weight_grad.shape) <= batch_size or not next_weight_grad.any():
             return None
-        V, S, rank = leading_left(next_weight_grad.T, None, min(next_weight_grad.shape))
+        V, S, rank = leading_left(in_double(next_weight_grad.T), None, min(next_weight_grad.shape))
         tolerance = max(1e-5, 10 * S[rank] / S[rank - 1])
         if rank != batch_size or tolerance > _LARGEST_TOLERANCE:
             return None

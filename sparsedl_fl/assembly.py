@@ -26,6 +26,10 @@ FITTED_MULTIPLE = 1.02
 REFINE_ABOVE = 1e-4
 """Share of noise in the gradient above which the batch is fitted once more by maximum likelihood."""
 
+STAND_IN_RESIDUAL = 1e-4
+"""Residual above which a missing column forbids every certificate: the inputs are off by three times as much when what
+stands in for it hides in the noise."""
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -67,7 +71,7 @@ def assemble(
     the pattern of its gradient; and the whole batch reproduces the client's gradient down to the noise. Proof are more
     zeros than chance that determine the column, or zeros of its input that do, or activations in the span of the next
     layer's gradient. The last condition needs every column, since each input depends on all of them: a batch with a
-    missing column certifies nothing.
+    missing column certifies nothing, unless what stands in for it is right to four digits.
 
     Parameters
     ----------
@@ -89,7 +93,7 @@ def assemble(
     G = layer_gradient.weight_grad
     norm = np.linalg.norm(row_norms(G))
     floor = float(np.linalg.norm(factors.noise_level) * np.sqrt(G.shape[1]) / norm)
-    basis = _refit(factors, view, basis, proposed)
+    basis, evidence = _refit(factors, view, basis, proposed)
     inverse = np.linalg.inv(basis)
     scale = inverse @ view.scale
     scale = np.where(np.abs(scale) > np.finfo(float).tiny, scale, 1.0)
@@ -111,26 +115,52 @@ def assemble(
     agreement = sample_agreement(preactivations, factors.likely_zeros(basis))
     residual = float(np.linalg.norm(residual_norms(G, gradients, inputs)[0]) / norm)
     proven = proposed & (agreement >= TRUSTED_AGREEMENT)
-    unproven = proven & ~_determined(factors, zeros, proven)
+    # What determined a column still does when further zeros join it.
+    settled = evidence.any(axis=0) & (zeros | ~evidence).all(axis=0)
+    proven &= settled | _proven(layer_gradient, factors, zeros, preactivations, inverse, proven & ~settled)
+    reproduced = residual <= (FITTED_MULTIPLE if is_fitted else RESIDUAL_MULTIPLE) * floor
+    reproduced &= residual <= STAND_IN_RESIDUAL or bool(proposed.all())
+    return Batch(inputs, disaggregation, gradients, agreement, residual, floor, proven & reproduced)
+
+
+def _refit(
+    factors: LowRankGradient, view: ForwardView, basis: np.ndarray, proposed: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Estimate each proposed column with a trusted pattern again, as the smallest singular vector of its zero rows.
+
+    Returns
+    -------
+    basis : ndarray of shape (b, b)
+        Unit columns.
+    evidence : ndarray of shape (m, b) of bool
+        Zero rows that determine the column; none where they do not.
+    """
+    preactivations, zeros = view.preactivations(np.linalg.inv(basis)), factors.zeros(basis)
+    trusted = proposed & (sample_agreement(preactivations, factors.likely_zeros(basis)) >= TRUSTED_AGREEMENT)
+    zeros &= preactivations <= 0
+    determined = _determined(factors, zeros, trusted)
+    refitted = basis.copy()
+    for i in np.flatnonzero(determined):
+        column = factors.vanishing(zeros[:, i])
+        refitted[:, i] = np.copysign(1.0, column @ basis[:, i]) * column
+    return refitted if np.linalg.matrix_rank(refitted) == len(basis) else basis, zeros & determined
+
+
+def _proven(
+    layer_gradient: LayerGradient,
+    factors: LowRankGradient,
+    zeros: np.ndarray,
+    preactivations: np.ndarray,
+    inverse: np.ndarray,
+    wanted: np.ndarray,
+) -> np.ndarray:
+    """Return which of the wanted columns the zeros of the gradient, the next layer or those of the input prove."""
+    unproven = wanted & ~_determined(factors, zeros, wanted)
     if unproven.any():
         unproven &= ~_in_next_layer(layer_gradient, preactivations)
     if unproven.any():
         unproven &= ~_determined(factors.transposed, _input_zeros(factors, inverse), unproven)
-    proven &= ~unproven
-    reproduced = residual <= (FITTED_MULTIPLE if is_fitted else RESIDUAL_MULTIPLE) * floor
-    return Batch(inputs, disaggregation, gradients, agreement, residual, floor, proven & reproduced)
-
-
-def _refit(factors: LowRankGradient, view: ForwardView, basis: np.ndarray, proposed: np.ndarray) -> np.ndarray:
-    """Estimate each proposed column with a trusted pattern again, as the smallest singular vector of its zero rows."""
-    preactivations, zeros = view.preactivations(np.linalg.inv(basis)), factors.zeros(basis)
-    trusted = proposed & (sample_agreement(preactivations, factors.likely_zeros(basis)) >= TRUSTED_AGREEMENT)
-    zeros &= preactivations <= 0
-    refitted = basis.copy()
-    for i in np.flatnonzero(_determined(factors, zeros, trusted)):
-        column = factors.vanishing(zeros[:, i])
-        refitted[:, i] = np.copysign(1.0, column @ basis[:, i]) * column
-    return refitted if np.linalg.matrix_rank(refitted) == len(basis) else basis
+    return wanted & ~unproven
 
 
 def _determined(factors: LowRankGradient, zeros: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-__all__ = ["column_blocks", "residual_norms", "row_factor", "row_norms", "times", "transposed_times"]
+__all__ = ["column_blocks", "in_double", "residual_norms", "row_factor", "row_norms", "times", "transposed_times"]
 
 _BLOCK_ENTRIES = 16_000_000
 
@@ -22,6 +22,11 @@ def column_blocks(matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
     for start in range(0, n, width):
         part = slice(start, min(start + width, n))
         yield part, matrix[:, part].astype(np.float64, copy=False)
+
+
+def in_double(matrix: np.ndarray) -> np.ndarray:
+    """Return a matrix of a single block in double precision, for products to come; a larger one stays as it is."""
+    return matrix.astype(np.float64, copy=False) if matrix.size <= _BLOCK_ENTRIES else matrix
 
 
 def times(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from scipy.linalg import eigh
 
 from sparsedl.zeros import NOISE_MULTIPLE, ZeroTest
-from sparsedl_fl.blocks import residual_norms, transposed_times
+from sparsedl_fl.blocks import in_double, residual_norms, transposed_times
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.spectrum import leading_left
 
@@ -118,7 +119,8 @@ class LowRankGradient:
         """
         sizes = np.maximum(self.singular_values, LEAST_SIZE * self.singular_values[0])
         scaled = self.left * sizes
-        direction = sizes * np.linalg.eigh((scaled.T * weights) @ scaled)[1][:, 0]
+        smallest = eigh((scaled.T * weights) @ scaled, subset_by_index=[0, 0], check_finite=False)[1][:, 0]
+        direction = sizes * smallest
         return direction / np.linalg.norm(direction)
 
     def likely_zeros(self, directions: np.ndarray) -> np.ndarray:
@@ -163,7 +165,7 @@ def factorize(
     randomness", SIAM Review 2011, Algorithm 4.4, for gradients much larger than the batch.
     """
     _check_arguments(batch_size, noise_level)
-    G = layer_gradient.weight_grad
+    G = in_double(layer_gradient.weight_grad)
     m, n = G.shape
     # A dead unit leaves a row of exact zeros, which must not pass for the end of the numerical rank.
     limit = min(int(G.any(axis=1).sum()), int(G.any(axis=0).sum()))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from torch.nn.functional import normalize
+from torch.nn.functional import cosine_similarity, normalize
 
 from sparsedl.zeros import weighted_gram
 
@@ -24,9 +24,16 @@ FLOOR_COARSE, FLOOR_FINE = 1e-3, 0.05
 SAME_END = 0.98
 """Cosine of the pre-activations of two starts above which one of them goes on for both."""
 
+SETTLED = 0.9995
+"""Cosine of the pre-activations before and after a coarse iteration above which a start has settled."""
+
+VANISHED, ENOUGH = 0.01, 0.98
+"""A start is done when this share of the units thought inactive is this close to zero."""
+
 SMOOTHING, SHRINKAGE = 0.3, 0.75
-DEFLATION = (0.3, 4.0)
-"""Range of the weight of the deflation of the column view, drawn for each start: how much it should be varies."""
+DEFLATION = {0.22: (0.3, 4.0), 1.00: (0.003, 4.0)}
+"""Range of the weight of the deflation of the column view, by the batch size over width up to which it serves. It is
+drawn for each start: in a large batch samples are poorly known until late, and a strong one rules out true columns."""
 
 DEFLATION_FADING = 0.5
 CROWDED_ABOVE = 0.26
@@ -91,8 +98,8 @@ def alternate(
     A coarse stage alternates between ``q``, which should vanish at the rows thought inactive (the smallest eigenvector
     of ``U^T diag(relu(-z)) U``), and ``z``, a ridge regression of ``tanh|U q|`` on ``F``. A fine stage reweights the
     rows by ``1 / |U q|`` as well, with shrinking smoothing, until ``U q`` has exact zeros; of starts that have come to
-    the same place by then, one goes on for all. It works in single precision: whoever accepts a direction estimates it
-    again.
+    the same place by then, one goes on for all, and each only as long as it moves. It works in single precision:
+    whoever accepts a direction estimates it again.
 
     Parameters
     ----------
@@ -109,37 +116,78 @@ def alternate(
         Called with ``q`` and ``z`` after every iteration, to watch.
     """
     watch = observe or _ignore
-    left, forward = views.left.to(_WORKING), (views.forward @ views.free).to(_WORKING)
-    m, b = left.shape
-    regression = _ridge_operator(forward, ridge * m)
-    known = (views.samples.T @ views.samples).to(_WORKING)
-    low, high = torch.tensor(DEFLATION).log()
-    strength = torch.exp(low + (high - low) * torch.rand((n_starts, 1, 1), generator=generator)) * m
-    z = torch.randn((n_starts, forward.shape[1]), generator=generator) @ forward.T
+    shared = _Shared.of(views, ridge)
+    m, b = views.left.shape
+    weakest, strongest = next(weights for limit, weights in DEFLATION.items() if b <= limit * m)
+    strength = m * strongest * (weakest / strongest) ** torch.rand((n_starts, 1, 1), generator=generator)
+    z = torch.randn((n_starts, shared.forward.shape[1]), generator=generator) @ shared.forward.T
     q = normalize(torch.randn((n_starts, b), generator=generator), dim=1)
-    for iteration in range(N_COARSE):
-        weights = torch.relu(-z)
-        weights = weights / weights.mean(dim=1, keepdim=True).clamp(min=torch.finfo(_WORKING).tiny) + FLOOR_COARSE
-        q = _smallest(weighted_gram(left, weights) + strength * known, q, n_iterations=3 if iteration == 0 else 2)
-        moduli = (q @ left.T).abs()
-        z = _regress(torch.tanh(moduli / moduli.mean(dim=1, keepdim=True)), regression, forward)
-        watch(q, z)
+    q, z = _coarse(shared, q, z, strength, watch)
     going_on, follows = leaders(z).unique(return_inverse=True)
-    q, z, strength = q[going_on], z[going_on], strength[going_on]
-    smoothing, is_crowded = SMOOTHING, b > CROWDED_ABOVE * m
+    q = _fine(shared, q[going_on], z[going_on], strength[going_on], lambda q, z: watch(q[follows], z[follows]))
+    return normalize(q[follows].to(views.left.dtype), dim=1)
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What all starts share, in single precision; ``known`` is ``P^T P`` of the samples known."""
+
+    left: torch.Tensor
+    forward: torch.Tensor
+    regression: torch.Tensor
+    known: torch.Tensor
+
+    @classmethod
+    def of(cls, views: TwoViews, ridge: float) -> _Shared:
+        left, forward = views.left.to(_WORKING), (views.forward @ views.free).to(_WORKING)
+        known = (views.samples.T @ views.samples).to(_WORKING)
+        return cls(left, forward, _ridge_operator(forward, ridge * len(left)), known)
+
+
+def _coarse(
+    shared: _Shared, q: torch.Tensor, z: torch.Tensor, strength: torch.Tensor, watch: Callable
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Find out which units a start has active; one that has settled waits for the others."""
+    running = torch.arange(len(q))
+    for iteration in range(N_COARSE):
+        before = z[running]
+        weights = torch.relu(-before)
+        weights = weights / weights.mean(dim=1, keepdim=True).clamp(min=torch.finfo(_WORKING).tiny) + FLOOR_COARSE
+        gram = weighted_gram(shared.left, weights) + strength[running] * shared.known
+        q = q.index_copy(0, running, _smallest(gram, q[running], n_iterations=3 if iteration == 0 else 2))
+        moduli = (q[running] @ shared.left.T).abs()
+        after = _regress(torch.tanh(moduli / moduli.mean(dim=1, keepdim=True)), shared)
+        z = z.index_copy(0, running, after)
+        watch(q, z)
+        running = running[cosine_similarity(after, before) < SETTLED]
+        if len(running) == 0:
+            break
+    return q, z
+
+
+def _fine(shared: _Shared, q: torch.Tensor, z: torch.Tensor, strength: torch.Tensor, watch: Callable) -> torch.Tensor:
+    """Bring each start to exact zeros; one that has enough of them is done."""
+    m, b = shared.left.shape
+    smoothing, running = SMOOTHING, torch.arange(len(q))
     for _ in range(N_FINE):
         strength = strength * DEFLATION_FADING
-        moduli = (q @ left.T).abs()
-        weights = torch.relu(-z / z.std(dim=1, keepdim=True)) + FLOOR_FINE
+        before, moduli = z[running], (q[running] @ shared.left.T).abs()
+        weights = torch.relu(-before / before.std(dim=1, keepdim=True)) + FLOOR_FINE
         weights = weights / (moduli.square() + smoothing**2).sqrt()
-        fading = strength * weights.mean(dim=1)[:, None, None]
-        q = _smallest(weighted_gram(left, weights) + fading * known, q)
-        moduli = (q @ left.T).abs()
+        fading = strength[running] * weights.mean(dim=1)[:, None, None]
+        gram = weighted_gram(shared.left, weights) + fading * shared.known
+        q = q.index_copy(0, running, _smallest(gram, q[running]))
+        moduli = (q[running] @ shared.left.T).abs()
         targets = torch.tanh(moduli / max(smoothing, FLOOR_FINE))
-        z = _classify(moduli, targets, regression, forward) if is_crowded else _regress(targets, regression, forward)
+        after = _classify(moduli, targets, shared) if b > CROWDED_ABOVE * m else _regress(targets, shared)
+        z = z.index_copy(0, running, after)
         smoothing *= SHRINKAGE
-        watch(q[follows], z[follows])
-    return normalize(q[follows].to(views.left.dtype), dim=1)
+        watch(q, z)
+        inactive = after < 0
+        running = running[((moduli < VANISHED) & inactive).sum(dim=1) < ENOUGH * inactive.sum(dim=1)]
+        if len(running) == 0:
+            break
+    return q
 
 
 def leaders(preactivations: torch.Tensor) -> torch.Tensor:
@@ -204,18 +252,17 @@ def _ridge_operator(regressors: torch.Tensor, ridge: float) -> torch.Tensor:
     return torch.linalg.solve(gram + ridge * scale * torch.eye(len(gram), dtype=gram.dtype), regressors.T)
 
 
-def _regress(targets: torch.Tensor, regression: torch.Tensor, forward: torch.Tensor) -> torch.Tensor:
+def _regress(targets: torch.Tensor, shared: _Shared) -> torch.Tensor:
     """Regress centred targets of shape (n, m) and return their fit."""
-    return (targets - targets.mean(dim=1, keepdim=True)) @ regression.T @ forward.T
+    return (targets - targets.mean(dim=1, keepdim=True)) @ shared.regression.T @ shared.forward.T
 
 
-def _classify(
-    moduli: torch.Tensor, targets: torch.Tensor, regression: torch.Tensor, forward: torch.Tensor
-) -> torch.Tensor:
+def _classify(moduli: torch.Tensor, targets: torch.Tensor, shared: _Shared) -> torch.Tensor:
     """Separate active from inactive units, as the moduli of shape (n, m) have them, with a squared hinge loss."""
+    forward = shared.forward
     threshold = moduli.median(dim=1, keepdim=True).values.clamp(max=ACTIVE_ABOVE)
     signs = torch.where(moduli > threshold, 1.0, -1.0)
-    z = 2 * _regress(targets, regression, forward)
+    z = 2 * _regress(targets, shared)
     ridge = CLASSIFIER_RIDGE * forward.square().sum() * torch.eye(forward.shape[1], dtype=forward.dtype)
     for _ in range(2):
         support = (signs * z < 1).to(z.dtype)

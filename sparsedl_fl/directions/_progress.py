@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from scipy.linalg import eigh
 
 from sparsedl.pools import CandidatePool
 from sparsedl.selection import select_independent
@@ -19,7 +20,7 @@ INACTIVE = -1e-6
 
 SAMPLE_WEIGHT, DETERMINED = 1e-3, 1e-10
 """Other samples decide only where the inactive rows leave it open, since they are less exact; a second smallest
-eigenvalue, relative, above this means that nothing is left open."""
+eigenvalue, relative to their mean, above this means that nothing is left open."""
 
 OWN_SAMPLE = 1e-3
 
@@ -82,10 +83,12 @@ class Progress:
         is_inactive = z < INACTIVE * z.std()
         rows = self.views.left[is_inactive]
         others = torch.cat([self.samples[:index], self.samples[index + 1 :]]) * SAMPLE_WEIGHT
-        values, vectors = torch.linalg.eigh(rows.T @ rows + others.T @ others)
-        if len(values) > 1 and values[1] < DETERMINED * values[-1]:
+        gram = rows.T @ rows + others.T @ others
+        values, vectors = eigh(gram.numpy(), subset_by_index=[0, min(1, len(gram) - 1)], check_finite=False)
+        if len(values) > 1 and values[1] < DETERMINED * gram.diagonal().mean():
             return None
-        return vectors[:, 0] if self.test.zeros(vectors[:, 0][None])[0, is_inactive].all() else None
+        column = torch.from_numpy(vectors[:, 0])
+        return column if self.test.zeros(column[None])[0, is_inactive].all() else None
 
     def _deflate(self) -> bool:
         found = self.pool.selection().directions

@@ -27,6 +27,7 @@ class Schedule:
 
 
 SCHEDULES = {
+    0.13: Schedule(n_reflections=40, ridge=0.001, ridge_shrinkage=0.87),
     0.25: Schedule(n_reflections=100, ridge=0.003, ridge_shrinkage=0.93),
     0.38: Schedule(n_reflections=300, ridge=0.03, ridge_shrinkage=0.97),
     1.00: Schedule(n_reflections=600, ridge=0.03, ridge_shrinkage=0.985),

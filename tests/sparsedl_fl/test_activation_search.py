@@ -7,7 +7,7 @@ import torch
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.activations import ActivationSpan
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections
-from sparsedl_fl.directions._alternation import TwoViews, alternate, estimate_samples, leaders
+from sparsedl_fl.directions._alternation import N_COARSE, N_FINE, TwoViews, alternate, estimate_samples, leaders
 from sparsedl_fl.directions._progress import Progress
 from sparsedl_fl.directions._projection import _add_rows, project
 from sparsedl_fl.lowrank import factorize
@@ -66,6 +66,14 @@ class TestTwoViews:
         zeros = [((q @ problem.views.left.T.float()).abs() < 0.02)[is_true] for q, _ in path]
         assert (zeros[-1].sum(dim=1) > zeros[0].sum(dim=1) + 20).all()
         assert ((path[-1][1][is_true] < 0) & zeros[-1]).sum() > 0.7 * zeros[-1].sum()
+
+    def test_a_start_goes_on_only_as_long_as_it_moves(self):
+        easy, path = Problem(4), []
+        ends = alternate(easy.views, 16, 0.02, generator(), observe=lambda q, z: path.append((q, z)))
+        assert len(path) < N_COARSE + N_FINE
+        is_still = [((before[1] == after[1]).all(dim=1)) for before, after in zip(path[:-1], path[1:], strict=True)]
+        assert 0 < torch.stack(is_still).double().mean() < 1
+        assert (cosines(ends, easy.columns) > 0.999).double().mean() > 0.9
 
     def test_what_is_known_is_not_found_again(self, problem):
         views = problem.views.knowing(problem.columns[:20]).with_samples()

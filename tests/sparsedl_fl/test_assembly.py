@@ -60,6 +60,19 @@ def test_a_column_that_only_completes_the_basis_is_not_certified(problem):
     assert result.recovered.tolist() == [i != 3 for i in range(8)]
 
 
+@pytest.mark.parametrize("missing", range(8))
+def test_a_stand_in_for_a_missing_column_certifies_nothing_under_heavy_noise(problem, missing):
+    batch, given, factors, _, true = problem
+    noise = 0.08 * np.sqrt(np.mean(given.weight_grad**2))
+    noisy = given.weight_grad + noise * np.random.default_rng(missing).standard_normal(given.weight_grad.shape)
+    noisy = LayerGradient(given.weight, given.bias, noisy, given.bias_grad)
+    seen = factorize(noisy, batch_size=8, noise_level=noise)
+    basis = seen.left.T @ factors.left @ true
+    basis[:, missing] = np.linalg.svd(np.delete(basis, missing, axis=1))[0][:, -1]
+    result = assemble(noisy, seen, ForwardView.of(noisy, seen), basis, np.arange(8) != missing)
+    assert not result.recovered.any()
+
+
 def test_wrong_weights_certify_nothing(problem):
     _, given, _, _, true = problem
     other = LayerGradient(given.weight[::-1], given.bias, given.weight_grad, given.bias_grad)

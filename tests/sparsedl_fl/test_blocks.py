@@ -31,3 +31,8 @@ def test_residual_norms(matrix):
     residual = matrix.astype(float) - left @ right
     np.testing.assert_allclose(rows, np.linalg.norm(residual, axis=1))
     np.testing.assert_allclose(columns, np.linalg.norm(residual, axis=0))
+
+
+def test_only_what_fits_into_a_block_is_copied(matrix):
+    assert blocks.in_double(matrix) is matrix
+    assert blocks.in_double(matrix[:, :7]).dtype == np.float64
