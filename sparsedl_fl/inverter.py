@@ -183,6 +183,6 @@ def _advice(proposed: np.ndarray, residual_floor: float) -> str:
     if proposed.all():
         return "Check that the weights are those at which the gradient was taken, and that ReLU follows the layer"
     return (
-        "Raise the search's budget of rounds; a batch near half the layer's width or beyond cannot be recovered, "
+        "Raise the search's budget; a batch near half the layer's width or beyond cannot be recovered, "
         "and under noise batch_size has to be given"
     )

@@ -54,12 +54,12 @@ class ActivationDirections(Directions):
     starts_per_round : int or None, default=None
         Starts that run at once; None takes 64 up to a width of 400, and 16 beyond.
     max_seconds : float, default=300
-        The budget.
+        The budget; once it is spent, nothing is left to the fallback either.
     patience : int, default=120
         Rounds without a new column or sample after which the search gives up; a third of it if there is nothing yet, a
         twelfth for the last two columns.
     fallback : Directions or None, default=None
-        What looks for the rest when the batch is not complete.
+        What looks for the rest, on its own budget, when this search gives up before its time is spent.
 
     References
     ----------
@@ -89,13 +89,14 @@ class ActivationDirections(Directions):
         generator = torch.Generator().manual_seed(int(random_state.randint(2**31 - 1)))
         view = ForwardView.of(layer_gradient, factors)
         span = ActivationSpan.of(layer_gradient.next_weight_grad, factors.batch_size) if self.use_next_layer else None
+        deadline = time.monotonic() + self.max_seconds
         with progress_bar(verbose, total=factors.batch_size, description="columns") as report:
-            found = self._search(view, factors, span, generator, report)
+            found = self._search(view, factors, span, deadline, generator, report)
             if span is not None and found.is_complete and not _agrees(view, factors, found):
                 # Samples that switch the same units leave their mixtures in the span as well.
-                alone = self._search(view, factors, None, generator, report)
+                alone = self._search(view, factors, None, deadline, generator, report)
                 found = replace(alone, n_starts=found.n_starts + alone.n_starts)
-        if found.is_complete or self.fallback is None:
+        if found.is_complete or self.fallback is None or time.monotonic() >= deadline:
             return found
         rest = self.fallback.propose(layer_gradient, factors, random_state=random_state, verbose=verbose)
         return found.joined(rest.directions, factors, rest)
@@ -105,13 +106,14 @@ class ActivationDirections(Directions):
         view: ForwardView,
         factors: LowRankGradient,
         span: ActivationSpan | None,
+        deadline: float,
         generator: torch.Generator,
         report: Callable[[int, str], None],
     ) -> Candidates:
         """Search two views, or three where there is a span."""
         progress = Progress(factors.zero_test, torch.from_numpy(view.regressors))
         n_starts = self.starts_per_round or (64 if len(factors.left) <= 400 else 16)
-        deadline, idle, n_rounds, spent = time.monotonic() + self.max_seconds, 0, 0, 0
+        idle = n_rounds = spent = 0
         ridges = cycle(RIDGES)
         # One thread: the matrices are small, and spinning threads cost more than they bring.
         with threadpool_limits(limits=1):

@@ -222,10 +222,16 @@ class TestActivationDirections:
     def test_what_is_left_over_goes_to_the_fallback(self, small_problem):
         _, model, gradient = small_problem
         given = LayerGradient.from_model(model, gradient)
-        search = ActivationDirections(max_seconds=1e-9, fallback=DictionaryDirections())
+        search = ActivationDirections(patience=1, starts_per_round=1, fallback=DictionaryDirections())
         inverter = GradientInverter(search, random_state=0).fit(given)
         assert inverter.recovered_.all()
-        assert "the budget" not in inverter.status_
+        assert "nothing new" not in inverter.status_
+
+    def test_a_spent_budget_leaves_nothing_to_the_fallback(self, problem):
+        search = ActivationDirections(max_seconds=1e-9, fallback=DictionaryDirections())
+        candidates = search.propose(problem.given, problem.factors, random_state=0)
+        assert candidates.n_starts == 0
+        assert "the budget of 1e-09 seconds is spent" in candidates.status
 
     @pytest.mark.parametrize("name", ["max_seconds", "patience", "starts_per_round"])
     def test_bad_parameters_are_named(self, problem, name):
