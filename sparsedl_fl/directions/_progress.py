@@ -15,7 +15,7 @@ __all__ = ["Progress"]
 NEAR_ZERO = 1e-2
 """What counts as zero of ``U q`` before a direction is estimated again, relative to its mean square."""
 
-INACTIVE = -1e-6
+INACTIVE = -1e-3
 """A unit counts as inactive when its pre-activation, relative to the mean square, is below."""
 
 SAMPLE_WEIGHT, DETERMINED = 1e-3, 1e-10
@@ -62,33 +62,44 @@ class Progress:
         self.pool.add_proven(ends, self.test)
         return self._deflate()
 
-    def add_samples(self, samples: torch.Tensor) -> bool:
-        """Take in samples proven by the next layer's gradient; return whether any is new."""
+    def add_samples(self, samples: torch.Tensor, is_determined: torch.Tensor) -> bool:
+        """Take in samples proven by the next layer's gradient; return whether any is new.
+
+        Of one that is not determined only the pattern is right, and its column where that determines it.
+        """
         self.n_hits, n_before = self.n_hits + len(samples), len(self.samples)
-        together = torch.cat([self.samples, samples])
+        together = torch.cat([self.samples, samples[is_determined]])
         independent = select_independent(together.numpy().T, -torch.arange(len(together)).numpy())
         self.samples = together[torch.from_numpy(independent)]
-        columns = [column for column in map(self._column_of, range(len(self.samples))) if column is not None]
+        columns = [
+            self._column_of(sample, torch.cat([self.samples[:i], self.samples[i + 1 :]]))
+            for i, sample in enumerate(self.samples)
+        ]
+        columns = [column for column in columns if column is not None]
         if columns:
             directions = torch.stack(columns)
             self.pool.add(directions, self.test.zeros(directions).sum(dim=1))
+        nothing = self.samples[:0]
+        columns = [self._column_of(sample, nothing) for sample in samples[~is_determined]]
+        columns = [column for column in columns if column is not None]
+        if columns:
+            self.pool.add_proven(torch.stack(columns), self.test)
         return self._deflate() or len(self.samples) > n_before
 
-    def _column_of(self, index: int) -> torch.Tensor | None:
+    def _column_of(self, sample: torch.Tensor, others: torch.Tensor) -> torch.Tensor | None:
         """Return the column of a sample, once its inactive rows and the other samples determine it."""
-        sample = self.samples[index]
         if len(self.views.found) and (self.views.found @ sample).abs().max() > OWN_SAMPLE:
             return None  # its column is known: every other column is orthogonal to it
         z = self.views.forward @ sample
         is_inactive = z < INACTIVE * z.std()
         rows = self.views.left[is_inactive]
-        others = torch.cat([self.samples[:index], self.samples[index + 1 :]]) * SAMPLE_WEIGHT
-        gram = rows.T @ rows + others.T @ others
+        gram = rows.T @ rows + SAMPLE_WEIGHT**2 * (others.T @ others)
         values, vectors = eigh(gram.numpy(), subset_by_index=[0, min(1, len(gram) - 1)], check_finite=False)
         if len(values) > 1 and values[1] < DETERMINED * gram.diagonal().mean():
             return None
         column = torch.from_numpy(vectors[:, 0])
-        return column if self.test.zeros(column[None])[0, is_inactive].all() else None
+        is_consistent = len(others) == 0 or (others @ column).abs().max() < OWN_SAMPLE
+        return column if is_consistent and self.test.zeros(column[None])[0, is_inactive].all() else None
 
     def _deflate(self) -> bool:
         found = self.pool.selection().directions

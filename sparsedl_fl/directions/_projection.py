@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
+from scipy.linalg import eigh
 from torch.nn.functional import normalize
 
 from sparsedl_fl.activations import ActivationSpan
@@ -34,9 +35,15 @@ SCHEDULES = {
 }
 """By the batch size over width up to which they serve: the nearer to the limit at a half, the slower."""
 
+SPAN_WEIGHT = 8.0
+"""Weight of the distance of the activations over that of the pre-activations."""
+
 WORTH_NEWTON, WORTH_POLISHING, NEAR, POLISHED = 0.05, 1e-2, 1e-3, 1e-7
 """Distances from the span, relative: up to which Newton's method takes over, and goes on in double precision; and at
 which an end is near enough, in single and in double."""
+
+DETERMINED = 1e-3
+"""Second smallest eigenvalue of Newton's matrix, whose largest is one, above which an end is the only one."""
 
 FEW_ROWS = 0.15
 """Share of rows up to which it is faster to pick those that change."""
@@ -45,8 +52,10 @@ _WORKING = torch.float32
 _CHUNK_ENTRIES = 16_000_000
 
 
-def project(views: TwoViews, span: ActivationSpan, n_starts: int, generator: torch.Generator) -> torch.Tensor:
-    """Run random starts and return the samples among their ends, as unit rows ``p`` of shape (n_found, b).
+def project(
+    views: TwoViews, span: ActivationSpan, n_starts: int, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run random starts and return the samples among their ends.
 
     Reflections (Douglas and Rachford) between the span and the pre-activations that the forward view allows bring a
     start near a sample, out of places where alternating projections end; Newton's method, for the current pattern an
@@ -62,6 +71,14 @@ def project(views: TwoViews, span: ActivationSpan, n_starts: int, generator: tor
         Number of starts.
     generator : torch.Generator
         Source of randomness.
+
+    Returns
+    -------
+    samples : torch.Tensor of shape (n_found, b)
+        Unit rows ``p``.
+    is_determined : torch.Tensor of shape (n_found,) of bool
+        Whether no other ``p`` has the same activations: with fewer active units than unknowns only the pattern is
+        certain.
     """
     m, b = span.basis.shape
     schedule = next(schedule for limit, schedule in SCHEDULES.items() if b <= limit * m)
@@ -75,7 +92,8 @@ def project(views: TwoViews, span: ActivationSpan, n_starts: int, generator: tor
     ends = _newton(orthonormal, span, ends, N_POLISHING, LAST_DAMPING, goal=POLISHED)
     ends = ends[span.distances(ends @ orthonormal.T) < span.tolerance]
     samples = torch.linalg.solve_triangular(mixing, ends.T, upper=True)
-    return normalize((views.free @ samples).T, dim=1)
+    is_determined = torch.tensor([_is_determined(orthonormal, span, end) for end in ends], dtype=torch.bool)
+    return normalize((views.free @ samples).T, dim=1), is_determined
 
 
 def _reflections(
@@ -88,20 +106,26 @@ def _reflections(
 ) -> torch.Tensor:
     """Return unit coordinates of shape (n_starts, d) in the orthonormal basis of the forward view.
 
-    The ridge, which shrinks, prefers ``p`` of the natural size to those that happen to fit.
+    Douglas and Rachford's reflections between pairs ``(z, y)`` of a ``z`` of the forward view with a ``y`` of the
+    span, and pairs with ``y = relu(z)``. The ridge, which shrinks, prefers ``p`` of the natural size to those that
+    happen to fit.
     """
     directions, sizes, _ = torch.linalg.svd(mixing)
     regressors, basis = (orthonormal @ directions).to(_WORKING), basis.to(_WORKING)
     power = (sizes.square() / sizes.square().mean()).to(_WORKING)
     z = normalize(torch.randn((n_starts, len(sizes)), generator=generator) * power.sqrt() @ regressors.T, dim=1)
-    ridge = schedule.ridge
+    y, ridge = torch.relu(z), schedule.ridge
     for _ in range(schedule.n_reflections):
-        fitted = (torch.relu(z) @ basis) @ basis.T
-        nearest = torch.where(z > 0, fitted, torch.minimum(z, fitted))
-        reflected = 2 * nearest - z
-        forward = (reflected @ regressors) * (power / (power + ridge)) @ regressors.T
-        z = normalize(z + forward - nearest, dim=1)
-        ridge = max(ridge * schedule.ridge_shrinkage, LAST_RIDGE)
+        # The nearest pair with y = relu(z): both at their weighted mean, or y = 0 and z not positive.
+        mean = (z + SPAN_WEIGHT * y) / (1 + SPAN_WEIGHT)
+        is_active = mean > torch.relu(-z) / (1 + SPAN_WEIGHT) ** 0.5
+        nearest_y = torch.where(is_active, mean, 0.0)
+        nearest_z = torch.where(is_active, mean, -torch.relu(-z))
+        forward = ((2 * nearest_z - z) @ regressors) * (power / (power + ridge)) @ regressors.T
+        z = z + forward - nearest_z
+        y = y + ((2 * nearest_y - y) @ basis) @ basis.T - nearest_y
+        size = torch.linalg.vector_norm(z, dim=1, keepdim=True)
+        z, y, ridge = z / size, y / size, max(ridge * schedule.ridge_shrinkage, LAST_RIDGE)
     return normalize(z @ orthonormal.to(_WORKING), dim=1)
 
 
@@ -139,6 +163,15 @@ def _newton(
             is_far, pattern, products = is_far[goes_on], pattern[goes_on], products[goes_on]
         damping = max(damping * DAMPING_SHRINKAGE, LAST_DAMPING)
     return ends
+
+
+def _is_determined(orthonormal: torch.Tensor, span: ActivationSpan, end: torch.Tensor) -> bool:
+    """Return whether the pattern of an end leaves nothing in the span but its own activations."""
+    is_active = orthonormal @ end > 0
+    rows = orthonormal[is_active]
+    inside = rows.T @ span.basis[is_active]
+    system = (rows.T @ rows - inside @ inside.T).numpy()
+    return len(end) == 1 or bool(eigh(system, subset_by_index=[1, 1], eigvals_only=True)[0] > DETERMINED)
 
 
 def _add_rows(products: torch.Tensor, left: torch.Tensor, right: torch.Tensor, weights: torch.Tensor) -> None:

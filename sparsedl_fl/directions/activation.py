@@ -120,7 +120,7 @@ class ActivationDirections(Directions):
             while not progress.is_complete and time.monotonic() < deadline and idle < self._patience(progress):
                 n_rounds, idle, is_new = n_rounds + 1, idle + 1, False
                 if span is not None:
-                    is_new = progress.add_samples(project(progress.views, span, 2 * n_starts, generator))
+                    is_new = progress.add_samples(*project(progress.views, span, 2 * n_starts, generator))
                     spent += 2 * n_starts
                 if not is_new and (span is None or n_rounds % TWO_VIEWS_EVERY == 0):
                     progress.views = progress.views.with_samples()
