@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from scipy.linalg import eigh
@@ -17,28 +17,16 @@ LAST_RIDGE = 1e-7
 DAMPING, DAMPING_SHRINKAGE, LAST_DAMPING = 0.02, 0.65, 1e-6
 N_NEWTON, N_POLISHING = 15, 3
 
+FEWEST_REFLECTIONS, MORE_REFLECTIONS = 50, 1000
+"""The nearer the batch is to half the width, the slower; with unknowns found fewer do, but what is left is harder."""
 
-@dataclass(frozen=True)
-class Schedule:
-    """How many reflections, and the ridge they begin with; it shrinks to ``LAST_RIDGE``, or nearly so."""
-
-    n_reflections: int
-    ridge: float
-    ridge_shrinkage: float
-
-
-SCHEDULES = {
-    0.13: Schedule(n_reflections=40, ridge=0.001, ridge_shrinkage=0.87),
-    0.25: Schedule(n_reflections=100, ridge=0.003, ridge_shrinkage=0.93),
-    0.38: Schedule(n_reflections=300, ridge=0.03, ridge_shrinkage=0.97),
-    1.00: Schedule(n_reflections=600, ridge=0.03, ridge_shrinkage=0.985),
-}
-"""By the batch size over width up to which they serve: the nearer to the limit at a half, the slower."""
+FIRST_RIDGES = (0.001, 0.1)
+"""Range of the first ridge of a start: a large one leads to the same few samples, a small one spreads the starts."""
 
 SPAN_WEIGHT = 8.0
 """Weight of the distance of the activations over that of the pre-activations."""
 
-WORTH_NEWTON, WORTH_POLISHING, NEAR, POLISHED = 0.05, 1e-2, 1e-3, 1e-7
+WORTH_NEWTON, WORTH_POLISHING, NEAR, POLISHED = 0.1, 1e-2, 1e-3, 1e-7
 """Distances from the span, relative: up to which Newton's method takes over, and goes on in double precision; and at
 which an end is near enough, in single and in double."""
 
@@ -81,9 +69,9 @@ def project(
         certain.
     """
     m, b = span.basis.shape
-    schedule = next(schedule for limit, schedule in SCHEDULES.items() if b <= limit * m)
+    n_reflections = round(FEWEST_REFLECTIONS + MORE_REFLECTIONS * b * views.free.shape[1] / (m - b) ** 2)
     orthonormal, mixing = torch.linalg.qr(views.forward @ views.free)
-    ends = _reflections(orthonormal, mixing, span.basis, n_starts, schedule, generator)
+    ends = _reflections(orthonormal, mixing, span.basis, n_starts, n_reflections, generator)
     single, rough = orthonormal.to(_WORKING), replace(span, basis=span.basis.to(_WORKING))
     ends = ends[rough.distances(ends @ single.T) < WORTH_NEWTON]
     ends = ends[leaders(ends).unique()]
@@ -101,7 +89,7 @@ def _reflections(
     mixing: torch.Tensor,
     basis: torch.Tensor,
     n_starts: int,
-    schedule: Schedule,
+    n_reflections: int,
     generator: torch.Generator,
 ) -> torch.Tensor:
     """Return unit coordinates of shape (n_starts, d) in the orthonormal basis of the forward view.
@@ -114,8 +102,10 @@ def _reflections(
     regressors, basis = (orthonormal @ directions).to(_WORKING), basis.to(_WORKING)
     power = (sizes.square() / sizes.square().mean()).to(_WORKING)
     z = normalize(torch.randn((n_starts, len(sizes)), generator=generator) * power.sqrt() @ regressors.T, dim=1)
-    y, ridge = torch.relu(z), schedule.ridge
-    for _ in range(schedule.n_reflections):
+    y, (smallest, largest) = torch.relu(z), FIRST_RIDGES
+    ridge = largest * (smallest / largest) ** torch.rand((n_starts, 1), generator=generator)
+    shrinkage = (LAST_RIDGE / ridge) ** (1 / n_reflections)
+    for _ in range(n_reflections):
         # The nearest pair with y = relu(z): both at their weighted mean, or y = 0 and z not positive.
         mean = (z + SPAN_WEIGHT * y) / (1 + SPAN_WEIGHT)
         is_active = mean > torch.relu(-z) / (1 + SPAN_WEIGHT) ** 0.5
@@ -125,7 +115,7 @@ def _reflections(
         z = z + forward - nearest_z
         y = y + ((2 * nearest_y - y) @ basis) @ basis.T - nearest_y
         size = torch.linalg.vector_norm(z, dim=1, keepdim=True)
-        z, y, ridge = z / size, y / size, max(ridge * schedule.ridge_shrinkage, LAST_RIDGE)
+        z, y, ridge = z / size, y / size, ridge * shrinkage
     return normalize(z @ orthonormal.to(_WORKING), dim=1)
 
 
