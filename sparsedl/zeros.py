@@ -194,9 +194,14 @@ def zeros_determine(observations: torch.Tensor, zeros: torch.Tensor) -> torch.Te
     n_rows, n_components = observations.shape
     if len(zeros) == 0 or n_components == 1:
         return torch.ones(len(zeros), dtype=torch.bool, device=zeros.device)
+    chunk = max(1, _CHUNK_ENTRIES // (n_rows * n_components))
+    return torch.cat([_determine(observations, part) for part in zeros.split(chunk)])
+
+
+def _determine(observations: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
     values, vectors = torch.linalg.eigh(weighted_gram(observations, zeros.to(observations.dtype)))
     rounding = torch.finfo(values.dtype).eps * values[:, -1]
-    one_dimensional = values[:, 1] > KERNEL_RATIO * values[:, 0].clamp(min=0) + n_rows * rounding
+    one_dimensional = values[:, 1] > KERNEL_RATIO * values[:, 0].clamp(min=0) + len(observations) * rounding
     whitener = vectors[:, :, 1:] * values[:, None, 1:].clamp(min=torch.finfo(values.dtype).tiny).rsqrt()
     leverages = (observations @ whitener).square().sum(dim=2) * zeros
     return one_dimensional & (leverages.amax(dim=1) < FULL_LEVERAGE)

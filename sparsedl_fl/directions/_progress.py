@@ -23,6 +23,7 @@ SAMPLE_WEIGHT, DETERMINED = 1e-3, 1e-10
 eigenvalue, relative to their mean, above this means that nothing is left open."""
 
 OWN_SAMPLE = 1e-3
+"""Product of a column and a sample, both of unit length, above which one belongs to the other."""
 
 
 class Progress:
@@ -71,35 +72,29 @@ class Progress:
         together = torch.cat([self.samples, samples[is_determined]])
         independent = select_independent(together.numpy().T, -torch.arange(len(together)).numpy())
         self.samples = together[torch.from_numpy(independent)]
-        columns = [
-            self._column_of(sample, torch.cat([self.samples[:i], self.samples[i + 1 :]]))
-            for i, sample in enumerate(self.samples)
-        ]
-        columns = [column for column in columns if column is not None]
-        if columns:
-            directions = torch.stack(columns)
-            self.pool.add(directions, self.test.zeros(directions).sum(dim=1))
+        rest = [torch.cat([self.samples[:i], self.samples[i + 1 :]]) for i in range(len(self.samples))]
         nothing = self.samples[:0]
+        columns = torch.cat([nothing, *map(self._column_of, self.samples, rest)])
+        self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
         columns = [self._column_of(sample, nothing) for sample in samples[~is_determined]]
-        columns = [column for column in columns if column is not None]
-        if columns:
-            self.pool.add_proven(torch.stack(columns), self.test)
+        self.pool.add_proven(torch.cat([nothing, *columns]), self.test)
         return self._deflate() or len(self.samples) > n_before
 
-    def _column_of(self, sample: torch.Tensor, others: torch.Tensor) -> torch.Tensor | None:
-        """Return the column of a sample, once its inactive rows and the other samples determine it."""
+    def _column_of(self, sample: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        """Return the column of a sample as one row, or none before its inactive rows and other samples determine it."""
+        nothing = self.samples[:0]
         if len(self.views.found) and (self.views.found @ sample).abs().max() > OWN_SAMPLE:
-            return None  # its column is known: every other column is orthogonal to it
+            return nothing  # its column is known: every other column is orthogonal to it
         z = self.views.forward @ sample
         is_inactive = z < INACTIVE * z.std()
         rows = self.views.left[is_inactive]
         gram = rows.T @ rows + SAMPLE_WEIGHT**2 * (others.T @ others)
         values, vectors = eigh(gram.numpy(), subset_by_index=[0, min(1, len(gram) - 1)], check_finite=False)
         if len(values) > 1 and values[1] < DETERMINED * gram.diagonal().mean():
-            return None
-        column = torch.from_numpy(vectors[:, 0])
-        is_consistent = len(others) == 0 or (others @ column).abs().max() < OWN_SAMPLE
-        return column if is_consistent and self.test.zeros(column[None])[0, is_inactive].all() else None
+            return nothing
+        column = torch.from_numpy(vectors[:, :1].T.copy())
+        is_consistent = bool((others @ column.T).abs().lt(OWN_SAMPLE).all())
+        return column if is_consistent and self.test.zeros(column)[0, is_inactive].all() else nothing
 
     def _deflate(self) -> bool:
         found = self.pool.selection().directions

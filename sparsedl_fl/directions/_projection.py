@@ -17,7 +17,7 @@ LAST_RIDGE = 1e-7
 DAMPING, DAMPING_SHRINKAGE, LAST_DAMPING = 0.02, 0.65, 1e-6
 N_NEWTON, N_POLISHING = 15, 3
 
-FEWEST_REFLECTIONS, MORE_REFLECTIONS = 50, 1000
+FEWEST_REFLECTIONS, MORE_REFLECTIONS = 40, 1000
 """The nearer the batch is to half the width, the slower; with unknowns found fewer do, but what is left is harder."""
 
 FIRST_RIDGES = (0.001, 0.1)
