@@ -25,7 +25,7 @@ def summarize(
 ) -> list[dict[str, Any]]:
     """Return one mapping of column to value for each row, method and limit that has records.
 
-    Methods are those of the table unless they are given.
+    Methods are those of the table, and the given ones.
 
     The accuracy is the share of exact batches, with its 95 % interval (Clopper and Pearson); a metric is the mean over
     the batches of their means; seconds and starts are medians; "successful" is the share of all starts that ended in a
@@ -35,7 +35,7 @@ def summarize(
     groups = defaultdict(list)
     for record in records_of(table, records):
         groups[record["row"], record["directions"], record["limit"]].append(record)
-    order = [(row, method) for row in table.rows for method in methods or table.methods]
+    order = [(row, method) for row in table.rows for method in dict.fromkeys([*table.methods, *(methods or ())])]
     kept = sorted((key for key in groups if key[:2] in order), key=lambda key: (order.index(key[:2]), key[2]))
     return [_line_of(table, published, key, groups[key]) for key in kept]
 
