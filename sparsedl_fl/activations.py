@@ -17,8 +17,9 @@ from sparsedl_fl.spectrum import leading_left
 
 __all__ = ["ActivationSpan"]
 
-IDENTIFIED_UP_TO = 0.48
-"""Batch size over width up to which the span identifies samples; at a half, equations and unknowns balance."""
+LEAST_SURPLUS = 4
+"""Equations beyond the unknowns from which on the span identifies samples: one of the wrong patterns that a search
+comes across fulfils each with a chance of about the tolerance."""
 
 _LARGEST_TOLERANCE = 1e-3
 
@@ -54,7 +55,7 @@ class ActivationSpan:
     def identifies(self) -> bool:
         """Whether the batch is small enough for the span to leave no other samples."""
         m, b = self.basis.shape
-        return b <= IDENTIFIED_UP_TO * m
+        return m - 2 * b >= LEAST_SURPLUS
 
     def distances(self, preactivations: torch.Tensor) -> torch.Tensor:
         """Return how far the activations of pre-activations of shape (n, m) lie from the span, relative."""

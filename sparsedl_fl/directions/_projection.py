@@ -45,9 +45,8 @@ def project(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run random starts and return the samples among their ends.
 
-    Reflections (Douglas and Rachford) between the span and the pre-activations that the forward view allows bring a
-    start near a sample, out of places where alternating projections end; Newton's method, for the current pattern an
-    eigenvector problem, takes it there.
+    Reflections bring a start near a sample, out of places where alternating projections end; Newton's method, for the
+    current pattern an eigenvector problem, takes it there.
 
     Parameters
     ----------
@@ -67,6 +66,11 @@ def project(
     is_determined : torch.Tensor of shape (n_found,) of bool
         Whether no other ``p`` has the same activations: with fewer active units than unknowns only the pattern is
         certain.
+
+    References
+    ----------
+    Douglas and Rachford, Trans. AMS 1956; Gravel and Elser, "Divide and concur", Phys. Rev. E 2008, for reflections
+    between a subspace and a set that is not convex, in a product space.
     """
     m, b = span.basis.shape
     n_reflections = round(FEWEST_REFLECTIONS + MORE_REFLECTIONS * b * views.free.shape[1] / (m - b) ** 2)

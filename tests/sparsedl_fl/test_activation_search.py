@@ -120,8 +120,8 @@ class TestSpan:
         def span(m, b):
             return ActivationSpan(torch.linalg.qr(torch.randn(m, b))[0], 1e-5)
 
-        assert span(100, 45).identifies
-        assert not span(100, 50).identifies
+        assert span(100, 48).identifies
+        assert not span(100, 49).identifies
 
     def test_it_is_not_used_where_it_says_nothing(self, problem):
         assert ActivationSpan.of(None, 25) is None
