@@ -72,19 +72,27 @@ class Progress:
         together = torch.cat([self.samples, samples[is_determined]])
         independent = select_independent(together.numpy().T, -torch.arange(len(together)).numpy())
         self.samples = together[torch.from_numpy(independent)]
-        rest = [torch.cat([self.samples[:i], self.samples[i + 1 :]]) for i in range(len(self.samples))]
         nothing = self.samples[:0]
-        columns = torch.cat([nothing, *map(self._column_of, self.samples, rest)])
+        columns = [
+            self._column_of(self.samples[i], torch.cat([self.samples[:i], self.samples[i + 1 :]]))
+            for i in self._without_column(self.samples)
+        ]
+        columns = torch.cat([nothing, *columns])
         self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
-        columns = [self._column_of(sample, nothing) for sample in samples[~is_determined]]
+        unsure = samples[~is_determined]
+        columns = [self._column_of(unsure[i], nothing) for i in self._without_column(unsure)]
         self.pool.add_proven(torch.cat([nothing, *columns]), self.test)
         return self._deflate() or len(self.samples) > n_before
+
+    def _without_column(self, samples: torch.Tensor) -> list[int]:
+        """Return which samples have no column yet: every other column is orthogonal to a sample."""
+        if self.n_found == 0:
+            return list(range(len(samples)))
+        return torch.nonzero((samples @ self.views.found.T).abs().amax(dim=1) <= OWN_SAMPLE)[:, 0].tolist()
 
     def _column_of(self, sample: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
         """Return the column of a sample as one row, or none before its inactive rows and other samples determine it."""
         nothing = self.samples[:0]
-        if len(self.views.found) and (self.views.found @ sample).abs().max() > OWN_SAMPLE:
-            return nothing  # its column is known: every other column is orthogonal to it
         z = self.views.forward @ sample
         is_inactive = z < INACTIVE * z.std()
         rows = self.views.left[is_inactive]
