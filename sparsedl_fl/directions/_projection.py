@@ -30,8 +30,9 @@ WORTH_NEWTON, WORTH_POLISHING, NEAR, POLISHED = 0.1, 1e-2, 1e-3, 1e-7
 """Distances from the span, relative: up to which Newton's method takes over, and goes on in double precision; and at
 which an end is near enough, in single and in double."""
 
-DETERMINED = 1e-3
-"""Second smallest eigenvalue of Newton's matrix, whose largest is one, above which an end is the only one."""
+AMPLE, DETERMINED = 2, 1e-3
+"""Active units for each unknown that make an end the only one; and with fewer, the second smallest eigenvalue of
+Newton's matrix, whose largest is one, above which it is."""
 
 FEW_ROWS = 0.15
 """Share of rows up to which it is faster to pick those that change."""
@@ -112,9 +113,10 @@ def _reflections(
     for _ in range(n_reflections):
         # The nearest pair with y = relu(z): both at their weighted mean, or y = 0 and z not positive.
         mean = (z + SPAN_WEIGHT * y) / (1 + SPAN_WEIGHT)
-        is_active = mean > torch.relu(-z) / (1 + SPAN_WEIGHT) ** 0.5
-        nearest_y = torch.where(is_active, mean, 0.0)
-        nearest_z = torch.where(is_active, mean, -torch.relu(-z))
+        negative = z.clamp(max=0)
+        is_active = (mean > -negative / (1 + SPAN_WEIGHT) ** 0.5).to(_WORKING)
+        nearest_y = mean * is_active
+        nearest_z = nearest_y + negative * (1 - is_active)
         forward = ((2 * nearest_z - z) @ regressors) * (power / (power + ridge)) @ regressors.T
         z = z + forward - nearest_z
         y = y + ((2 * nearest_y - y) @ basis) @ basis.T - nearest_y
@@ -162,10 +164,12 @@ def _newton(
 def _is_determined(orthonormal: torch.Tensor, span: ActivationSpan, end: torch.Tensor) -> bool:
     """Return whether the pattern of an end leaves nothing in the span but its own activations."""
     is_active = orthonormal @ end > 0
+    if len(end) == 1 or is_active.sum() >= AMPLE * len(end):
+        return True
     rows = orthonormal[is_active]
     inside = rows.T @ span.basis[is_active]
     system = (rows.T @ rows - inside @ inside.T).numpy()
-    return len(end) == 1 or bool(eigh(system, subset_by_index=[1, 1], eigvals_only=True)[0] > DETERMINED)
+    return bool(eigh(system, subset_by_index=[1, 1], eigvals_only=True)[0] > DETERMINED)
 
 
 def _add_rows(products: torch.Tensor, left: torch.Tensor, right: torch.Tensor, weights: torch.Tensor) -> None:
