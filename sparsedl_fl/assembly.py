@@ -26,6 +26,9 @@ FITTED_MULTIPLE = 1.02
 REFINE_ABOVE = 1e-4
 """Share of noise in the gradient above which the batch is fitted once more by maximum likelihood."""
 
+BORDERLINE = 1e-5
+"""Pre-activation, relative to the mean square of its sample, up to which the gradient says whether a unit is active."""
+
 STAND_IN_RESIDUAL = 1e-4
 """Residual above which a missing column forbids every certificate: the inputs are off by three times as much when what
 stands in for it hides in the noise."""
@@ -110,6 +113,7 @@ def assemble(
         # to zero may have been there on the way; there the gradient says which.
         noise = np.sqrt(np.mean(factors.noise_level**2)) * np.linalg.norm(inverse / scale[:, None], axis=1)
         undecided = NOISE_MULTIPLE * row_norms(layer_gradient.weight)[:, None] * noise + view.drift(inverse)
+        undecided += BORDERLINE * np.sqrt(np.mean(preactivations**2, axis=0))
         active = np.where(np.abs(preactivations) <= undecided, ~zeros, preactivations > 0)
         gradients = np.where(active, factors.left @ disaggregation, 0.0)
     agreement = sample_agreement(preactivations, factors.likely_zeros(basis))

@@ -1,11 +1,15 @@
+import copy
+
 import numpy as np
 import pytest
+import torch
 
 from sparsedl_fl import LayerGradient
 from sparsedl_fl.assembly import assemble
 from sparsedl_fl.lowrank import factorize
 from sparsedl_fl.matching import ForwardView
 from sparsedl_fl.metrics import match_batches
+from sparsedl_fl.simulation import client_gradient
 
 ALL = np.ones(8, dtype=bool)
 
@@ -71,6 +75,23 @@ def test_a_stand_in_for_a_missing_column_certifies_nothing_under_heavy_noise(pro
     basis[:, missing] = np.linalg.svd(np.delete(basis, missing, axis=1))[0][:, -1]
     result = assemble(noisy, seen, ForwardView.of(noisy, seen), basis, np.arange(8) != missing)
     assert not result.recovered.any()
+
+
+def test_on_which_side_of_zero_a_pre_activation_is_the_gradient_says(small_problem):
+    batch, model, _ = small_problem
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        z = model[0](torch.from_numpy(batch))
+        step = 2e-6 * z[0].square().mean().sqrt()
+        model[0].bias[0] += step - z[0, 0]
+    given = LayerGradient.from_model(model, client_gradient(model, torch.from_numpy(batch), torch.arange(8) % 10))
+    bias = given.bias.copy()
+    bias[0] -= 2 * step.item()
+    rounded = LayerGradient(given.weight, bias, given.weight_grad, given.bias_grad)
+    factors = factorize(rounded)
+    true = np.linalg.inv(batch @ factors.right.T / factors.singular_values)
+    result = assemble(rounded, factors, ForwardView.of(rounded, factors), true / np.linalg.norm(true, axis=0), ALL)
+    assert result.recovered.all()
 
 
 def test_wrong_weights_certify_nothing(problem):
