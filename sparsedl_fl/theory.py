@@ -202,12 +202,13 @@ def expect(batch_size: int, width: int, has_next_layer: bool = False) -> Expecta
     """
     failure, draws = failure_probability(batch_size, width), expected_samples(batch_size) if batch_size > 1 else 1.0
     within_reach = int(width * (FRONTIER_WITH_NEXT if has_next_layer else FRONTIER))
-    if failure > 0.5:
+    is_determined = 2 * batch_size < width if has_next_layer else failure <= 0.5
+    if not is_determined:
         verdict = f"the zeros of the gradient alone do not determine the batch (b = m/2 = {width // 2} is the limit)"
     elif batch_size <= within_reach:
         verdict = "expect the whole batch"
     else:
-        verdict = f"the zeros determine the batch, but beyond b = {within_reach} the search may end before"
+        verdict = f"the batch is determined, but beyond b = {within_reach} the search may end before"
         verdict += "" if has_next_layer else "; the next layer's gradient would take it further"
     verdict = f"b = {batch_size} at width {width}: {verdict} (kernel sampling would take {draws:.1e} draws)"
     return Expectation(batch_size, width, failure, draws, verdict)
