@@ -143,6 +143,9 @@ class TestProjection:
         orthonormal, mixing = torch.linalg.qr(crowded.forward)
         ends = _reflections(orthonormal, mixing, crowded.span.basis, 64, 600, generator())
         assert (cosines(ends.double() @ orthonormal.T, z) > 0.99).double().mean() > 0.5
+        found, is_determined = project(crowded.views, crowded.span, 512, generator())
+        assert is_determined.any()
+        assert (cosines(found[is_determined], crowded.samples) > 1 - 1e-9).all()
 
     def test_an_end_with_fewer_active_units_than_unknowns_is_not_determined(self):
         crowded = Problem(batch_size=47)
