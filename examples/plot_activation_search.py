@@ -18,7 +18,8 @@ from sparsedl import SparseDictionaryRecovery
 from sparsedl.surrogates import L1
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections
-from sparsedl_fl.directions._alternation import TwoViews, alternate
+from sparsedl_fl.directions._alternation import alternate
+from sparsedl_fl.directions._views import TwoViews
 from sparsedl_fl.lowrank import factorize
 from sparsedl_fl.matching import ForwardView
 from sparsedl_fl.simulation import client_gradient, fully_connected

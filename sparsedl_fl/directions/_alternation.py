@@ -1,28 +1,21 @@
-"""Many starts of the activation search at once: alternate between the gradient's view of a sample and the forward one.
-
-For sample ``i`` the column ``U q_i`` of the gradient is zero exactly where its pre-activations ``F p_i`` are not
-positive. Here ``p = S^-1 V^T x``, so that ``F = W V S + bias h^T`` with ``h = U^T g`` (every true ``p`` has
-``h^T p = 1``), the natural prior of ``p`` is isotropic, and ``P Q = I``: ``p_i`` is orthogonal to every other ``q_j``.
-"""
+"""Many starts of the two views at once, by alternation between the columns of the gradient and the forward pass."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch.nn.functional import cosine_similarity, normalize
 
 from sparsedl.zeros import weighted_gram
+from sparsedl_fl.directions._views import TwoViews, leaders
 
-__all__ = ["TwoViews", "alternate", "estimate_samples", "leaders"]
+__all__ = ["alternate", "inverse_iteration"]
 
 N_COARSE, N_FINE = 12, 20
 FLOOR_COARSE, FLOOR_FINE = 1e-3, 0.05
 """Weight of a row that looks active: it may yet be inactive."""
-
-SAME_END = 0.98
-"""Cosine of the pre-activations of two starts above which one of them goes on for both."""
 
 SETTLED = 0.9995
 """Cosine of the pre-activations before and after a coarse iteration above which a start has settled."""
@@ -31,59 +24,15 @@ VANISHED, ENOUGH = 0.01, 0.98
 """A start is done when this share of the units thought inactive is this close to zero."""
 
 SMOOTHING, SHRINKAGE = 0.3, 0.75
-DEFLATION = {0.22: (0.3, 4.0), 1.00: (0.003, 4.0)}
-"""Range of the weight of the deflation of the column view, by the batch size over width up to which it serves. It is
-drawn for each start: in a large batch samples are poorly known until late, and a strong one rules out true columns."""
+DEFLATION = (0.3, 4.0)
+"""Range of the weight of the deflation of the column view; it is drawn for each start, since samples are estimates."""
 
 DEFLATION_FADING = 0.5
 CROWDED_ABOVE = 0.26
 """Batch size over width above which the fine stage separates units by a classifier: better, and twice the work."""
 
 ACTIVE_ABOVE, CLASSIFIER_RIDGE = 0.3, 1e-3
-N_HINGE, HINGE_RIDGE = 5, 2e-5
 _WORKING = torch.float32
-_CHUNK_ENTRIES = 8_000_000
-
-
-@dataclass(frozen=True)
-class TwoViews:
-    """What the search works with.
-
-    Attributes
-    ----------
-    left : torch.Tensor of shape (m, b)
-        ``sqrt(m) U``: directions make entries with mean square one.
-    forward : torch.Tensor of shape (m, b)
-        ``F``.
-    found : torch.Tensor of shape (k, b)
-        Columns ``q`` found so far, independent, as unit rows.
-    free : torch.Tensor of shape (b, b - k)
-        Orthonormal basis of what is orthogonal to them: where the ``p`` of the others are.
-    samples : torch.Tensor of shape (k, b)
-        Estimates of the ``p`` of the columns found, as unit rows; every other ``q`` is orthogonal to them.
-    """
-
-    left: torch.Tensor
-    forward: torch.Tensor
-    found: torch.Tensor
-    free: torch.Tensor
-    samples: torch.Tensor
-
-    @classmethod
-    def of(cls, left: torch.Tensor, forward: torch.Tensor) -> TwoViews:
-        """Begin, with nothing found."""
-        b = left.shape[1]
-        nothing = torch.zeros((0, b), dtype=left.dtype)
-        return cls(left, forward, nothing, torch.eye(b, dtype=left.dtype), nothing)
-
-    def knowing(self, found: torch.Tensor) -> TwoViews:
-        """Deflate the forward view by the columns found."""
-        free = torch.linalg.qr(found.T, mode="complete")[0][:, len(found) :]
-        return replace(self, found=found, free=free, samples=self.samples[:0])
-
-    def with_samples(self) -> TwoViews:
-        """Deflate the column view too, by estimates of the samples of those columns."""
-        return replace(self, samples=estimate_samples(self)) if len(self.samples) < len(self.found) else self
 
 
 def alternate(
@@ -117,8 +66,7 @@ def alternate(
     """
     watch = observe or _ignore
     shared = _Shared.of(views, ridge)
-    m, b = views.left.shape
-    weakest, strongest = next(weights for limit, weights in DEFLATION.items() if b <= limit * m)
+    (m, b), (weakest, strongest) = views.left.shape, DEFLATION
     strength = m * strongest * (weakest / strongest) ** torch.rand((n_starts, 1, 1), generator=generator)
     z = torch.randn((n_starts, shared.forward.shape[1]), generator=generator) @ shared.forward.T
     q = normalize(torch.randn((n_starts, b), generator=generator), dim=1)
@@ -154,7 +102,7 @@ def _coarse(
         weights = torch.relu(-before)
         weights = weights / weights.mean(dim=1, keepdim=True).clamp(min=torch.finfo(_WORKING).tiny) + FLOOR_COARSE
         gram = weighted_gram(shared.left, weights) + strength[running] * shared.known
-        q = q.index_copy(0, running, _smallest(gram, q[running], n_iterations=3 if iteration == 0 else 2))
+        q = q.index_copy(0, running, inverse_iteration(gram, q[running], n_iterations=3 if iteration == 0 else 2))
         moduli = (q[running] @ shared.left.T).abs()
         after = _regress(torch.tanh(moduli / moduli.mean(dim=1, keepdim=True)), shared)
         z = z.index_copy(0, running, after)
@@ -176,7 +124,7 @@ def _fine(shared: _Shared, q: torch.Tensor, z: torch.Tensor, strength: torch.Ten
         weights = weights / (moduli.square() + smoothing**2).sqrt()
         fading = strength[running] * weights.mean(dim=1)[:, None, None]
         gram = weighted_gram(shared.left, weights) + fading * shared.known
-        q = q.index_copy(0, running, _smallest(gram, q[running]))
+        q = q.index_copy(0, running, inverse_iteration(gram, q[running]))
         moduli = (q[running] @ shared.left.T).abs()
         targets = torch.tanh(moduli / max(smoothing, FLOOR_FINE))
         after = _classify(moduli, targets, shared) if b > CROWDED_ABOVE * m else _regress(targets, shared)
@@ -190,59 +138,8 @@ def _fine(shared: _Shared, q: torch.Tensor, z: torch.Tensor, strength: torch.Ten
     return q
 
 
-def leaders(preactivations: torch.Tensor) -> torch.Tensor:
-    """Return for each row which one goes on for it: an earlier one that is nearly the same, or itself."""
-    own = torch.arange(len(preactivations))
-    if len(own) == 0:
-        return own
-    directions = normalize(preactivations, dim=1)
-    leader = torch.minimum((directions @ directions.T > SAME_END).int().argmax(dim=1), own)
-    while (leader[leader] != leader).any():
-        leader = leader[leader]
-    return leader
-
-
 def _ignore(q: torch.Tensor, z: torch.Tensor) -> None:
     """Watch nothing."""
-
-
-def estimate_samples(views: TwoViews) -> torch.Tensor:
-    """Estimate the ``p`` of each column found from its own zero pattern: unit rows of shape (k, b).
-
-    ``p_j`` is orthogonal to every other column found, which leaves the dual vector of ``q_j`` and the free space.
-    Within it, a squared hinge loss with hardly any ridge separates active from inactive units. Its error is that of a
-    perceptron: about the number of free dimensions over the number of units.
-    """
-    found, free, forward = views.found, views.free, views.forward
-    k, m = len(found), len(forward)
-    duals = torch.linalg.solve(found @ found.T, found)
-    is_active = (found @ views.left.T).abs() > 1e-3
-    signs = torch.where(is_active, 1.0, -1.0).to(_WORKING)
-    own = duals @ forward.T
-    along = (own * (signs - signs.mean(dim=1, keepdim=True))).sum(dim=1, keepdim=True)
-    duals = duals * torch.sign(along) / own.std(dim=1, keepdim=True)
-    own = (duals @ forward.T).to(_WORKING)
-    shared = (forward @ free).to(_WORKING)
-    weights = torch.zeros((k, free.shape[1] + 1), dtype=_WORKING)
-    chunk = max(1, _CHUNK_ENTRIES // (m * (free.shape[1] + 1)))
-    for part in torch.arange(k).split(chunk):
-        regressors = torch.cat([own[part, :, None], shared.expand(len(part), -1, -1)], dim=2)
-        weights[part] = _separate(regressors, signs[part])
-    weights = weights.to(found.dtype)
-    return normalize(weights[:, :1] * duals + weights[:, 1:] @ free.T, dim=1)
-
-
-def _separate(regressors: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
-    """Fit signs of shape (k, m) by regressors of shape (k, m, d) with a squared hinge loss, by Newton's method."""
-    k, m, d = regressors.shape
-    ridge = HINGE_RIDGE * regressors.square().sum(dim=(1, 2))[:, None, None] * torch.eye(d, dtype=signs.dtype)
-    is_support = torch.ones_like(signs)
-    for _ in range(N_HINGE):
-        transposed = regressors.mT * is_support[:, None, :]
-        weights, _ = torch.linalg.solve_ex(transposed @ regressors + ridge, transposed @ signs[..., None])
-        weights = weights.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-        is_support = (signs * (regressors @ weights)[..., 0] < 1).to(signs.dtype)
-    return weights[..., 0]
 
 
 def _ridge_operator(regressors: torch.Tensor, ridge: float) -> torch.Tensor:
@@ -272,7 +169,7 @@ def _classify(moduli: torch.Tensor, targets: torch.Tensor, shared: _Shared) -> t
     return z
 
 
-def _smallest(gram: torch.Tensor, start: torch.Tensor, n_iterations: int = 2) -> torch.Tensor:
+def inverse_iteration(gram: torch.Tensor, start: torch.Tensor, n_iterations: int = 2) -> torch.Tensor:
     """Return approximate eigenvectors of the smallest eigenvalues, by inverse iteration from where the last ended."""
     scale = gram.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
     factor, _ = torch.linalg.cholesky_ex(gram + 1e-6 * scale * torch.eye(gram.shape[1], dtype=gram.dtype))

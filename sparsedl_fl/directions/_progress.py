@@ -8,7 +8,7 @@ from scipy.linalg import eigh
 from sparsedl.pools import CandidatePool
 from sparsedl.selection import select_independent
 from sparsedl.zeros import ZeroTest
-from sparsedl_fl.directions._alternation import TwoViews
+from sparsedl_fl.directions._views import TwoViews
 
 __all__ = ["Progress"]
 

@@ -9,7 +9,7 @@ from scipy.linalg import eigh
 from torch.nn.functional import normalize
 
 from sparsedl_fl.activations import ActivationSpan
-from sparsedl_fl.directions._alternation import TwoViews, leaders
+from sparsedl_fl.directions._views import PrincipalForward, TwoViews, leaders
 
 __all__ = ["project"]
 
@@ -75,8 +75,9 @@ def project(
     """
     m, b = span.basis.shape
     n_reflections = round(FEWEST_REFLECTIONS + MORE_REFLECTIONS * b * views.free.shape[1] / (m - b) ** 2)
-    orthonormal, mixing = torch.linalg.qr(views.forward @ views.free)
-    ends = _reflections(orthonormal, mixing, span.basis, n_starts, n_reflections, generator)
+    forward = PrincipalForward.of(views)
+    orthonormal = forward.orthonormal
+    ends = _reflections(forward, span.basis, n_starts, n_reflections, generator)
     single, rough = orthonormal.to(_WORKING), replace(span, basis=span.basis.to(_WORKING))
     ends = ends[rough.distances(ends @ single.T) < WORTH_NEWTON]
     ends = ends[leaders(ends).unique()]
@@ -84,29 +85,25 @@ def project(
     ends = ends[span.distances(ends @ orthonormal.T) < WORTH_POLISHING]
     ends = _newton(orthonormal, span, ends, N_POLISHING, LAST_DAMPING, goal=POLISHED)
     ends = ends[span.distances(ends @ orthonormal.T) < span.tolerance]
-    samples = torch.linalg.solve_triangular(mixing, ends.T, upper=True)
     is_determined = torch.tensor([_is_determined(orthonormal, span, end) for end in ends], dtype=torch.bool)
-    return normalize((views.free @ samples).T, dim=1), is_determined
+    return normalize((ends / forward.sizes) @ forward.axes.T, dim=1), is_determined
 
 
 def _reflections(
-    orthonormal: torch.Tensor,
-    mixing: torch.Tensor,
+    forward: PrincipalForward,
     basis: torch.Tensor,
     n_starts: int,
     n_reflections: int,
     generator: torch.Generator,
 ) -> torch.Tensor:
-    """Return unit coordinates of shape (n_starts, d) in the orthonormal basis of the forward view.
+    """Return unit coordinates of shape (n_starts, d) along the principal directions of the forward view.
 
     Douglas and Rachford's reflections between pairs ``(z, y)`` of a ``z`` of the forward view with a ``y`` of the
     span, and pairs with ``y = relu(z)``. The ridge, which shrinks, prefers ``p`` of the natural size to those that
     happen to fit.
     """
-    directions, sizes, _ = torch.linalg.svd(mixing)
-    regressors, basis = (orthonormal @ directions).to(_WORKING), basis.to(_WORKING)
-    power = (sizes.square() / sizes.square().mean()).to(_WORKING)
-    z = normalize(torch.randn((n_starts, len(sizes)), generator=generator) * power.sqrt() @ regressors.T, dim=1)
+    regressors, power, basis = forward.orthonormal.to(_WORKING), forward.power, basis.to(_WORKING)
+    z = forward.draw(n_starts, generator)
     y, (smallest, largest) = torch.relu(z), FIRST_RIDGES
     ridge = largest * (smallest / largest) ** torch.rand((n_starts, 1), generator=generator)
     shrinkage = (LAST_RIDGE / ridge) ** (1 / n_reflections)
@@ -117,12 +114,12 @@ def _reflections(
         is_active = (mean > -negative / (1 + SPAN_WEIGHT) ** 0.5).to(_WORKING)
         nearest_y = mean * is_active
         nearest_z = nearest_y + negative * (1 - is_active)
-        forward = ((2 * nearest_z - z) @ regressors) * (power / (power + ridge)) @ regressors.T
-        z = z + forward - nearest_z
+        fit = ((2 * nearest_z - z) @ regressors) * (power / (power + ridge)) @ regressors.T
+        z = z + fit - nearest_z
         y = y + ((2 * nearest_y - y) @ basis) @ basis.T - nearest_y
         size = torch.linalg.vector_norm(z, dim=1, keepdim=True)
         z, y, ridge = z / size, y / size, ridge * shrinkage
-    return normalize(z @ orthonormal.to(_WORKING), dim=1)
+    return normalize(z @ regressors, dim=1)
 
 
 def _newton(

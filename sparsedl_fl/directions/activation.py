@@ -19,6 +19,7 @@ from sparsedl_fl.directions._alternation import alternate
 from sparsedl_fl.directions._base import Directions
 from sparsedl_fl.directions._progress import Progress
 from sparsedl_fl.directions._projection import project
+from sparsedl_fl.directions._reflection import reflect
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.matching import TRUSTED_AGREEMENT, ForwardView, basis_agreement
@@ -32,6 +33,9 @@ FIRST_SHARE = 1 / 3
 
 NEARLY_ALL, LAST_SHARE = 2, 1 / 12
 """With so few columns missing, what is not found soon cannot be proven by zeros; it follows from the others."""
+
+WIDE = 400
+"""Width above which reflections go before the alternation, and starts are fewer: its eigenproblems grow too large."""
 
 TWO_VIEWS_EVERY = 4
 """With the next layer's gradient, the search of the other two views runs in one round of so many."""
@@ -112,7 +116,8 @@ class ActivationDirections(Directions):
     ) -> Candidates:
         """Search two views, or three where there is a span."""
         progress = Progress(factors.zero_test, torch.from_numpy(view.regressors))
-        n_starts = self.starts_per_round or (64 if len(factors.left) <= 400 else 16)
+        is_wide = len(factors.left) > WIDE
+        n_starts = self.starts_per_round or (16 if is_wide else 64)
         idle = n_rounds = spent = 0
         ridges = cycle(RIDGES)
         # One thread: the matrices are small, and spinning threads cost more than they bring.
@@ -122,7 +127,11 @@ class ActivationDirections(Directions):
                 if span is not None:
                     is_new = progress.add_samples(*project(progress.views, span, 2 * n_starts, generator))
                     spent += 2 * n_starts
-                if not is_new and (span is None or n_rounds % TWO_VIEWS_EVERY == 0):
+                elif is_wide:
+                    progress.views = progress.views.with_samples()
+                    is_new = progress.add_columns(reflect(progress.views, 2 * n_starts, generator))
+                    spent += 2 * n_starts
+                if not is_new and (n_rounds % TWO_VIEWS_EVERY == 0 or (span is None and not is_wide)):
                     progress.views = progress.views.with_samples()
                     ends = alternate(progress.views, n_starts, next(ridges), generator)
                     is_new = progress.add_columns(ends)

@@ -8,9 +8,12 @@ from torch.nn.functional import normalize
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.activations import ActivationSpan
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections
-from sparsedl_fl.directions._alternation import N_COARSE, N_FINE, TwoViews, alternate, estimate_samples, leaders
+from sparsedl_fl.directions._alternation import N_COARSE, N_FINE, alternate
 from sparsedl_fl.directions._progress import Progress
 from sparsedl_fl.directions._projection import _add_rows, _reflections, project
+from sparsedl_fl.directions._reflection import reflect
+from sparsedl_fl.directions._samples import estimate_samples
+from sparsedl_fl.directions._views import PrincipalForward, TwoViews, leaders
 from sparsedl_fl.lowrank import factorize
 from sparsedl_fl.matching import ForwardView
 from sparsedl_fl.metrics import psnr
@@ -94,13 +97,47 @@ class TestTwoViews:
     def test_samples_are_estimated_the_better_the_more_is_known(self, problem):
         errors = []
         for n_known in (5, 15, 24, 25):
-            estimates = estimate_samples(problem.views.knowing(problem.columns[:n_known]))
+            estimates = problem.views.knowing(problem.columns[:n_known]).with_samples().samples
             similarity = (estimates * problem.samples[:n_known]).sum(dim=1)
             assert (similarity > 0).all()
             errors.append(1 - similarity.mean().item())
         assert errors == sorted(errors, reverse=True)
         assert errors[0] < 0.2
         assert errors[-1] < 1e-6
+
+    def test_a_pattern_says_more_of_a_sample_than_the_other_columns_do(self, problem):
+        views = problem.views.knowing(problem.columns[:15])
+        duals = normalize(torch.linalg.solve(views.found @ views.found.T, views.found), dim=1)
+        left_open = 1 - cosines(duals, problem.samples[:15])
+        estimates = views.with_samples().samples
+        assert (1 - (estimates * problem.samples[:15]).sum(dim=1)).mean() < 0.5 * left_open.mean()
+
+    def test_some_wrong_signs_do_little_harm_to_the_estimate_of_a_sample(self, problem):
+        views = problem.views.knowing(problem.columns[:15])
+        is_active = (views.found @ views.left.T).abs() > 1e-3
+        is_wrong = torch.rand(is_active.shape, generator=generator()) < 0.02
+        for pattern, enough in ((is_active, 0.95), (is_active ^ is_wrong, 0.85)):
+            estimates = estimate_samples(views.found, views.free, views.forward, pattern)
+            assert (estimates * problem.samples[:15]).sum(dim=1).mean() > enough
+
+    def test_the_principal_forward_view_spans_the_free_preactivations(self, problem):
+        views = problem.views.knowing(problem.columns[:10])
+        forward = PrincipalForward.of(views)
+        torch.testing.assert_close(views.forward @ forward.axes, forward.orthonormal * forward.sizes)
+        assert (views.found @ forward.axes).abs().max() < 1e-9
+        assert (forward.sizes.diff() <= 0).all()
+
+
+class TestReflections:
+    @pytest.mark.parametrize("n_known", [0, 12, 22])
+    def test_what_it_returns_are_columns_that_are_not_known(self, problem, n_known):
+        views = problem.views.knowing(problem.columns[:n_known]).with_samples()
+        ends = reflect(views, 256, generator())
+        is_true = cosines(ends, problem.columns) > 0.999
+        assert is_true.sum() > 0
+        assert ((ends @ views.found.T).abs() < 0.8).all()
+        found = (ends[is_true] @ problem.columns.T).abs().argmax(dim=1)
+        assert len(found.unique()) == len(found)
 
 
 def test_of_rows_that_are_nearly_the_same_the_first_goes_on():
@@ -140,9 +177,9 @@ class TestProjection:
     def test_most_starts_close_to_the_limit_end_in_samples_too(self):
         crowded = Problem(batch_size=42)
         z = normalize(crowded.samples @ crowded.forward.T, dim=1)
-        orthonormal, mixing = torch.linalg.qr(crowded.forward)
-        ends = _reflections(orthonormal, mixing, crowded.span.basis, 64, 600, generator())
-        assert (cosines(ends.double() @ orthonormal.T, z) > 0.99).double().mean() > 0.5
+        forward = PrincipalForward.of(crowded.views)
+        ends = _reflections(forward, crowded.span.basis, 64, 600, generator())
+        assert (cosines(ends.double() @ forward.orthonormal.T, z) > 0.99).double().mean() > 0.5
         found, is_determined = project(crowded.views, crowded.span, 512, generator())
         assert is_determined.any()
         assert (cosines(found[is_determined], crowded.samples) > 1 - 1e-9).all()

@@ -1,0 +1,117 @@
+"""Both views of the batch: the columns of the gradient, and the pre-activations that say where they vanish.
+
+For sample ``i`` the column ``U q_i`` of the gradient is zero exactly where its pre-activations ``F p_i`` are not
+positive. Here ``p = S^-1 V^T x``, so that ``F = W V S + bias h^T`` with ``h = U^T g`` (every true ``p`` has
+``h^T p = 1``), the natural prior of ``p`` is isotropic, and ``P Q = I``: ``p_i`` is orthogonal to every other ``q_j``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch.nn.functional import normalize
+
+from sparsedl_fl.directions._samples import estimate_samples
+
+__all__ = ["PrincipalForward", "TwoViews", "leaders"]
+
+SAME_END = 0.98
+"""Cosine of the pre-activations of two starts above which one of them goes on for both."""
+
+ACTIVE_ABOVE = 1e-3
+"""An entry of ``U q`` above this, relative to the mean square, belongs to an active unit."""
+
+_WORKING = torch.float32
+
+
+@dataclass(frozen=True)
+class TwoViews:
+    """What the search works with.
+
+    Attributes
+    ----------
+    left : torch.Tensor of shape (m, b)
+        ``sqrt(m) U``: directions make entries with mean square one.
+    forward : torch.Tensor of shape (m, b)
+        ``F``.
+    found : torch.Tensor of shape (k, b)
+        Columns ``q`` found so far, independent, as unit rows.
+    free : torch.Tensor of shape (b, b - k)
+        Orthonormal basis of what is orthogonal to them: where the ``p`` of the others are.
+    samples : torch.Tensor of shape (k, b)
+        Estimates of the ``p`` of the columns found, as unit rows; every other ``q`` is orthogonal to them.
+    """
+
+    left: torch.Tensor
+    forward: torch.Tensor
+    found: torch.Tensor
+    free: torch.Tensor
+    samples: torch.Tensor
+
+    @classmethod
+    def of(cls, left: torch.Tensor, forward: torch.Tensor) -> TwoViews:
+        """Begin, with nothing found."""
+        b = left.shape[1]
+        nothing = torch.zeros((0, b), dtype=left.dtype)
+        return cls(left, forward, nothing, torch.eye(b, dtype=left.dtype), nothing)
+
+    def knowing(self, found: torch.Tensor) -> TwoViews:
+        """Deflate the forward view by the columns found."""
+        free = torch.linalg.qr(found.T, mode="complete")[0][:, len(found) :]
+        return replace(self, found=found, free=free, samples=self.samples[:0])
+
+    def with_samples(self) -> TwoViews:
+        """Deflate the column view too, by estimates of the samples of those columns."""
+        if len(self.samples) == len(self.found):
+            return self
+        is_active = (self.found @ self.left.T).abs() > ACTIVE_ABOVE
+        return replace(self, samples=estimate_samples(self.found, self.free, self.forward, is_active))
+
+
+@dataclass(frozen=True)
+class PrincipalForward:
+    """The forward view of what is not known yet, along its principal directions.
+
+    Attributes
+    ----------
+    orthonormal : torch.Tensor of shape (m, d)
+        Basis of the pre-activations.
+    sizes : torch.Tensor of shape (d,)
+        How large they are along it, descending.
+    axes : torch.Tensor of shape (b, d)
+        The ``p`` behind it: ``F axes = orthonormal diag(sizes)``.
+    """
+
+    orthonormal: torch.Tensor
+    sizes: torch.Tensor
+    axes: torch.Tensor
+
+    @classmethod
+    def of(cls, views: TwoViews) -> PrincipalForward:
+        """Decompose the forward view, deflated by what is known."""
+        orthonormal, mixing = torch.linalg.qr(views.forward @ views.free)
+        directions, sizes, axes = torch.linalg.svd(mixing)
+        return cls(orthonormal @ directions, sizes, views.free @ axes.T)
+
+    @property
+    def power(self) -> torch.Tensor:
+        """Square of the sizes, relative to their mean, in single precision."""
+        return (self.sizes.square() / self.sizes.square().mean()).to(_WORKING)
+
+    def draw(self, n_starts: int, generator: torch.Generator) -> torch.Tensor:
+        """Return unit pre-activations of shape (n_starts, m), drawn from the natural prior, in single precision."""
+        coordinates = torch.randn((n_starts, len(self.sizes)), generator=generator) * self.power.sqrt()
+        return normalize(coordinates @ self.orthonormal.to(_WORKING).T, dim=1)
+
+
+def leaders(preactivations: torch.Tensor) -> torch.Tensor:
+    """Return for each row which one goes on for it: an earlier one that is nearly the same, or itself."""
+    own = torch.arange(len(preactivations))
+    if len(own) == 0:
+        return own
+    directions = normalize(preactivations, dim=1)
+    leader = torch.minimum((directions @ directions.T > SAME_END).int().argmax(dim=1), own)
+    while (leader[leader] != leader).any():
+        leader = leader[leader]
+    return leader
