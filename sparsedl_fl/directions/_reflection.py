@@ -15,7 +15,7 @@ __all__ = ["reflect"]
 FEWEST_REFLECTIONS, MORE_REFLECTIONS = 60, 7000
 """The larger the batch, the slower; with columns found fewer do, but what is left is harder."""
 
-FIRST_RIDGES, LAST_RIDGE = (0.3, 1.0), 0.01
+FIRST_RIDGES, LAST_RIDGE = (0.3, 3.0), 0.01
 COLUMN_WEIGHTS = (0.3, 1.0)
 """Range of the weight of the distance of the column over that of the pre-activations."""
 
@@ -23,8 +23,9 @@ DEFLATION, DEFLATION_SHRINKAGE = (0.3, 3.0), 0.5
 FADING, FADED = 0.2, 0.01
 """In this last share of the reflections the deflation of the column view fades to that share: samples are estimates."""
 
-SPARSE_SHARE, SPARSE_BELOW = 0.4, 0.05
-"""An end is nearly a column when this share of its entries is this small, relative to the mean square."""
+SPARSE_SHARE, SPARSE_BELOW = 0.43, 0.6
+"""An end is nearly a column when this share of its entries, the smallest, is below this multiple of what does not come
+free of it with a kernel, to the power of 1.5. Those of other ends are at 1.4 times that power."""
 
 KNOWN_COSINE, SAME_COSINE = 0.8, 0.9
 """Cosines above which an end belongs to a column found, and to another end."""
@@ -54,8 +55,10 @@ def reflect(views: TwoViews, n_starts: int, generator: torch.Generator) -> torch
     """
     q, left = _reflections(views, n_starts, generator), views.left.to(_WORKING)
     entries = (q @ left.T).abs()
-    smallest = entries.topk(round(SPARSE_SHARE * entries.shape[1]), dim=1, largest=False).values
-    is_new = smallest.square().mean(dim=1) < SPARSE_BELOW**2 * entries.square().mean(dim=1)
+    m, b = left.shape
+    smallest = entries.topk(round(SPARSE_SHARE * m), dim=1, largest=False).values
+    limit = SPARSE_BELOW * max(0.0, SPARSE_SHARE - b / m) ** 1.5
+    is_new = smallest.square().mean(dim=1) < limit**2 * entries.square().mean(dim=1)
     is_new &= ((q @ views.found.T.to(_WORKING)).abs() < KNOWN_COSINE).all(dim=1)
     q = q[is_new]
     q = q[distinct(q, SAME_COSINE)]
