@@ -138,9 +138,9 @@ def _newton(
     if len(ends) > n_at_once:
         parts = ends.split(n_at_once)
         return torch.cat([_newton(orthonormal, span, part, n_iterations, damping, goal) for part in parts])
-    m, d = orthonormal.shape
-    ends, is_far, both = ends.clone(), torch.arange(len(ends)), torch.cat([orthonormal, span.basis], dim=1)
-    pattern, products = torch.zeros((len(ends), m), dtype=ends.dtype), ends.new_zeros((len(ends), d, both.shape[1]))
+    (m, d), both = orthonormal.shape, torch.cat([orthonormal, span.basis], dim=1)
+    ends, is_far = ends.clone(), torch.nonzero(span.distances(ends @ orthonormal.T) > goal)[:, 0]
+    pattern, products = ends.new_zeros((len(is_far), m)), ends.new_zeros((len(is_far), d, both.shape[1]))
     # The products O^T A O and O^T A V of the forward view, the pattern and the span: few rows change in a step.
     for _ in range(n_iterations):
         if len(is_far) == 0:
