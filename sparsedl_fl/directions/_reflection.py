@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import normalize
 
-from sparsedl.pools import distinct
 from sparsedl.zeros import weighted_gram
 from sparsedl_fl.directions._alternation import inverse_iteration
-from sparsedl_fl.directions._views import PrincipalForward, TwoViews
+from sparsedl_fl.directions._views import PrincipalForward, TwoViews, leaders
 
 __all__ = ["reflect"]
 
@@ -37,7 +36,9 @@ _WORKING = torch.float32
 
 
 def reflect(views: TwoViews, n_starts: int, generator: torch.Generator) -> torch.Tensor:
-    """Run random starts and return the ends near columns that are not known yet, as unit rows ``q`` of shape (n, b).
+    """Run random starts and return the ends near columns, as unit rows ``q`` of shape (n, b).
+
+    Those near a column found are replaced by it; of those that are near each other one is brought to exact zeros.
 
     Parameters
     ----------
@@ -58,14 +59,18 @@ def reflect(views: TwoViews, n_starts: int, generator: torch.Generator) -> torch
     m, b = left.shape
     smallest = entries.topk(round(SPARSE_SHARE * m), dim=1, largest=False).values
     limit = SPARSE_BELOW * max(0.0, SPARSE_SHARE - b / m) ** 1.5
-    is_new = smallest.square().mean(dim=1) < limit**2 * entries.square().mean(dim=1)
-    is_new &= ((q @ views.found.T.to(_WORKING)).abs() < KNOWN_COSINE).all(dim=1)
+    q = q[smallest.square().mean(dim=1) < limit**2 * entries.square().mean(dim=1)]
+    products = q @ views.found.T.to(_WORKING)
+    is_new = (products.abs() < KNOWN_COSINE).all(dim=1)
+    known = views.found[products[~is_new].abs().argmax(dim=1)] if len(views.found) else views.found
     q = q[is_new]
-    q = q[distinct(q, SAME_COSINE)]
+    skewness = (q @ left.T).pow(3).sum(dim=1, keepdim=True)  # a column and its negative are the same
+    going_on, follows = leaders(q * skewness.sign(), SAME_COSINE).unique(return_inverse=True)
+    q = q[going_on]
     for smoothing in SMOOTHINGS:
         weights = 1 / ((q @ left.T).square() + smoothing**2)
         q = inverse_iteration(weighted_gram(left, weights), q)
-    return normalize(q.to(views.left.dtype), dim=1)
+    return torch.cat([known, normalize(q.to(views.left.dtype), dim=1)[follows]])
 
 
 def _reflections(views: TwoViews, n_starts: int, generator: torch.Generator) -> torch.Tensor:

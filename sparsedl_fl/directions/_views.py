@@ -105,13 +105,13 @@ class PrincipalForward:
         return normalize(coordinates @ self.orthonormal.to(_WORKING).T, dim=1)
 
 
-def leaders(preactivations: torch.Tensor) -> torch.Tensor:
-    """Return for each row which one goes on for it: an earlier one that is nearly the same, or itself."""
-    own = torch.arange(len(preactivations))
+def leaders(rows: torch.Tensor, same: float = SAME_END) -> torch.Tensor:
+    """Return for each row which one goes on for it: an earlier one with nearly its direction, or itself."""
+    own = torch.arange(len(rows))
     if len(own) == 0:
         return own
-    directions = normalize(preactivations, dim=1)
-    leader = torch.minimum((directions @ directions.T > SAME_END).int().argmax(dim=1), own)
+    directions = normalize(rows, dim=1)
+    leader = torch.minimum((directions @ directions.T > same).int().argmax(dim=1), own)
     while (leader[leader] != leader).any():
         leader = leader[leader]
     return leader

@@ -37,8 +37,8 @@ NEARLY_ALL, LAST_SHARE = 2, 1 / 12
 WIDE = 400
 """Width above which reflections go before the alternation, and starts are fewer: its eigenproblems grow too large."""
 
-TWO_VIEWS_EVERY = 4
-"""With the next layer's gradient, the search of the other two views runs in one round of so many."""
+ALTERNATION_EVERY = 4
+"""Where there are reflections, the alternation has one round of so many, if they bring nothing new."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -56,7 +56,7 @@ class ActivationDirections(Directions):
         Whether to use ``next_weight_grad`` where the gradient has it: a third view, with which batches come back that
         are too large for one layer.
     starts_per_round : int or None, default=None
-        Starts that run at once; None takes 64 up to a width of 400, and 16 beyond.
+        Starts that run at once; None takes 64 up to a width of 400, and 16 beyond. Reflections take twice as many.
     max_seconds : float, default=300
         The budget; once it is spent, nothing is left to the fallback either.
     patience : int, default=120
@@ -131,7 +131,8 @@ class ActivationDirections(Directions):
                     progress.views = progress.views.with_samples()
                     is_new = progress.add_columns(reflect(progress.views, 2 * n_starts, generator))
                     spent += 2 * n_starts
-                if not is_new and (n_rounds % TWO_VIEWS_EVERY == 0 or (span is None and not is_wide)):
+                reflects = span is not None or is_wide
+                if not is_new and (n_rounds % ALTERNATION_EVERY == 0 or not reflects):
                     progress.views = progress.views.with_samples()
                     ends = alternate(progress.views, n_starts, next(ridges), generator)
                     is_new = progress.add_columns(ends)
