@@ -21,7 +21,7 @@ __all__ = [
     "success_probability",
 ]
 
-FRONTIER, FRONTIER_WITH_NEXT = 0.2, 0.45
+FRONTIER, FRONTIER_WITH_NEXT = 0.25, 0.45
 """Batches up to this share of the width come back as a rule from one layer (measured: all of 50 at 200 and of 200 at
 1000, and all of 60 at 200), and with the next layer's gradient (all of 95 at 200 and of 400 at 1000); larger ones
 often."""

@@ -54,6 +54,11 @@ class Progress:
         """Whether the columns are a basis."""
         return self.n_found == self.views.left.shape[1]
 
+    def deflate_columns(self) -> None:
+        """Deflate the column view by estimates of the samples of the columns found."""
+        if len(self.views.samples) < self.n_found:
+            self.views = self.views.with_samples(~self.test.likely_zeros(self.views.found))
+
     def add_columns(self, ends: torch.Tensor) -> bool:
         """Accept the ends of the two-view search that are proven columns; return whether any is new."""
         widths = self.test.tolerances(ends).clamp(min=NEAR_ZERO)

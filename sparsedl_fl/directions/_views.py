@@ -19,9 +19,6 @@ __all__ = ["PrincipalForward", "TwoViews", "leaders"]
 SAME_END = 0.98
 """Cosine of the pre-activations of two starts above which one of them goes on for both."""
 
-ACTIVE_ABOVE = 1e-3
-"""An entry of ``U q`` above this, relative to the mean square, belongs to an active unit."""
-
 _WORKING = torch.float32
 
 
@@ -61,11 +58,8 @@ class TwoViews:
         free = torch.linalg.qr(found.T, mode="complete")[0][:, len(found) :]
         return replace(self, found=found, free=free, samples=self.samples[:0])
 
-    def with_samples(self) -> TwoViews:
-        """Deflate the column view too, by estimates of the samples of those columns."""
-        if len(self.samples) == len(self.found):
-            return self
-        is_active = (self.found @ self.left.T).abs() > ACTIVE_ABOVE
+    def with_samples(self, is_active: torch.Tensor) -> TwoViews:
+        """Deflate the column view too, by estimates of the samples of those columns from their patterns."""
         return replace(self, samples=estimate_samples(self.found, self.free, self.forward, is_active))
 
 

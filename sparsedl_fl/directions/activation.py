@@ -128,12 +128,12 @@ class ActivationDirections(Directions):
                     is_new = progress.add_samples(*project(progress.views, span, 2 * n_starts, generator))
                     spent += 2 * n_starts
                 elif is_wide:
-                    progress.views = progress.views.with_samples()
+                    progress.deflate_columns()
                     is_new = progress.add_columns(reflect(progress.views, 2 * n_starts, generator))
                     spent += 2 * n_starts
                 reflects = span is not None or is_wide
                 if not is_new and (n_rounds % ALTERNATION_EVERY == 0 or not reflects):
-                    progress.views = progress.views.with_samples()
+                    progress.deflate_columns()
                     ends = alternate(progress.views, n_starts, next(ridges), generator)
                     is_new = progress.add_columns(ends)
                     spent += n_starts

@@ -67,7 +67,7 @@ def test_wider_layers_fail_less_and_larger_batches_more():
 
 def test_what_to_expect_is_said():
     assert "expect the whole batch" in expect(20, 200).verdict
-    assert "beyond b = 40 the search may end before; the next layer's gradient would" in expect(60, 200).verdict
+    assert "beyond b = 50 the search may end before; the next layer's gradient would" in expect(60, 200).verdict
     assert "expect the whole batch" in expect(60, 200, has_next_layer=True).verdict
     assert "expect the whole batch" in expect(90, 200, has_next_layer=True).verdict
     assert "beyond b = 450 the search may end before (" in expect(470, 1000, has_next_layer=True).verdict
