@@ -46,9 +46,14 @@ class Candidates:
         return self.directions[:, select_independent(self.directions, self.n_zeros)]
 
     @property
+    def n_missing(self) -> int:
+        """How many columns they lack to be a basis."""
+        return len(self.directions) - self.selection().shape[1]
+
+    @property
     def is_complete(self) -> bool:
         """Whether the candidates are a basis."""
-        return self.selection().shape[1] == len(self.directions)
+        return self.n_missing == 0
 
     def joined(self, directions: np.ndarray, factors: LowRankGradient, search: Candidates) -> Candidates:
         """Append unit directions that another search led to."""

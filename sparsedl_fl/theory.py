@@ -22,9 +22,8 @@ __all__ = [
 ]
 
 FRONTIER, FRONTIER_WITH_NEXT = 0.25, 0.45
-"""Batches up to this share of the width come back as a rule from one layer (measured: all of 50 at 200 and of 200 at
-1000, and all of 60 at 200), and with the next layer's gradient (all of 95 at 200 and of 400 at 1000); larger ones
-often."""
+"""Batches up to this share of the width come back as a rule from one layer (measured: all of 66 at 200 and of 250 at
+1000), and with the next layer's gradient (all of 95 at 200 and of 400 at 1000); larger ones often."""
 
 
 def false_rejection_rate(threshold: float, width: int) -> float:

@@ -63,7 +63,8 @@ class ActivationDirections(Directions):
         Rounds without a new column or sample after which the search gives up; a third of it if there is nothing yet, a
         twelfth for the last two columns.
     fallback : Directions or None, default=None
-        What looks for the rest, on its own budget, when this search gives up before its time is spent.
+        What looks for the rest, on its own budget, when this search gives up before its time is spent. Not for a last
+        column, which follows from the others.
 
     References
     ----------
@@ -100,7 +101,8 @@ class ActivationDirections(Directions):
                 # Samples that switch the same units leave their mixtures in the span as well.
                 alone = self._search(view, factors, None, deadline, generator, report)
                 found = replace(alone, n_starts=found.n_starts + alone.n_starts)
-        if found.is_complete or self.fallback is None or time.monotonic() >= deadline:
+        # A last column without enough zeros for a proof follows from the others, and from no other search.
+        if found.n_missing <= 1 or self.fallback is None or time.monotonic() >= deadline:
             return found
         rest = self.fallback.propose(layer_gradient, factors, random_state=random_state, verbose=verbose)
         return found.joined(rest.directions, factors, rest)

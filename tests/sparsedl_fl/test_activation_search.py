@@ -305,6 +305,18 @@ class TestActivationDirections:
         assert inverter.recovered_.all()
         assert "nothing new" not in inverter.status_
 
+    def test_a_last_column_without_enough_zeros_is_not_left_to_the_fallback(self, problem, monkeypatch):
+        def all_but_one(self, ends):
+            self.pool.add_proven(problem.columns[:-1], self.test)
+            return self._deflate()
+
+        monkeypatch.setattr(Progress, "add_columns", all_but_one)
+        search = ActivationDirections(use_next_layer=False, fallback=DictionaryDirections())
+        monkeypatch.setattr(DictionaryDirections, "propose", lambda *args, **options: pytest.fail("it was called"))
+        inverter = GradientInverter(search, random_state=0).fit(problem.given)
+        assert inverter.recovered_.all()
+        assert "nothing new in 10 rounds" in inverter.status_
+
     def test_a_spent_budget_leaves_nothing_to_the_fallback(self, problem):
         search = ActivationDirections(max_seconds=1e-9, fallback=DictionaryDirections())
         candidates = search.propose(problem.given, problem.factors, random_state=0)
