@@ -20,13 +20,16 @@ N_NEWTON, N_POLISHING = 15, 3
 FEWEST_REFLECTIONS, MORE_REFLECTIONS = 40, 1000
 """The nearer the batch is to half the width, the slower; with unknowns found fewer do, but what is left is harder."""
 
+WIDE = 1000
+"""Width from which on the number grows, with its root: half of the starts at 4000 were still far from the span."""
+
 FIRST_RIDGES = (0.001, 0.1)
 """Range of the first ridge of a start: a large one leads to the same few samples, a small one spreads the starts."""
 
 SPAN_WEIGHT = 8.0
 """Weight of the distance of the activations over that of the pre-activations."""
 
-WORTH_NEWTON, WORTH_POLISHING, NEAR, POLISHED = 0.1, 1e-2, 1e-3, 1e-7
+WORTH_NEWTON, WORTH_POLISHING, NEAR, POLISHED = 0.1, 1e-2, 1e-3, 1e-6
 """Distances from the span, relative: up to which Newton's method takes over, and goes on in double precision; and at
 which an end is near enough, in single and in double."""
 
@@ -74,7 +77,8 @@ def project(
     between a subspace and a set that is not convex, in a product space.
     """
     m, b = span.basis.shape
-    n_reflections = round(FEWEST_REFLECTIONS + MORE_REFLECTIONS * b * views.free.shape[1] / (m - b) ** 2)
+    n_reflections = FEWEST_REFLECTIONS + MORE_REFLECTIONS * b * views.free.shape[1] / (m - b) ** 2
+    n_reflections = round(n_reflections * max(1.0, m / WIDE) ** 0.5)
     forward = PrincipalForward.of(views)
     orthonormal = forward.orthonormal
     ends = _reflections(forward, span.basis, n_starts, n_reflections, generator)
