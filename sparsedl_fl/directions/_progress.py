@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from scipy.linalg import eigh
 
@@ -18,7 +20,7 @@ NEAR_ZERO = 1e-2
 INACTIVE = -1e-3
 """A unit counts as inactive when its pre-activation, relative to the mean square, is below."""
 
-SAMPLE_WEIGHT, DETERMINED = 1e-3, 1e-10
+SAMPLE_WEIGHT, DETERMINED = 1e-3, 1e-9
 """Other samples decide only where the inactive rows leave it open, since they are less exact; a second smallest
 eigenvalue, relative to their mean, above this means that nothing is left open."""
 
@@ -45,9 +47,14 @@ class Progress:
         return len(self.views.found)
 
     @property
+    def n_known(self) -> int:
+        """Number of columns and of samples."""
+        return self.n_found + len(self.samples)
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing at all is known, neither a column nor a sample."""
-        return self.n_found == 0 and len(self.samples) == 0
+        return self.n_known == 0
 
     @property
     def is_complete(self) -> bool:
@@ -55,9 +62,15 @@ class Progress:
         return self.n_found == self.views.left.shape[1]
 
     def deflate_columns(self) -> None:
-        """Deflate the column view by estimates of the samples of the columns found."""
-        if len(self.views.samples) < self.n_found:
-            self.views = self.views.with_samples(~self.test.likely_zeros(self.views.found))
+        """Deflate the column view by the samples, and by estimates of those of the other columns found."""
+        if len(self.views.samples) >= max(self.n_found, len(self.samples)):
+            return
+        samples, found = self.samples, self.views.found
+        is_own = (found @ samples.T).abs() > OWN_SAMPLE
+        if not is_own.any(dim=1).all():
+            estimates = self.views.estimated_samples(~self.test.likely_zeros(found))
+            samples = torch.cat([samples, estimates[~is_own.any(dim=1)]])
+        self.views = replace(self.views, samples=samples)
 
     def add_columns(self, ends: torch.Tensor) -> bool:
         """Accept the ends of the two-view search that are proven columns; return whether any is new."""

@@ -9,6 +9,7 @@ from scipy.linalg import eigh
 from torch.nn.functional import normalize
 
 from sparsedl_fl.activations import ActivationSpan
+from sparsedl_fl.directions._reflection import reflections
 from sparsedl_fl.directions._views import PrincipalForward, TwoViews, leaders
 
 __all__ = ["project"]
@@ -29,9 +30,11 @@ FIRST_RIDGES = (0.001, 0.1)
 SPAN_WEIGHT = 8.0
 """Weight of the distance of the activations over that of the pre-activations."""
 
-WORTH_NEWTON, WORTH_POLISHING, NEAR, POLISHED = 0.1, 1e-2, 1e-3, 1e-6
-"""Distances from the span, relative: up to which Newton's method takes over, and goes on in double precision; and at
-which an end is near enough, in single and in double."""
+WORTH_NEWTON, WORTH_NEWTON_BY_COLUMNS = 0.1, 0.25
+"""Distances from the span, relative, up to which Newton's method takes over: the column view knows nothing of it."""
+
+WORTH_POLISHING, NEAR, POLISHED = 1e-2, 1e-3, 1e-6
+"""Up to which it goes on in double precision; and at which an end is near enough, in single and in double."""
 
 AMPLE, DETERMINED = 2, 1e-3
 """Active units for each unknown that make an end the only one; and with fewer, the second smallest eigenvalue of
@@ -45,7 +48,7 @@ _CHUNK_ENTRIES = 16_000_000
 
 
 def project(
-    views: TwoViews, span: ActivationSpan, n_starts: int, generator: torch.Generator
+    views: TwoViews, span: ActivationSpan, n_starts: int, generator: torch.Generator, by_columns: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run random starts and return the samples among their ends.
 
@@ -62,6 +65,9 @@ def project(
         Number of starts.
     generator : torch.Generator
         Source of randomness.
+    by_columns : bool, default=False
+        Whether the column view, instead of the span, leads the starts near samples. Mixtures of many samples that are
+        much alike are nearly in the span and hold starts up there, at any width; they are not columns.
 
     Returns
     -------
@@ -76,14 +82,14 @@ def project(
     Douglas and Rachford, Trans. AMS 1956; Gravel and Elser, "Divide and concur", Phys. Rev. E 2008, for reflections
     between a subspace and a set that is not convex, in a product space.
     """
-    m, b = span.basis.shape
-    n_reflections = FEWEST_REFLECTIONS + MORE_REFLECTIONS * b * views.free.shape[1] / (m - b) ** 2
-    n_reflections = round(n_reflections * max(1.0, m / WIDE) ** 0.5)
     forward = PrincipalForward.of(views)
     orthonormal = forward.orthonormal
-    ends = _reflections(forward, span.basis, n_starts, n_reflections, generator)
     single, rough = orthonormal.to(_WORKING), replace(span, basis=span.basis.to(_WORKING))
-    ends = ends[rough.distances(ends @ single.T) < WORTH_NEWTON]
+    if by_columns:
+        ends, worth = reflections(views, forward, n_starts, generator)[1], WORTH_NEWTON_BY_COLUMNS
+    else:
+        ends, worth = _reflections(forward, rough.basis, n_starts, generator), WORTH_NEWTON
+    ends = ends[rough.distances(ends @ single.T) < worth]
     ends = ends[leaders(ends).unique()]
     ends = _newton(single, rough, ends, N_NEWTON, DAMPING, goal=NEAR).to(orthonormal.dtype)
     ends = ends[span.distances(ends @ orthonormal.T) < WORTH_POLISHING]
@@ -94,19 +100,17 @@ def project(
 
 
 def _reflections(
-    forward: PrincipalForward,
-    basis: torch.Tensor,
-    n_starts: int,
-    n_reflections: int,
-    generator: torch.Generator,
+    forward: PrincipalForward, basis: torch.Tensor, n_starts: int, generator: torch.Generator
 ) -> torch.Tensor:
-    """Return unit coordinates of shape (n_starts, d) along the principal directions of the forward view.
+    """Return where starts end: unit rows ``z`` of shape (n_starts, d), along the principal directions.
 
     Douglas and Rachford's reflections between pairs ``(z, y)`` of a ``z`` of the forward view with a ``y`` of the
     span, and pairs with ``y = relu(z)``. The ridge, which shrinks, prefers ``p`` of the natural size to those that
     happen to fit.
     """
-    regressors, power, basis = forward.orthonormal.to(_WORKING), forward.power, basis.to(_WORKING)
+    (m, b), regressors, power = basis.shape, forward.orthonormal.to(_WORKING), forward.power
+    n_reflections = FEWEST_REFLECTIONS + MORE_REFLECTIONS * b * len(power) / (m - b) ** 2
+    n_reflections = round(n_reflections * max(1.0, m / WIDE) ** 0.5)
     z = forward.draw(n_starts, generator)
     y, (smallest, largest) = torch.relu(z), FIRST_RIDGES
     ridge = largest * (smallest / largest) ** torch.rand((n_starts, 1), generator=generator)

@@ -9,7 +9,7 @@ from sparsedl.zeros import weighted_gram
 from sparsedl_fl.directions._alternation import inverse_iteration
 from sparsedl_fl.directions._views import PrincipalForward, TwoViews, leaders
 
-__all__ = ["reflect"]
+__all__ = ["reflect", "reflections"]
 
 FEWEST_REFLECTIONS, MORE_REFLECTIONS = 60, 7000
 """The larger the batch, the slower; with columns found fewer do, but what is left is harder."""
@@ -54,7 +54,7 @@ def reflect(views: TwoViews, n_starts: int, generator: torch.Generator) -> torch
     Douglas and Rachford, Trans. AMS 1956; Gravel and Elser, "Divide and concur", Phys. Rev. E 2008, for reflections
     between a subspace and a set that is not convex, in a product space.
     """
-    q, left = _reflections(views, n_starts, generator), views.left.to(_WORKING)
+    q, left = reflections(views, PrincipalForward.of(views), n_starts, generator)[0], views.left.to(_WORKING)
     entries = (q @ left.T).abs()
     m, b = left.shape
     smallest = entries.topk(round(SPARSE_SHARE * m), dim=1, largest=False).values
@@ -73,14 +73,16 @@ def reflect(views: TwoViews, n_starts: int, generator: torch.Generator) -> torch
     return torch.cat([known, normalize(q.to(views.left.dtype), dim=1)[follows]])
 
 
-def _reflections(views: TwoViews, n_starts: int, generator: torch.Generator) -> torch.Tensor:
-    """Return where starts end, as unit rows ``q`` of shape (n_starts, b) in single precision.
+def reflections(
+    views: TwoViews, forward: PrincipalForward, n_starts: int, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return where starts end: unit rows ``q`` of shape (n_starts, b), and ``z`` along the principal directions.
 
     Douglas and Rachford's reflections between pairs ``(z, d)`` of a ``z`` of the forward view with ``d = U q``, and
     pairs of which at each unit ``z`` is negative or ``d`` is zero. Ridge and deflation shrink; they are drawn for
     each start, since what helps with one sample hinders with another.
     """
-    (m, b), forward = views.left.shape, PrincipalForward.of(views)
+    m, b = views.left.shape
     n_reflections = round(FEWEST_REFLECTIONS + MORE_REFLECTIONS * b * len(forward.sizes) / m**2)
 
     def draw(limits: tuple[float, float]) -> torch.Tensor:
@@ -104,4 +106,4 @@ def _reflections(views: TwoViews, n_starts: int, generator: torch.Generator) -> 
         ridge = ridge * shrinkage
         is_fading = remaining <= n_fading
         deflation = deflation * (FADED ** (1 / n_fading) if is_fading else DEFLATION_SHRINKAGE ** (1 / n_reflections))
-    return normalize(d @ columns @ axes.T.to(_WORKING), dim=1)
+    return normalize(d @ columns @ axes.T.to(_WORKING), dim=1), normalize(z @ regressors, dim=1)

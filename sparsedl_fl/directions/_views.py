@@ -37,7 +37,7 @@ class TwoViews:
     free : torch.Tensor of shape (b, b - k)
         Orthonormal basis of what is orthogonal to them: where the ``p`` of the others are.
     samples : torch.Tensor of shape (k, b)
-        Estimates of the ``p`` of the columns found, as unit rows; every other ``q`` is orthogonal to them.
+        The ``p`` of the columns found or estimates of them, as unit rows; every other ``q`` is orthogonal to them.
     """
 
     left: torch.Tensor
@@ -58,9 +58,9 @@ class TwoViews:
         free = torch.linalg.qr(found.T, mode="complete")[0][:, len(found) :]
         return replace(self, found=found, free=free, samples=self.samples[:0])
 
-    def with_samples(self, is_active: torch.Tensor) -> TwoViews:
-        """Deflate the column view too, by estimates of the samples of those columns from their patterns."""
-        return replace(self, samples=estimate_samples(self.found, self.free, self.forward, is_active))
+    def estimated_samples(self, is_active: torch.Tensor) -> torch.Tensor:
+        """Estimate the samples of the columns found from their patterns."""
+        return estimate_samples(self.found, self.free, self.forward, is_active)
 
 
 @dataclass(frozen=True)

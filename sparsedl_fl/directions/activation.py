@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -39,6 +40,10 @@ WIDE = 400
 
 ALTERNATION_EVERY = 4
 """Where there are reflections, the alternation has one round of so many, if they bring nothing new."""
+
+OPTIMISM = 0.25
+"""With the next layer's gradient either the span or the columns lead the starts, whichever brought more. The longer the
+other has not been tried, the more is expected of it: so many columns and samples for each round."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -121,23 +126,23 @@ class ActivationDirections(Directions):
         is_wide = len(factors.left) > WIDE
         n_starts = self.starts_per_round or (16 if is_wide else 64)
         idle = n_rounds = spent = 0
-        ridges = cycle(RIDGES)
+        ridges, gains = cycle(RIDGES), [math.inf, 0.0]
         # One thread: the matrices are small, and spinning threads cost more than they bring.
         with threadpool_limits(limits=1):
             while not progress.is_complete and time.monotonic() < deadline and idle < self._patience(progress):
                 n_rounds, idle, is_new = n_rounds + 1, idle + 1, False
+                progress.deflate_columns()
                 if span is not None:
-                    is_new = progress.add_samples(*project(progress.views, span, 2 * n_starts, generator))
-                    spent += 2 * n_starts
+                    by_columns, n_before = gains[1] > gains[0], progress.n_known
+                    is_new = progress.add_samples(*project(progress.views, span, 2 * n_starts, generator, by_columns))
+                    gains = [gain + OPTIMISM for gain in gains]
+                    gains[by_columns] = progress.n_known - n_before
                 elif is_wide:
-                    progress.deflate_columns()
                     is_new = progress.add_columns(reflect(progress.views, 2 * n_starts, generator))
-                    spent += 2 * n_starts
                 reflects = span is not None or is_wide
+                spent += 2 * n_starts * reflects
                 if not is_new and (n_rounds % ALTERNATION_EVERY == 0 or not reflects):
-                    progress.deflate_columns()
-                    ends = alternate(progress.views, n_starts, next(ridges), generator)
-                    is_new = progress.add_columns(ends)
+                    is_new = progress.add_columns(alternate(progress.views, n_starts, next(ridges), generator))
                     spent += n_starts
                 idle = 0 if is_new else idle
                 report(progress.n_found, f"{spent} starts, {progress.n_hits} in a column")

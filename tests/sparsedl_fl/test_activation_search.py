@@ -1,5 +1,7 @@
 """The parts of the activation search, each on problems whose answer is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from torch.nn.functional import normalize
 
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.activations import ActivationSpan
-from sparsedl_fl.directions import ActivationDirections, DictionaryDirections
+from sparsedl_fl.directions import ActivationDirections, DictionaryDirections, _projection, activation
 from sparsedl_fl.directions._alternation import N_COARSE, N_FINE, alternate
 from sparsedl_fl.directions._progress import Progress
 from sparsedl_fl.directions._projection import _add_rows, _reflections, project
@@ -55,7 +57,7 @@ def cosines(found, true):
 def knowing(problem, columns):
     """Return the views deflated by columns, and by what their patterns say of the samples."""
     views = problem.views.knowing(columns)
-    return views.with_samples(~problem.test.zeros(columns))
+    return replace(views, samples=views.estimated_samples(~problem.test.zeros(columns)))
 
 
 def generator():
@@ -180,11 +182,12 @@ class TestProjection:
         assert is_determined.all()
         assert (cosines(found, problem.samples) > 1 - 1e-9).all()
 
-    def test_most_starts_close_to_the_limit_end_in_samples_too(self):
+    def test_most_starts_close_to_the_limit_end_in_samples_too(self, monkeypatch):
+        monkeypatch.setattr(_projection, "MORE_REFLECTIONS", 2 * _projection.MORE_REFLECTIONS)
         crowded = Problem(batch_size=42)
         z = normalize(crowded.samples @ crowded.forward.T, dim=1)
         forward = PrincipalForward.of(crowded.views)
-        ends = _reflections(forward, crowded.span.basis, 64, 600, generator())
+        ends = _reflections(forward, crowded.span.basis.float(), 64, generator())
         assert (cosines(ends.double() @ forward.orthonormal.T, z) > 0.99).double().mean() > 0.5
         found, is_determined = project(crowded.views, crowded.span, 512, generator())
         assert is_determined.any()
@@ -213,9 +216,10 @@ class TestProjection:
         _add_rows(products, left, right, weights)
         torch.testing.assert_close(products, expected)
 
-    def test_it_stays_among_the_unknown(self, problem):
-        views = problem.views.knowing(problem.columns[:20])
-        found, _ = project(views, problem.span, 64, generator())
+    @pytest.mark.parametrize("by_columns", [False, True])
+    def test_it_stays_among_the_unknown(self, problem, by_columns):
+        views = replace(problem.views.knowing(problem.columns[:20]), samples=problem.samples[:20])
+        found, _ = project(views, problem.span, 64, generator(), by_columns)
         assert len(found) > 0
         assert (cosines(found, problem.samples[20:]) > 1 - 1e-9).all()
 
@@ -254,6 +258,17 @@ class TestProgress:
         progress.add_samples(torch.cat([problem.samples[:1], wrong]), EVERY[:2])
         assert progress.n_found == 0
 
+    def test_the_column_view_loses_samples_known_and_estimates_of_the_others(self, problem):
+        progress = Progress(problem.test, problem.forward)
+        progress.add_samples(problem.samples[:3], EVERY[:3])
+        progress.add_columns(problem.columns[3:5])
+        progress.deflate_columns()
+        closest = cosines(problem.samples[:5], progress.views.samples)
+        assert len(progress.views.samples) == progress.n_found == 5
+        assert (closest[:3] > 1 - 1e-12).all()
+        assert ((closest[3:] > 0.6) & (closest[3:] < 1 - 1e-6)).all()
+        assert progress.n_known == 8
+
     def test_ends_that_prove_nothing_are_not_taken(self, problem):
         progress = Progress(problem.test, problem.forward)
         random = normalize(torch.randn(50, 25, generator=generator(), dtype=torch.float64), dim=1)
@@ -281,6 +296,18 @@ class TestActivationDirections:
             inverter = GradientInverter(random_state=0).fit(given)
             assert inverter.recovered_.all()
             assert psnr(pixels, cifar.pixels(inverter.inputs_)).min() > 90
+
+    def test_what_brings_more_leads(self, problem, monkeypatch):
+        leads = []
+
+        def only_by_columns(views, span, n_starts, generator, by_columns):
+            leads.append(by_columns)
+            n = 3 * sum(leads) * by_columns
+            return problem.samples[:n], EVERY[:n]
+
+        monkeypatch.setattr(activation, "project", only_by_columns)
+        assert ActivationDirections().propose(problem.given, problem.factors, random_state=0).is_complete
+        assert leads == [False] + 9 * [True]
 
     def test_patterns_that_nearly_agree(self):
         # Uncentred inputs switch nearly the same units: the gradient alone loses columns here.
