@@ -7,6 +7,7 @@ evidence: each further zero is a coincidence of the probability that a dense ent
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from scipy.stats import binom
@@ -43,6 +44,9 @@ REFIT_MULTIPLE = 1.5
 
 REFIT_WIDTHS = (1e-6, 1e-8, 0.0)
 """Their least widths; rounding leaves errors of about the first of them."""
+
+LARGE, N_VECTORS, N_INVERSE_ITERATIONS = 48, 4, 8
+"""Size from which on inverse iteration is faster than a decomposition, and how many vectors and steps it takes."""
 
 LARGEST_AMPLIFICATION = 1e3
 """Larger amplifications of the noise, relative to the smallest, count as this, for the sake of rounding."""
@@ -88,9 +92,42 @@ def informative_rows(observations: torch.Tensor) -> torch.Tensor:
 
 
 def smallest_eigenvectors(gram: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the eigenvalues, ascending, and the eigenvector of the smallest, for a stack of symmetric matrices."""
-    values, vectors = torch.linalg.eigh(gram)
-    return values, vectors[..., 0]
+    """Return the two smallest eigenvalues and the eigenvector of the smallest, for a stack of semidefinite matrices.
+
+    A column's stands alone, so that a few steps of inverse subspace iteration find it; where it does not, and for small
+    matrices, a full decomposition does. The second value is rough where it is much larger than the first.
+    """
+    is_settled = torch.zeros(len(gram), dtype=torch.bool, device=gram.device)
+    if gram.shape[1] >= LARGE:
+        values, vectors, is_settled = _inverse_iteration(gram)
+        if is_settled.all():
+            return values, vectors
+    decomposed, complete = torch.linalg.eigh(gram[~is_settled])
+    if not is_settled.any():
+        return decomposed[:, :2], complete[:, :, 0]
+    values[~is_settled], vectors[~is_settled] = decomposed[:, :2], complete[:, :, 0]
+    return values, vectors
+
+
+def _inverse_iteration(gram: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the same, and which have settled down to rounding."""
+    k, rounding = gram.shape[1], torch.finfo(gram.dtype).eps
+    scale = gram.diagonal(dim1=1, dim2=2).mean(dim=1)
+    ridge = 4 * k * rounding * torch.eye(k, dtype=gram.dtype, device=gram.device)
+    factor, info = torch.linalg.cholesky_ex(gram + scale[:, None, None] * ridge)
+    start = torch.randn((k, N_VECTORS), generator=torch.Generator().manual_seed(0), dtype=gram.dtype)
+    basis = start.to(gram.device).expand(len(gram), -1, -1)
+    for _ in range(N_INVERSE_ITERATIONS):
+        basis = torch.linalg.qr(torch.cholesky_solve(basis, factor))[0]
+        image = gram @ basis
+        values, rotation = torch.linalg.eigh(basis.mT @ image)
+        smallest = rotation[:, :, :1]
+        vector = basis @ smallest
+        residual = torch.linalg.vector_norm(image @ smallest - values[:, :1, None] * vector, dim=(1, 2))
+        is_settled = (info == 0) & (residual <= 2 * rounding * k**0.5 * scale)
+        if is_settled.all():
+            break
+    return values[:, :2].clone(), vector[:, :, 0].clone(), is_settled
 
 
 @dataclass(frozen=True)
@@ -137,21 +174,28 @@ class ZeroTest:
 
         Rows are first weighted softly, by how close to zero they are on a shrinking scale, so that a direction need
         not be exact to begin with and a row that is nearly zero by chance does no harm. The entries are made small in
-        units of their noise, which is the total least-squares estimate: what is small only because it points where
-        the noise is small says nothing.
+        units of their noise (see `vanishing`).
         """
-        _, amplification, axes = torch.linalg.svd(self.unmixing, full_matrices=False)
-        whitener = axes.T / amplification.clamp(max=LARGEST_AMPLIFICATION * amplification[-1])
-        scaled = self.observations @ whitener
-
-        def smallest(weights: torch.Tensor) -> torch.Tensor:
-            return normalize(smallest_eigenvectors(weighted_gram(scaled, weights))[1] @ whitener.T, dim=1)
-
         for width in REFIT_WIDTHS:
             scale = (REFIT_MULTIPLE / NOISE_MULTIPLE * self.tolerances(directions)).clamp(min=width)
             entries = directions @ self.observations.T
-            directions = smallest((1 + (entries / scale).square()).reciprocal())
-        return smallest(self.likely_zeros(directions).to(directions.dtype))
+            directions = self.vanishing((1 + (entries / scale).square()).reciprocal())
+        return self.vanishing(self.likely_zeros(directions).to(directions.dtype))
+
+    def vanishing(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return the unit ``q`` with the smallest ``sum_r w_r (L q)_r^2`` in units of its noise, for each row ``w``.
+
+        The noise of ``L q`` grows as ``|unmixing @ q|``: what vanishes only because it points where the noise is small
+        says nothing. For weights that single out the zero rows of a column, this is its total least-squares estimate.
+        """
+        gram = weighted_gram(self.observations @ self._whitener, weights)
+        return normalize(smallest_eigenvectors(gram)[1] @ self._whitener.T, dim=1)
+
+    @cached_property
+    def _whitener(self) -> torch.Tensor:
+        """The matrix of shape (k, k) that leads to directions of unit noise."""
+        _, amplification, axes = torch.linalg.svd(self.unmixing, full_matrices=False)
+        return axes.T / amplification.clamp(max=LARGEST_AMPLIFICATION * amplification[-1])
 
     def accept(self, directions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return which directions are proven columns, and the number of zeros of each.
@@ -199,9 +243,13 @@ def zeros_determine(observations: torch.Tensor, zeros: torch.Tensor) -> torch.Te
 
 
 def _determine(observations: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
-    values, vectors = torch.linalg.eigh(weighted_gram(observations, zeros.to(observations.dtype)))
-    rounding = torch.finfo(values.dtype).eps * values[:, -1]
-    one_dimensional = values[:, 1] > KERNEL_RATIO * values[:, 0].clamp(min=0) + len(observations) * rounding
-    whitener = vectors[:, :, 1:] * values[:, None, 1:].clamp(min=torch.finfo(values.dtype).tiny).rsqrt()
-    leverages = (observations @ whitener).square().sum(dim=2) * zeros
-    return one_dimensional & (leverages.amax(dim=1) < FULL_LEVERAGE)
+    gram = weighted_gram(observations, zeros.to(observations.dtype))
+    values, kernel = smallest_eigenvectors(gram)
+    largest = torch.linalg.matrix_norm(gram)
+    rounding = len(observations) * torch.finfo(gram.dtype).eps * largest
+    one_dimensional = values[:, 1] > KERNEL_RATIO * values[:, 0].clamp(min=0) + rounding
+    # Without its kernel the matrix has an inverse; on the kernel the rows are zero.
+    factor, info = torch.linalg.cholesky_ex(gram + largest[:, None, None] * kernel[:, :, None] * kernel[:, None, :])
+    halves = torch.linalg.solve_triangular(factor, observations.T.expand(len(gram), -1, -1), upper=False)
+    leverages = halves.square().sum(dim=1) * zeros
+    return one_dimensional & (info == 0) & (leverages.amax(dim=1) < FULL_LEVERAGE)

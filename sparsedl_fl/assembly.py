@@ -144,9 +144,9 @@ def _refit(
     zeros &= preactivations <= 0
     determined = _determined(factors, zeros, trusted)
     refitted = basis.copy()
-    for i in np.flatnonzero(determined):
-        column = factors.vanishing(zeros[:, i])
-        refitted[:, i] = np.copysign(1.0, column @ basis[:, i]) * column
+    if determined.any():
+        columns = factors.vanishing(zeros[:, determined])
+        refitted[:, determined] = np.sign(np.sum(columns * basis[:, determined], axis=0)) * columns
     return refitted if np.linalg.matrix_rank(refitted) == len(basis) else basis, zeros & determined
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
-from scipy.linalg import eigh
 
 from sparsedl.zeros import NOISE_MULTIPLE, ZeroTest
 from sparsedl_fl.blocks import in_double, residual_norms, transposed_times
@@ -21,9 +21,6 @@ CLEAR_GAP = 10.0
 
 CLEAR_ZEROS = 1e3
 """Ratio of the smallest other entry to the largest zero of a column above which they are beyond doubt."""
-
-LEAST_SIZE = 1e-3
-"""Smaller singular values, relative to the largest, count as this in units of noise, for the sake of rounding."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class LowRankGradient:
             signal_to_noise=self.signal_to_noise,
         )
 
-    @property
+    @cached_property
     def zero_test(self) -> ZeroTest:
         """What decides on zeros, in coordinates where ``sqrt(m) U`` is white.
 
@@ -112,16 +109,12 @@ class LowRankGradient:
         return np.abs(self.left @ directions) <= self.tolerances(directions)
 
     def vanishing(self, weights: np.ndarray) -> np.ndarray:
-        """Return the unit ``q`` with the smallest ``sum_r w_r (u_r q)^2``, measured in units of its noise.
+        """Return the unit ``q`` of shape (b, c) with the smallest ``sum_r w_r (u_r q)^2`` in units of its noise.
 
-        The noise of ``U q`` grows as ``|S^-1 q|``: what vanishes only because it points where the noise is small says
-        nothing. For weights that single out the zero rows of a column, this is its total least-squares estimate.
+        One for each column of ``weights``, of shape (m, c).
         """
-        sizes = np.maximum(self.singular_values, LEAST_SIZE * self.singular_values[0])
-        scaled = self.left * sizes
-        smallest = eigh((scaled.T * weights) @ scaled, subset_by_index=[0, 0], check_finite=False)[1][:, 0]
-        direction = sizes * smallest
-        return direction / np.linalg.norm(direction)
+        rows = torch.from_numpy(np.ascontiguousarray(weights.T, dtype=float))
+        return self.zero_test.vanishing(rows).numpy().T
 
     def likely_zeros(self, directions: np.ndarray) -> np.ndarray:
         """Return which entries of ``U q`` are likelier zero than not, a boolean array of shape (m, c).

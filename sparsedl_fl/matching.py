@@ -200,7 +200,7 @@ def repair(
         best, repaired = agreement.sum() + 0.5 / len(preactivations), None
         for i in doubtful[np.lexsort((agreement[doubtful], proposed[doubtful]))][:_MAX_REPAIRS]:
             trial = basis.copy()
-            trial[:, i] = factors.vanishing(np.maximum(-preactivations[:, i], 0))
+            trial[:, i] = factors.vanishing(np.maximum(-preactivations[:, [i]], 0))[:, 0]
             if abs(inverse[i] @ trial[:, i]) <= _PIVOT:
                 continue  # a column that is there already
             trial_agreement = basis_agreement(view, factors, trial)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from scipy.linalg import eigh
 
 from sparsedl.pools import CandidatePool
 from sparsedl.selection import select_independent
-from sparsedl.zeros import ZeroTest
+from sparsedl.zeros import ZeroTest, smallest_eigenvectors
 from sparsedl_fl.directions._views import TwoViews
 
 __all__ = ["Progress"]
@@ -115,10 +114,9 @@ class Progress:
         is_inactive = z < INACTIVE * z.std()
         rows = self.views.left[is_inactive]
         gram = rows.T @ rows + SAMPLE_WEIGHT**2 * (others.T @ others)
-        values, vectors = eigh(gram.numpy(), subset_by_index=[0, min(1, len(gram) - 1)], check_finite=False)
-        if len(values) > 1 and values[1] < DETERMINED * gram.diagonal().mean():
+        values, column = smallest_eigenvectors(gram[None])
+        if values.shape[1] > 1 and values[0, 1] < DETERMINED * gram.diagonal().mean():
             return nothing
-        column = torch.from_numpy(vectors[:, :1].T.copy())
         is_consistent = bool((others @ column.T).abs().lt(OWN_SAMPLE).all())
         return column if is_consistent and self.test.zeros(column)[0, is_inactive].all() else nothing
 

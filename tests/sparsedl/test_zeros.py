@@ -5,7 +5,15 @@ from scipy.stats import binom
 
 from sparsedl.datasets import make_sparse_dictionary
 from sparsedl.preconditioning import whiten
-from sparsedl.zeros import FALSE_ACCEPTANCE, ZeroTest, required_zeros, weighted_gram, zeros_determine
+from sparsedl.zeros import (
+    FALSE_ACCEPTANCE,
+    LARGE,
+    ZeroTest,
+    required_zeros,
+    smallest_eigenvectors,
+    weighted_gram,
+    zeros_determine,
+)
 
 
 def build(codes_seed=0, n_samples=200, n_components=10, sparsity=0.5):
@@ -104,3 +112,18 @@ def test_likely_zeros_are_fewer_where_the_noise_is_heavy():
 
 def test_zeros_determine_nothing_when_there_are_none():
     assert zeros_determine(torch.eye(3).double(), torch.zeros((0, 3), dtype=torch.bool)).shape == (0,)
+
+
+@pytest.mark.parametrize("k", [LARGE - 1, LARGE, 2 * LARGE])
+def test_smallest_eigenvectors_with_and_without_one_that_stands_alone(k):
+    generator = torch.Generator().manual_seed(0)
+    axes = torch.linalg.qr(torch.randn(3, k, k, generator=generator, dtype=torch.float64))[0]
+    values = torch.linspace(1, 2, k, dtype=torch.float64).repeat(3, 1)
+    values[0, 0], values[1, 0], values[2, :2] = 1e-16, 0.3, 1e-16  # a column, a noisy one, and a plane
+    found, vectors = smallest_eigenvectors((axes * values[:, None, :]) @ axes.mT)
+    assert found.shape == (3, 2)
+    assert (vectors[:2] * axes[:2, :, 0]).sum(dim=1).abs() == pytest.approx(torch.ones(2), abs=1e-12)
+    assert torch.linalg.vector_norm(axes[2, :, 2:].T @ vectors[2]) < 1e-6
+    assert found[1] == pytest.approx(values[1, :2], rel=1e-9)
+    assert found[0, 1] > 0.9
+    assert found[2].abs().max() < 1e-12
