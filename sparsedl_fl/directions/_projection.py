@@ -40,6 +40,9 @@ AMPLE, DETERMINED = 2, 1e-3
 """Active units for each unknown that make an end the only one; and with fewer, the second smallest eigenvalue of
 Newton's matrix, whose largest is one, above which it is."""
 
+SLOWEST = 0.95
+"""Ratio of the distances before and after a step of Newton's method above which an end has come to rest elsewhere."""
+
 FEW_ROWS = 0.15
 """Share of rows up to which it is faster to pick those that change."""
 
@@ -140,14 +143,16 @@ def _newton(
 ) -> torch.Tensor:
     """Minimise ``|(I - V V^T) relu(z)|`` over unit ``z``, for the pattern of the last ``z`` in each iteration.
 
-    An end goes on until its distance from the span is less than the goal.
+    An end goes on until its distance from the span is less than the goal, or hardly shrinks.
     """
     n_at_once = max(1, _CHUNK_ENTRIES // orthonormal.numel())
     if len(ends) > n_at_once:
         parts = ends.split(n_at_once)
         return torch.cat([_newton(orthonormal, span, part, n_iterations, damping, goal) for part in parts])
     (m, d), both = orthonormal.shape, torch.cat([orthonormal, span.basis], dim=1)
-    ends, is_far = ends.clone(), torch.nonzero(span.distances(ends @ orthonormal.T) > goal)[:, 0]
+    distances = span.distances(ends @ orthonormal.T)
+    ends, is_far = ends.clone(), torch.nonzero(distances > goal)[:, 0]
+    distances = distances[is_far]
     pattern, products = ends.new_zeros((len(is_far), m)), ends.new_zeros((len(is_far), d, both.shape[1]))
     # The products O^T A O and O^T A V of the forward view, the pattern and the span: few rows change in a step.
     for _ in range(n_iterations):
@@ -159,9 +164,11 @@ def _newton(
         system = torch.baddbmm(gram, inside, inside.mT, alpha=-1)
         system.diagonal(dim1=1, dim2=2).add_(damping)
         ends[is_far] = normalize(torch.linalg.solve(system, ends[is_far][..., None])[..., 0], dim=1)
-        goes_on = span.distances(ends[is_far] @ orthonormal.T) > goal
+        before, distances = distances, span.distances(ends[is_far] @ orthonormal.T)
+        goes_on = (distances > goal) & (distances < SLOWEST * before)
         if not goes_on.all():
-            is_far, pattern, products = is_far[goes_on], pattern[goes_on], products[goes_on]
+            is_far, pattern = is_far[goes_on], pattern[goes_on]
+            products, distances = products[goes_on], distances[goes_on]
         damping = max(damping * DAMPING_SHRINKAGE, LAST_DAMPING)
     return ends
 
