@@ -24,10 +24,14 @@ FEWEST_REFLECTIONS, MORE_REFLECTIONS = 40, 1000
 WIDE = 1000
 """Width from which on the number grows, with its root: half of the starts at 4000 were still far from the span."""
 
-FIRST_RIDGES = (0.001, 0.1)
-"""Range of the first ridge of a start: a large one leads to the same few samples, a small one spreads the starts."""
+CROWDED = 0.5
+"""Unknowns of sample and span against the equations, squared, from which on samples are hard to tell from the rest."""
 
-SPAN_WEIGHT = 8.0
+FIRST_RIDGES, CROWDED_FIRST_RIDGES = (1e-5, 1e-3), (1e-3, 0.1)
+"""Range of the first ridge of a start: a small one spreads the starts over the samples, a large one leads to the same
+few; but only that to any where the batch is crowded."""
+
+SPAN_WEIGHT, CROWDED_SPAN_WEIGHT = 50.0, 8.0
 """Weight of the distance of the activations over that of the pre-activations."""
 
 WORTH_NEWTON, WORTH_NEWTON_BY_COLUMNS = 0.1, 0.25
@@ -112,17 +116,19 @@ def _reflections(
     happen to fit.
     """
     (m, b), regressors, power = basis.shape, forward.orthonormal.to(_WORKING), forward.power
-    n_reflections = FEWEST_REFLECTIONS + MORE_REFLECTIONS * b * len(power) / (m - b) ** 2
-    n_reflections = round(n_reflections * max(1.0, m / WIDE) ** 0.5)
+    crowding = b * len(power) / (m - b) ** 2
+    n_reflections = round((FEWEST_REFLECTIONS + MORE_REFLECTIONS * crowding) * max(1.0, m / WIDE) ** 0.5)
+    smallest, largest = FIRST_RIDGES if crowding < CROWDED else CROWDED_FIRST_RIDGES
+    weight = SPAN_WEIGHT if crowding < CROWDED else CROWDED_SPAN_WEIGHT
     z = forward.draw(n_starts, generator)
-    y, (smallest, largest) = torch.relu(z), FIRST_RIDGES
+    y = torch.relu(z)
     ridge = largest * (smallest / largest) ** torch.rand((n_starts, 1), generator=generator)
     shrinkage = (LAST_RIDGE / ridge) ** (1 / n_reflections)
     for _ in range(n_reflections):
         # The nearest pair with y = relu(z): both at their weighted mean, or y = 0 and z not positive.
-        mean = (z + SPAN_WEIGHT * y) / (1 + SPAN_WEIGHT)
+        mean = (z + weight * y) / (1 + weight)
         negative = z.clamp(max=0)
-        is_active = (mean > -negative / (1 + SPAN_WEIGHT) ** 0.5).to(_WORKING)
+        is_active = (mean > -negative / (1 + weight) ** 0.5).to(_WORKING)
         nearest_y = mean * is_active
         nearest_z = nearest_y + negative * (1 - is_active)
         fit = ((2 * nearest_z - z) @ regressors) * (power / (power + ridge)) @ regressors.T
