@@ -250,7 +250,7 @@ def _determine(observations: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
     one_dimensional = values[:, 1] > KERNEL_RATIO * values[:, 0].clamp(min=0) + rounding
     # Without its kernel the matrix has an inverse; on the kernel the rows are zero.
     factor, info = torch.linalg.cholesky_ex(gram + largest[:, None, None] * kernel[:, :, None] * kernel[:, None, :])
-    identity = torch.eye(len(kernel.T), dtype=gram.dtype, device=gram.device)
+    identity = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
     whitener = torch.linalg.solve_triangular(factor, identity.expand_as(gram), upper=False).mT
     leverages = (observations @ whitener).square().sum(dim=2) * zeros
     return one_dimensional & (info == 0) & (leverages.amax(dim=1) < FULL_LEVERAGE)

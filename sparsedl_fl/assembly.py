@@ -146,7 +146,7 @@ def _refit(
     refitted = basis.copy()
     if determined.any():
         columns = factors.vanishing(zeros[:, determined])
-        refitted[:, determined] = np.sign(np.sum(columns * basis[:, determined], axis=0)) * columns
+        refitted[:, determined] = np.copysign(1.0, np.sum(columns * basis[:, determined], axis=0)) * columns
     return refitted if np.linalg.matrix_rank(refitted) == len(basis) else basis, zeros & determined
 
 

@@ -25,11 +25,11 @@ WIDE = 1000
 """Width from which on the number grows, with its root: half of the starts at 4000 were still far from the span."""
 
 CROWDED = 0.5
-"""Unknowns of sample and span against the equations, squared, from which on samples are hard to tell from the rest."""
+"""Unknowns of the sample times those of the span, over the square of the equations, from which on starts need care."""
 
 FIRST_RIDGES, CROWDED_FIRST_RIDGES = (1e-5, 1e-3), (1e-3, 0.1)
-"""Range of the first ridge of a start: a small one spreads the starts over the samples, a large one leads to the same
-few; but only that to any where the batch is crowded."""
+"""Range of the first ridge of a start: small ones spread the starts over the samples, large ones lead to the same few,
+but where the batch is crowded they alone lead to any."""
 
 SPAN_WEIGHT, CROWDED_SPAN_WEIGHT = 50.0, 8.0
 """Weight of the distance of the activations over that of the pre-activations."""
@@ -95,7 +95,7 @@ def project(
     if by_columns:
         ends, worth = reflections(views, forward, n_starts, generator)[1], WORTH_NEWTON_BY_COLUMNS
     else:
-        ends, worth = _reflections(forward, rough.basis, n_starts, generator), WORTH_NEWTON
+        ends, worth = _span_reflections(forward, rough.basis, n_starts, generator), WORTH_NEWTON
     ends = ends[rough.distances(ends @ single.T) < worth]
     ends = ends[leaders(ends).unique()]
     ends = _newton(single, rough, ends, N_NEWTON, DAMPING, goal=NEAR).to(orthonormal.dtype)
@@ -106,7 +106,7 @@ def project(
     return normalize((ends / forward.sizes) @ forward.axes.T, dim=1), is_determined
 
 
-def _reflections(
+def _span_reflections(
     forward: PrincipalForward, basis: torch.Tensor, n_starts: int, generator: torch.Generator
 ) -> torch.Tensor:
     """Return where starts end: unit rows ``z`` of shape (n_starts, d), along the principal directions.

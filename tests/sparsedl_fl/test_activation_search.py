@@ -12,7 +12,7 @@ from sparsedl_fl.activations import ActivationSpan
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections, _projection, activation
 from sparsedl_fl.directions._alternation import N_COARSE, N_FINE, alternate
 from sparsedl_fl.directions._progress import Progress
-from sparsedl_fl.directions._projection import _add_rows, _reflections, project
+from sparsedl_fl.directions._projection import _add_rows, _span_reflections, project
 from sparsedl_fl.directions._reflection import reflect
 from sparsedl_fl.directions._samples import estimate_samples
 from sparsedl_fl.directions._views import PrincipalForward, TwoViews, leaders
@@ -187,7 +187,7 @@ class TestProjection:
         crowded = Problem(batch_size=42)
         z = normalize(crowded.samples @ crowded.forward.T, dim=1)
         forward = PrincipalForward.of(crowded.views)
-        ends = _reflections(forward, crowded.span.basis.float(), 64, generator())
+        ends = _span_reflections(forward, crowded.span.basis.float(), 64, generator())
         assert (cosines(ends.double() @ forward.orthonormal.T, z) > 0.99).double().mean() > 0.5
         found, is_determined = project(crowded.views, crowded.span, 512, generator())
         assert is_determined.any()
