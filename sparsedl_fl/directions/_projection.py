@@ -40,7 +40,7 @@ WORTH_NEWTON, WORTH_NEWTON_BY_COLUMNS = 0.1, 0.25
 WORTH_POLISHING, NEAR, POLISHED = 1e-2, 1e-3, 1e-6
 """Up to which it goes on in double precision; and at which an end is near enough, in single and in double."""
 
-AMPLE, DETERMINED = 2, 1e-3
+AMPLE, DETERMINED = 2, 3e-3
 """Active units for each unknown that make an end the only one; and with fewer, the second smallest eigenvalue of
 Newton's matrix, whose largest is one, above which it is."""
 
