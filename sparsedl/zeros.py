@@ -188,14 +188,15 @@ class ZeroTest:
         The noise of ``L q`` grows as ``|unmixing @ q|``: what vanishes only because it points where the noise is small
         says nothing. For weights that single out the zero rows of a column, this is its total least-squares estimate.
         """
-        gram = weighted_gram(self.observations @ self._whitener, weights)
-        return normalize(smallest_eigenvectors(gram)[1] @ self._whitener.T, dim=1)
+        whitener, scaled = self._in_units_of_noise
+        return normalize(smallest_eigenvectors(weighted_gram(scaled, weights))[1] @ whitener.T, dim=1)
 
     @cached_property
-    def _whitener(self) -> torch.Tensor:
-        """The matrix of shape (k, k) that leads to directions of unit noise."""
+    def _in_units_of_noise(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The matrix of shape (k, k) that leads to directions of unit noise, and the observations times it."""
         _, amplification, axes = torch.linalg.svd(self.unmixing, full_matrices=False)
-        return axes.T / amplification.clamp(max=LARGEST_AMPLIFICATION * amplification[-1])
+        whitener = axes.T / amplification.clamp(max=LARGEST_AMPLIFICATION * amplification[-1])
+        return whitener, self.observations @ whitener
 
     def accept(self, directions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return which directions are proven columns, and the number of zeros of each.
