@@ -16,6 +16,7 @@ from torch.nn.functional import normalize
 __all__ = [
     "NOISE_MULTIPLE",
     "ZeroTest",
+    "distinct_rows",
     "informative_rows",
     "required_zeros",
     "smallest_eigenvectors",
@@ -35,6 +36,13 @@ KERNEL_RATIO = 4.0
 
 FULL_LEVERAGE = 1 - 1e-4
 """Leverage above which a zero row is the only one that says what it says."""
+
+CHANCE_MULTIPLE, NO_CHANCE = 1.5, 0.1
+"""The rows that exclude another kernel have to be this many times those expected to be zero by chance; fewer of these
+than the second number count as none."""
+
+SAME_ROW = 1e-2
+"""Distance of two rows, relative to their length, above which they are different whatever the noise."""
 
 LIKELY_MULTIPLE, VISIBLE = 2.5, 1e-3
 """Under heavy noise an entry is likely zero within this many deviations, or below this share of the mean square."""
@@ -199,31 +207,85 @@ class ZeroTest:
         return whitener, self.observations @ whitener
 
     def accept(self, directions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return which directions are proven columns, and the number of zeros of each.
-
-        A direction is proven when its zeros are more than chance and they determine it (see `zeros_determine`).
-        """
+        """Return which directions are proven columns (see `prove`), and the number of zeros of each."""
         zeros = self.zeros(directions)
-        counts = zeros.sum(dim=1)
-        n_rows, n_components = self.observations.shape
+        return self.prove(directions, zeros), zeros.sum(dim=1)
+
+    def prove(
+        self, directions: torch.Tensor, zeros: torch.Tensor, eligible: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return which directions are proven columns: their zeros are more than chance, and determine them.
+
+        Equal rows count once: what makes one zero makes all of them zero. Where noise makes zero wide, some rows are
+        zero by chance, and the others alone have to determine the direction (see `zeros_determine`).
+
+        Parameters
+        ----------
+        directions : torch.Tensor of shape (n_directions, n_components)
+            Unit rows.
+        zeros : torch.Tensor of shape (n_directions, n_samples) of bool
+            Zero rows of each.
+        eligible : torch.Tensor of shape (n_directions, n_samples) of bool or None, default=None
+            Rows where a zero was expected before looking; None expects one anywhere.
+        """
+        n_components = self.observations.shape[1]
         if n_components == 1:  # there is only one direction, and it needs no proof
-            return torch.ones_like(counts, dtype=torch.bool), counts
-        evidence = zeros[:, informative_rows(self.observations)].sum(dim=1)
+            return torch.ones(len(directions), dtype=torch.bool, device=directions.device)
+        rows = self.distinct_rows if eligible is None else self.distinct_rows & eligible
+        zeros = zeros & rows
+        counts, n_rows = zeros.sum(dim=1), rows.expand_as(zeros).sum(dim=1)
         chances = (_HALF_NORMAL_DENSITY * self.tolerances(directions)).clamp(max=1.0).mean(dim=1)
-        accepted = torch.tensor(
-            [int(c) >= required_zeros(n_rows, n_components, float(p)) for c, p in zip(evidence, chances, strict=True)],
+        proven = torch.tensor(
+            [
+                int(count) >= required_zeros(int(n), n_components, float(chance))
+                for count, n, chance in zip(counts, n_rows, chances, strict=True)
+            ],
             dtype=torch.bool,
             device=directions.device,
         )
-        accepted[accepted.clone()] = zeros_determine(self.observations, zeros[accepted])
-        return accepted, counts
+        by_chance = chances * (n_rows - counts)
+        proven[proven.clone()] = zeros_determine(self.observations, zeros[proven], by_chance[proven])
+        return proven
+
+    @cached_property
+    def distinct_rows(self) -> torch.Tensor:
+        """Which rows are evidence of their own: not all zeros, and no repetition of another, up to sign and noise."""
+        spread = torch.linalg.matrix_norm(self.unmixing, ord=2)
+        return informative_rows(self.observations) & distinct_rows(
+            self.observations, NOISE_MULTIPLE * spread * self.noise_level
+        )
 
 
-def zeros_determine(observations: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
+def distinct_rows(rows: torch.Tensor, tolerances: torch.Tensor) -> torch.Tensor:
+    """Return which rows repeat no other one, up to sign and a tolerance each; one of each kind is kept.
+
+    Examples
+    --------
+    >>> rows = torch.tensor([[1.0, 2.0], [3.0, 1.0], [-1.0, -2.0]])
+    >>> distinct_rows(rows, torch.full((3,), 1e-6)).tolist()
+    [True, True, False]
+    """
+    probe = torch.randn(rows.shape[1], generator=torch.Generator().manual_seed(0), dtype=rows.dtype).to(rows.device)
+    keys = rows @ probe
+    rows = rows * torch.where(keys < 0, -1.0, 1.0)[:, None]
+    order = torch.argsort(keys.abs(), stable=True)
+    lengths = torch.linalg.vector_norm(rows, dim=1)
+    widths = torch.minimum(tolerances, SAME_ROW * lengths) + 10 * torch.finfo(rows.dtype).eps * lengths
+    steps = torch.linalg.vector_norm(rows[order].diff(dim=0), dim=1)
+    repeats = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+    repeats[order[1:]] = steps <= widths[order[1:]] + widths[order[:-1]]
+    return ~repeats
+
+
+def zeros_determine(
+    observations: torch.Tensor, zeros: torch.Tensor, by_chance: torch.Tensor | None = None
+) -> torch.Tensor:
     """Return whether the kernel of the zero rows is one-dimensional, and stays so without any one of them.
 
     This is what tells a column from a mixture of two. Their mixtures share the rows where both are zero, whose kernel
-    is a plane, and any one row more can be made zero by the choice of the mixture: that row has leverage one.
+    is a plane, and any one row more can be made zero by the choice of the mixture: that row has leverage one. Where
+    rows are zero by chance, these few would determine a mixture; what else the kernel could be has to be excluded by
+    more rows than that.
 
     Parameters
     ----------
@@ -231,6 +293,8 @@ def zeros_determine(observations: torch.Tensor, zeros: torch.Tensor) -> torch.Te
         ``L``, or any matrix whose columns have comparable size.
     zeros : torch.Tensor of shape (n_directions, n_samples) of bool
         Zero rows of each direction.
+    by_chance : torch.Tensor of shape (n_directions,) or None, default=None
+        How many of them are expected to be zero by chance; None for none.
 
     Returns
     -------
@@ -239,11 +303,13 @@ def zeros_determine(observations: torch.Tensor, zeros: torch.Tensor) -> torch.Te
     n_rows, n_components = observations.shape
     if len(zeros) == 0 or n_components == 1:
         return torch.ones(len(zeros), dtype=torch.bool, device=zeros.device)
+    by_chance = torch.zeros(len(zeros), device=zeros.device) if by_chance is None else by_chance
     chunk = max(1, _CHUNK_ENTRIES // (n_rows * n_components))
-    return torch.cat([_determine(observations, part) for part in zeros.split(chunk)])
+    parts = zip(zeros.split(chunk), by_chance.split(chunk), strict=True)
+    return torch.cat([_determine(observations, part, expected) for part, expected in parts])
 
 
-def _determine(observations: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
+def _determine(observations: torch.Tensor, zeros: torch.Tensor, by_chance: torch.Tensor) -> torch.Tensor:
     gram = weighted_gram(observations, zeros.to(observations.dtype))
     values, kernel = smallest_eigenvectors(gram)
     largest = torch.linalg.matrix_norm(gram)
@@ -254,4 +320,13 @@ def _determine(observations: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
     identity = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
     whitener = torch.linalg.solve_triangular(factor, identity.expand_as(gram), upper=False).mT
     leverages = (observations @ whitener).square().sum(dim=2) * zeros
-    return one_dimensional & (info == 0) & (leverages.amax(dim=1) < FULL_LEVERAGE)
+    determined = one_dimensional & (info == 0) & (leverages.amax(dim=1) < FULL_LEVERAGE)
+    if (by_chance < NO_CHANCE).all():
+        return determined
+    # The direction that the zeros exclude least, and how many of them take part in that.
+    other = torch.ones_like(kernel)[..., None]
+    for _ in range(N_INVERSE_ITERATIONS):
+        other = normalize(torch.cholesky_solve(other, factor), dim=1)
+    energies = (observations @ other)[..., 0].square() * zeros
+    n_effective = energies.sum(dim=1).square() / energies.square().sum(dim=1).clamp(min=torch.finfo(gram.dtype).tiny)
+    return determined & (n_effective > CHANCE_MULTIPLE * by_chance)

@@ -7,32 +7,23 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sparsedl.zeros import NOISE_MULTIPLE, required_zeros, zeros_determine
+from sparsedl.zeros import NOISE_MULTIPLE, zeros_determine
 from sparsedl_fl.activations import ActivationSpan
 from sparsedl_fl.blocks import residual_norms, row_norms
+from sparsedl_fl.certificate import certify, one_sided_agreement
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.matching import TRUSTED_AGREEMENT, ForwardView, sample_agreement
 from sparsedl_fl.refinement import maximum_likelihood
+from sparsedl_fl.uncertainty import errors_from_inputs, errors_from_span, errors_from_zeros, resolutions
 
 __all__ = ["REFINE_ABOVE", "Batch", "assemble"]
-
-RESIDUAL_MULTIPLE = 10.0
-"""The gradient of the recovered batch may differ from the client's by this many times the noise."""
-
-FITTED_MULTIPLE = 1.02
-"""The same after a fit by maximum likelihood, whose residual is known to a fraction of a percent."""
 
 REFINE_ABOVE = 1e-4
 """Share of noise in the gradient above which the batch is fitted once more by maximum likelihood."""
 
 BORDERLINE = 1e-5
 """Pre-activation, relative to the mean square of its sample, up to which the gradient says whether a unit is active."""
-
-STAND_IN_RESIDUAL = 1e-4
-"""Residual above which a missing column forbids every certificate: the inputs are off by three times as much when what
-stands in for it hides in the noise."""
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -54,6 +45,12 @@ class Batch:
         What the noise alone contributes to that residual.
     recovered : ndarray of shape (b,) of bool
         Which samples are certified.
+    evidence : ndarray of shape (b,) of str
+        By what.
+    uncertainty : ndarray of shape (b,)
+        Expected root-mean-square error of each input, in its units; infinite where nothing is known.
+    resolution : ndarray of shape (b,)
+        How far apart two inputs may lie that come back as this one.
     """
 
     inputs: np.ndarray
@@ -63,6 +60,9 @@ class Batch:
     relative_residual: float
     residual_floor: float
     recovered: np.ndarray
+    evidence: np.ndarray
+    uncertainty: np.ndarray
+    resolution: np.ndarray
 
 
 def assemble(
@@ -70,11 +70,7 @@ def assemble(
 ) -> Batch:
     """Scale the chosen columns, estimate them again from all their zero rows, compute the inputs and certify them.
 
-    A sample is certified when its column comes from the pool and is proven; the ReLU pattern of its recovered input is
-    the pattern of its gradient; and the whole batch reproduces the client's gradient down to the noise. Proof are more
-    zeros than chance that determine the column, or zeros of its input that do, or activations in the span of the next
-    layer's gradient. The last condition needs every column, since each input depends on all of them: a batch with a
-    missing column certifies nothing, unless what stands in for it is right to four digits.
+    What certifies an input is in `sparsedl_fl.certificate`, how far it may be off in `sparsedl_fl.uncertainty`.
 
     Parameters
     ----------
@@ -96,97 +92,148 @@ def assemble(
     G = layer_gradient.weight_grad
     norm = np.linalg.norm(row_norms(G))
     floor = float(np.linalg.norm(factors.noise_level) * np.sqrt(G.shape[1]) / norm)
-    basis, evidence = _refit(factors, view, basis, proposed)
+    basis, rows = _refit(factors, view, basis, proposed)
     inverse = np.linalg.inv(basis)
     scale = inverse @ view.scale
     scale = np.where(np.abs(scale) > np.finfo(float).tiny, scale, 1.0)
-    disaggregation = basis * scale
-    inputs = (inverse / scale[:, None] * factors.singular_values) @ factors.right
+    disaggregation, samples = basis * scale, inverse / scale[:, None]
+    inputs = (samples * factors.singular_values) @ factors.right
     preactivations = view.preactivations(inverse)
-    zeros = factors.zeros(basis)
-    is_fitted = floor > REFINE_ABOVE and proposed.all() and layer_gradient.learning_rate is None
-    if is_fitted:
+    likely = factors.likely_zeros(basis)
+    agreement = sample_agreement(preactivations, likely)
+    columns = proposed & _columns_proven(factors, basis, rows, preactivations)
+    used = rows
+    if floor > REFINE_ABOVE and proposed.all() and layer_gradient.learning_rate is None:
         gradients, inputs, preactivations = maximum_likelihood(layer_gradient, inputs, factors.noise_level)
-        disaggregation = factors.left.T @ gradients
+        disaggregation, used = factors.left.T @ gradients, gradients == 0
+        agreement = sample_agreement(preactivations, likely)
     else:
-        # A pre-activation within its own noise of zero may be on either side, and one that a FedAvg client could move
-        # to zero may have been there on the way; there the gradient says which.
-        noise = np.sqrt(np.mean(factors.noise_level**2)) * np.linalg.norm(inverse / scale[:, None], axis=1)
-        undecided = NOISE_MULTIPLE * row_norms(layer_gradient.weight)[:, None] * noise + view.drift(inverse)
-        undecided += BORDERLINE * np.sqrt(np.mean(preactivations**2, axis=0))
-        active = np.where(np.abs(preactivations) <= undecided, ~zeros, preactivations > 0)
+        active = _active(layer_gradient, factors, view, inverse, samples, preactivations, factors.zeros(basis))
         gradients = np.where(active, factors.left @ disaggregation, 0.0)
-    agreement = sample_agreement(preactivations, factors.likely_zeros(basis))
     residual = float(np.linalg.norm(residual_norms(G, gradients, inputs)[0]) / norm)
-    proven = proposed & (agreement >= TRUSTED_AGREEMENT)
-    # What determined a column still does when further zeros join it.
-    settled = evidence.any(axis=0) & (zeros | ~evidence).all(axis=0)
-    proven &= settled | _proven(layer_gradient, factors, zeros, preactivations, inverse, proven & ~settled)
-    reproduced = residual <= (FITTED_MULTIPLE if is_fitted else RESIDUAL_MULTIPLE) * floor
-    reproduced &= residual <= STAND_IN_RESIDUAL or bool(proposed.all())
-    return Batch(inputs, disaggregation, gradients, agreement, residual, floor, proven & reproduced)
+    errors, products = errors_from_zeros(factors, inputs, used)
+    products = np.where(columns & ~np.eye(len(columns), dtype=bool), products, np.inf)
+    by_span, span_errors = _span_evidence(layer_gradient, factors, view, disaggregation, inverse, products)
+    by_input, input_errors = _input_evidence(factors, inputs)
+    uncertainty = np.minimum(errors, np.minimum(span_errors, input_errors))
+    sizes = np.sqrt(np.mean(inputs**2, axis=1))
+    certificate = certify(
+        columns,
+        by_span,
+        by_input,
+        agreement,
+        one_sided_agreement(preactivations, likely),
+        uncertainty / np.maximum(sizes, np.finfo(float).tiny),
+    )
+    return Batch(
+        inputs=inputs,
+        disaggregation=disaggregation,
+        preactivation_gradients=gradients,
+        agreement=agreement,
+        relative_residual=residual,
+        residual_floor=floor,
+        recovered=certificate.proven,
+        evidence=certificate.evidence,
+        uncertainty=uncertainty,
+        resolution=resolutions(factors, layer_gradient.weight, preactivations, gradients, sizes),
+    )
+
+
+def _active(
+    layer_gradient: LayerGradient,
+    factors: LowRankGradient,
+    view: ForwardView,
+    inverse: np.ndarray,
+    samples: np.ndarray,
+    preactivations: np.ndarray,
+    zeros: np.ndarray,
+) -> np.ndarray:
+    """Return which units were active for which sample.
+
+    A pre-activation within its own noise of zero may be on either side, and one that a FedAvg client could move to zero
+    may have been there on the way; there the gradient says which.
+    """
+    noise = np.sqrt(np.mean(factors.noise_level**2)) * np.linalg.norm(samples, axis=1)
+    undecided = NOISE_MULTIPLE * row_norms(layer_gradient.weight)[:, None] * noise + view.drift(inverse)
+    undecided += BORDERLINE * np.sqrt(np.mean(preactivations**2, axis=0))
+    return np.where(np.abs(preactivations) <= undecided, ~zeros, preactivations > 0)
 
 
 def _refit(
     factors: LowRankGradient, view: ForwardView, basis: np.ndarray, proposed: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Estimate each proposed column with a trusted pattern again, as the smallest singular vector of its zero rows.
+    """Estimate each proposed column again, as the smallest singular vector of its zero rows, where these determine it.
+
+    Where the ReLU pattern can be trusted, rows that are zero although the unit was active are left out.
 
     Returns
     -------
     basis : ndarray of shape (b, b)
         Unit columns.
-    evidence : ndarray of shape (m, b) of bool
-        Zero rows that determine the column; none where they do not.
+    rows : ndarray of shape (m, b) of bool
+        The zero rows of each column.
     """
-    preactivations, zeros = view.preactivations(np.linalg.inv(basis)), factors.zeros(basis)
-    trusted = proposed & (sample_agreement(preactivations, factors.likely_zeros(basis)) >= TRUSTED_AGREEMENT)
-    zeros &= preactivations <= 0
-    determined = _determined(factors, zeros, trusted)
+    preactivations, rows = view.preactivations(np.linalg.inv(basis)), _zero_rows(factors, basis)
+    trusted = sample_agreement(preactivations, factors.likely_zeros(basis)) >= TRUSTED_AGREEMENT
+    rows = np.where(trusted, factors.zeros(basis) & (preactivations <= 0), rows)
+    determined = proposed & _determined(factors, rows)
     refitted = basis.copy()
     if determined.any():
-        columns = factors.vanishing(zeros[:, determined])
+        columns = factors.vanishing(rows[:, determined])
         refitted[:, determined] = np.copysign(1.0, np.sum(columns * basis[:, determined], axis=0)) * columns
-    return refitted if np.linalg.matrix_rank(refitted) == len(basis) else basis, zeros & determined
+    return (refitted if np.linalg.matrix_rank(refitted) == len(basis) else basis), rows
 
 
-def _proven(
+def _zero_rows(factors: LowRankGradient, basis: np.ndarray) -> np.ndarray:
+    """Return the rows that are likelier zero than not, for columns whose pattern is not to be trusted."""
+    return factors.likely_zeros(basis)
+
+
+def _determined(factors: LowRankGradient, rows: np.ndarray) -> np.ndarray:
+    """Return which columns their zero rows determine."""
+    left = torch.from_numpy(np.ascontiguousarray(factors.left))
+    return zeros_determine(left, torch.from_numpy(np.ascontiguousarray(rows.T))).numpy()
+
+
+def _columns_proven(
+    factors: LowRankGradient, basis: np.ndarray, rows: np.ndarray, preactivations: np.ndarray
+) -> np.ndarray:
+    """Return which columns their zeros prove, counted where the ReLU pattern expects them if that can be trusted."""
+    trusted = sample_agreement(preactivations, factors.likely_zeros(basis)) >= TRUSTED_AGREEMENT
+    zeros = factors.zeros(basis)
+    expected = np.where(trusted, preactivations <= 0, True)
+    return factors.prove(basis, zeros & (rows | ~trusted), expected)
+
+
+def _span_evidence(
     layer_gradient: LayerGradient,
     factors: LowRankGradient,
-    zeros: np.ndarray,
-    preactivations: np.ndarray,
+    view: ForwardView,
+    disaggregation: np.ndarray,
     inverse: np.ndarray,
-    wanted: np.ndarray,
-) -> np.ndarray:
-    """Return which of the wanted columns the zeros of the gradient, the next layer or those of the input prove."""
-    unproven = wanted & ~_determined(factors, zeros, wanted)
-    if unproven.any():
-        unproven &= ~_in_next_layer(layer_gradient, preactivations)
-    if unproven.any():
-        unproven &= ~_determined(factors.transposed, _input_zeros(factors, inverse), unproven)
-    return wanted & ~unproven
-
-
-def _determined(factors: LowRankGradient, zeros: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return which of the wanted columns have more zeros than chance, and zeros that determine them."""
-    m, b = zeros.shape
-    determined = wanted & (zeros.sum(axis=0) >= required_zeros(m, b, chance=1e-6))
-    index = np.flatnonzero(determined)
-    left = torch.from_numpy(np.ascontiguousarray(factors.left))
-    determined[index] = zeros_determine(left, torch.from_numpy(zeros.T[index])).numpy()
-    return determined
-
-
-def _input_zeros(factors: LowRankGradient, inverse: np.ndarray) -> np.ndarray:
-    """Return where the inputs of the rows of ``P`` are zero, a boolean array of shape (n, b)."""
-    directions = factors.singular_values[:, None] * inverse.T
-    return factors.transposed.zeros(directions / np.linalg.norm(directions, axis=0))
-
-
-def _in_next_layer(layer_gradient: LayerGradient, preactivations: np.ndarray) -> np.ndarray:
-    """Return which samples the next layer's gradient proves: their activations lie in its row space."""
-    b = preactivations.shape[1]
+    products: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return which inputs the next layer's gradient proves, and their errors by it."""
+    b = len(inverse)
+    errors, proven = np.full(b, np.inf), np.zeros(b, dtype=bool)
     span = ActivationSpan.of(layer_gradient.next_weight_grad, b)
     if span is None or not span.identifies:
-        return np.zeros(b, dtype=bool)
-    return span.distances(torch.from_numpy(preactivations.T.copy())).numpy() <= span.tolerance
+        return proven, errors
+    preactivations = view.preactivations(inverse)
+    proven = span.distances(torch.from_numpy(preactivations.T.copy())).numpy() <= span.tolerance
+    samples = inverse / (inverse @ view.scale)[:, None]
+    errors[proven] = errors_from_span(
+        factors, view.regressors, span, samples[proven], disaggregation.T, products[proven]
+    )
+    return proven & np.isfinite(errors), errors
+
+
+def _input_evidence(factors: LowRankGradient, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return which inputs their own zeros prove, and their errors by these."""
+    transposed = factors.transposed
+    directions = transposed.left.T @ inputs.T
+    directions = directions / np.maximum(np.linalg.norm(directions, axis=0), np.finfo(float).tiny)
+    errors, zeros = np.full(len(inputs), np.inf), transposed.zeros(directions)
+    proven = transposed.prove(directions, zeros)
+    errors[proven] = errors_from_inputs(factors, inputs[proven], zeros[:, proven])
+    return proven, errors

@@ -10,7 +10,8 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
-from sparsedl_fl.gradients import LayerGradient, pick_layer
+from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.models.layers import pick_layer
 from sparsedl_fl.inverter import GradientInverter
 
 __all__ = ["LayerAudit", "audit_model"]

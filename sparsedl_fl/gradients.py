@@ -18,19 +18,23 @@ import torch
 from torch import nn
 
 from sparsedl_fl.blocks import times
+from sparsedl_fl.models import plain_names, trace_model
+from sparsedl_fl.models.tracing import FUNCTIONS
+from sparsedl_fl.models.layers import get_tensor, layer_of_model, pick_layer
 
-__all__ = ["LayerGradient", "pick_layer"]
+__all__ = ["LayerGradient"]
 
-_TRANSPARENT = (nn.Identity, nn.Flatten)
 _LARGE = ("weight", "weight_grad")
+_SETTINGS = ("learning_rate", "activation")
 
 
 @dataclass(frozen=True, eq=False)
 class LayerGradient:
     """One linear layer followed by ReLU, ``Z = X W^T + bias``, and the gradient of its parameters.
 
-    Arrays and tensors of any floating type but half precision are welcome. They are copied; ``weight`` and
-    ``weight_grad`` stay in the precision given, since they may be large, and everything is computed in float64.
+    Arrays and tensors of any floating type are welcome; half precision counts as rounding of known size. They are
+    copied; ``weight`` and ``weight_grad`` stay in single precision where they come in it, since they may be large, and
+    everything is computed in float64.
 
     Parameters
     ----------
@@ -47,6 +51,8 @@ class LayerGradient:
     learning_rate : float, optional
         Given for a FedAvg update: the client's weights moved from ``weight`` to ``weight - learning_rate *
         weight_grad``, and a unit may have been active at either end.
+    activation : str or None, default="relu"
+        What follows the layer, by name ("relu", "relu6", "gelu", ...); None where that is not known.
 
     Raises
     ------
@@ -54,7 +60,7 @@ class LayerGradient:
         If a shape does not fit, an entry is NaN or infinite, the gradient is all zeros, the bias is missing, or the
         tensors are on different devices.
     TypeError
-        If an array is not of a floating type with at least single precision.
+        If an array is not of a floating type.
 
     References
     ----------
@@ -67,9 +73,12 @@ class LayerGradient:
     bias_grad: Any
     next_weight_grad: Any = None
     learning_rate: float | None = None
+    activation: str | None = "relu"
 
     def __post_init__(self) -> None:
-        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "learning_rate"}
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _SETTINGS}
+        if self.activation is not None and self.activation not in FUNCTIONS:
+            raise ValueError(f"activation must be one of {sorted(FUNCTIONS)} or None, got {self.activation!r}")
         if self.learning_rate is not None and not (np.isfinite(self.learning_rate) and self.learning_rate > 0):
             raise ValueError(f"learning_rate must be a positive number, got {self.learning_rate!r}")
         for name in ("bias", "bias_grad"):
@@ -119,8 +128,13 @@ class LayerGradient:
         model: nn.Module,
         gradients: Sequence[torch.Tensor] | Mapping[str, torch.Tensor],
         layer: int | str = 0,
+        example: torch.Tensor | None = None,
     ) -> LayerGradient:
         """Take one linear layer of a torch module.
+
+        The model is run once on an example, to see in which order its layers run, what follows each, and where its
+        activation goes next. Batch normalisation in evaluation mode between the layer and its activation is folded into
+        the weights.
 
         Parameters
         ----------
@@ -129,26 +143,23 @@ class LayerGradient:
         gradients : sequence of tensors or mapping of name to tensor
             In the order of ``model.parameters()``, or by the names of ``model.named_parameters()``.
         layer : int or str, default=0
-            Index among the linear layers of the model, or the layer's name.
+            Index among the linear layers of the model in the order in which they run, or the layer's name.
+        example : torch.Tensor or None, default=None
+            An input of the model, any numbers of the right shape; None makes one up.
+
+        Raises
+        ------
+        TypeError
+            If the model or the gradients are not what they should be.
+        ValueError
+            If the layer is not there, its weight is computed from other parameters, or a gradient is missing.
+
+        Warns
+        -----
+        UserWarning
+            If the model could not be run: what follows the layer is then not known.
         """
-        named = dict(model.named_parameters())
-        if not isinstance(gradients, Mapping):
-            gradients = list(gradients)
-            if len(gradients) != len(named):
-                raise ValueError(f"gradients has {len(gradients)} tensors, the model has {len(named)} parameters")
-            gradients = dict(zip(named, gradients, strict=True))
-        linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-        name = pick_layer("layer", layer, list(linear))
-        following = _linear_behind_relu(model, linear[name])
-        prefix = f"{name}." if name else ""
-        next_name = next((key for key, module in linear.items() if module is following), None)
-        return cls(
-            weight=linear[name].weight,
-            bias=linear[name].bias,
-            weight_grad=_get("gradients", gradients, f"{prefix}weight"),
-            bias_grad=_get("gradients", gradients, f"{prefix}bias") if linear[name].bias is not None else None,
-            next_weight_grad=gradients.get(f"{next_name}.weight") if next_name is not None else None,
-        )
+        return layer_of_model(cls, model, gradients, layer, trace_model(model, example))
 
     @classmethod
     def from_update(
@@ -178,12 +189,17 @@ class LayerGradient:
         """
         if not (np.isfinite(learning_rate) and learning_rate > 0):
             raise ValueError(f"learning_rate must be a positive number, got {learning_rate!r}")
+        before, after = plain_names("before", before), plain_names("after", after)
         weights = [key for key, value in before.items() if key.endswith("weight") and value.ndim == 2]
         names = [key.removesuffix("weight") for key in weights]
         prefix = pick_layer("layer", layer if isinstance(layer, int) else f"{layer}.", names)
 
         def gradient(key: str) -> torch.Tensor:
-            start, end = _get("before", before, key), _get("after", after, key)
+            start, end = get_tensor("before", before, key), get_tensor("after", after, key)
+            if start.shape != end.shape:
+                raise ValueError(
+                    f"{key!r} has shape {tuple(start.shape)} before and {tuple(end.shape)} after: not the same model"
+                )
             return (start.detach().double() - end.detach().double()) / learning_rate
 
         bias = before.get(f"{prefix}bias")
@@ -200,12 +216,13 @@ class LayerGradient:
 
 def _as_array(name: str, value: Any) -> np.ndarray:
     if isinstance(value, torch.Tensor):
-        if value.dtype not in (torch.float32, torch.float64):
-            raise TypeError(f"{name} must be float32 or float64, got {value.dtype}: its rounding would hide the zeros")
-        value = value.detach().cpu().numpy()
+        value = value.detach().cpu()
+        # Half precision is rounding of known size; NumPy has no bfloat16.
+        value = (value.float() if value.dtype in (torch.float16, torch.bfloat16) else value).numpy()
     array = np.asarray(value)
+    array = array.astype(np.float32) if array.dtype == np.float16 else array
     if array.dtype not in (np.float32, np.float64):
-        raise TypeError(f"{name} must be float32 or float64, got {array.dtype}: its rounding would hide the zeros")
+        raise TypeError(f"{name} must be of a floating type, got {array.dtype}; turn quantised numbers back first")
     return array.astype(array.dtype if name in _LARGE else np.float64)
 
 
@@ -218,21 +235,6 @@ def _check_devices(given: Mapping[str, Any]) -> None:
         raise ValueError("the tensors are on the device 'meta' and hold no data; move the model to a real device")
 
 
-def pick_layer(argument: str, wanted: int | str, names: list[str]) -> str:
-    """Return the name of a layer given by index or by name, or raise ``ValueError`` that lists the names."""
-    if isinstance(wanted, str) and wanted in names:
-        return wanted
-    if isinstance(wanted, int) and -len(names) <= wanted < len(names):
-        return names[wanted]
-    raise ValueError(f"{argument}={wanted!r} is not one of the {len(names)} linear layers {names}")
-
-
-def _get(argument: str, mapping: Mapping[str, torch.Tensor], key: str) -> torch.Tensor:
-    if mapping.get(key) is None:
-        raise ValueError(f"{argument} has no tensor for {key!r}; it has {list(mapping)}")
-    return mapping[key]
-
-
 def _next_weight(state: Mapping[str, torch.Tensor], prefix: str) -> str | None:
     """Return the key that follows a layer's tensors, if it is the weight of a linear layer with as many inputs."""
     weight = f"{prefix}weight"
@@ -240,13 +242,3 @@ def _next_weight(state: Mapping[str, torch.Tensor], prefix: str) -> str | None:
     following = keys[keys.index(weight) + 1 :][:1]
     is_linear = following and following[0].endswith("weight") and state[following[0]].ndim == 2
     return following[0] if is_linear and state[following[0]].shape[1] == len(state[weight]) else None
-
-
-def _linear_behind_relu(model: nn.Module, layer: nn.Linear) -> nn.Linear | None:
-    """Return the linear layer that follows ``layer`` through a ReLU alone, in the order of the leaf modules."""
-    leaves = [m for m in model.modules() if not list(m.children()) and not isinstance(m, _TRANSPARENT)]
-    index = next(i for i, module in enumerate(leaves) if module is layer)
-    after = leaves[index + 1 : index + 3]
-    if len(after) == 2 and isinstance(after[0], nn.ReLU) and isinstance(after[1], nn.Linear):
-        return after[1] if after[1].in_features == layer.out_features else None
-    return None

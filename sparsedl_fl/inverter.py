@@ -148,6 +148,9 @@ class GradientInverter(BaseEstimator):
         self.inputs_ = batch.inputs
         self.recovered_ = batch.recovered
         self.provenance_ = np.select([batch.recovered, proposed], ["certified", "column found"], "completed")
+        self.evidence_ = batch.evidence
+        self.uncertainty_ = batch.uncertainty
+        self.resolution_ = batch.resolution
         self.disaggregation_ = batch.disaggregation
         self.preactivation_gradients_ = batch.preactivation_gradients
         self.sparsity_matching_ = float(batch.agreement.mean())

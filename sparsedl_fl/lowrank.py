@@ -116,6 +116,14 @@ class LowRankGradient:
         rows = torch.from_numpy(np.ascontiguousarray(weights.T, dtype=float))
         return self.zero_test.vanishing(rows).numpy().T
 
+    def prove(self, directions: np.ndarray, zeros: np.ndarray, eligible: np.ndarray | None = None) -> np.ndarray:
+        """Return which unit columns of shape (b, c) their zeros prove (see `sparsedl.zeros.ZeroTest.prove`)."""
+        rows, is_zero, expected = (
+            None if array is None else torch.from_numpy(np.ascontiguousarray(array.T))
+            for array in (directions, zeros, eligible)
+        )
+        return self.zero_test.prove(rows, is_zero, expected).numpy()
+
     def likely_zeros(self, directions: np.ndarray) -> np.ndarray:
         """Return which entries of ``U q`` are likelier zero than not, a boolean array of shape (m, c).
 

@@ -1,0 +1,89 @@
+"""Coarse number formats: which one a gradient came in, and how large its rounding is.
+
+Rounding is noise of known size. A gradient in half precision, or one that was quantised to a few bits and turned back
+into float32, shows its format: all its entries lie on a grid.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparsedl_fl.blocks import column_blocks
+
+__all__ = ["rounding_noise"]
+
+UNIFORM = 1 / np.sqrt(12)
+"""Standard deviation of an error that is uniform over one step of a grid."""
+
+FLOAT16_BITS, BFLOAT16_BITS = 11, 8
+"""Bits of a significand, the hidden one included."""
+
+FLOAT16_SMALLEST = 2.0**-24
+
+MAX_LEVELS = 1024
+"""Distinct moduli of a row up to which it may be quantised: ten bits and more are no worse than half precision."""
+
+ON_GRID = 1e-3
+"""How far an entry may lie from its grid, in steps: scales are float32 themselves."""
+
+FEWEST_REPETITIONS = 4
+"""Entries for each distinct modulus from which on a row counts as quantised: a few numbers lie on some grid or other."""
+
+
+def rounding_noise(G: np.ndarray) -> np.ndarray | None:
+    """Return the standard deviation of the rounding in each row, or None for single precision and better.
+
+    Parameters
+    ----------
+    G : ndarray of shape (m, n)
+        A gradient.
+
+    Returns
+    -------
+    ndarray of shape (m,) or None
+        Zero for a row that is all zeros.
+    """
+    _, block = next(column_blocks(G))
+    single = block.astype(np.float32)
+    if not np.array_equal(single, block):
+        return _quantised(block)
+    if not (single.view(np.uint32) & 0xFFFF).any():
+        return _relative(block, BFLOAT16_BITS, 0.0)
+    with np.errstate(over="ignore"):
+        is_half = np.array_equal(single.astype(np.float16).astype(np.float32), single)
+    return _relative(block, FLOAT16_BITS, FLOAT16_SMALLEST) if is_half else _quantised(block)
+
+
+def _relative(block: np.ndarray, n_bits: int, smallest_step: float) -> np.ndarray:
+    """Return the rounding of floating-point entries, whose step follows their size."""
+    exponents = np.frexp(block)[1]
+    steps = np.maximum(np.ldexp(1.0, exponents - n_bits), smallest_step) * (block != 0)
+    return UNIFORM * np.sqrt(np.mean(steps**2, axis=1))
+
+
+def _quantised(block: np.ndarray) -> np.ndarray | None:
+    """Return the rounding of integers times a scale, one for the tensor or one a row."""
+    rows = np.flatnonzero(block.any(axis=1))
+    steps = np.zeros(len(block))
+    for row in rows:
+        step = _step(np.abs(block[row]))
+        if step is None:
+            return None
+        steps[row] = step
+    if len(rows) and np.all(np.abs(steps[rows] / steps[rows].min() - np.rint(steps[rows] / steps[rows].min())) < ON_GRID):
+        steps[rows] = steps[rows].min()  # one scale for all: a row of few levels may have skipped some
+    return UNIFORM * steps
+
+
+def _step(moduli: np.ndarray) -> float | None:
+    """Return the step of the grid that the entries of a row lie on, or None if there is none."""
+    if len(np.unique(moduli[: 4 * MAX_LEVELS])) > MAX_LEVELS:
+        return None
+    largest = moduli.max()
+    levels = np.unique(moduli)
+    levels = levels[np.concatenate([[True], np.diff(levels) > 1e-6 * largest])]
+    if len(levels) > MAX_LEVELS or FEWEST_REPETITIONS * len(levels) > len(moduli):
+        return None
+    step = float(np.diff(np.concatenate([[0.0], levels[levels > 0]])).min())
+    multiples = levels / step
+    return step if np.all(np.abs(multiples - np.rint(multiples)) < ON_GRID * np.maximum(1, multiples)) else None

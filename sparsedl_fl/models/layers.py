@@ -1,0 +1,117 @@
+"""One linear layer of a model, with its gradient, as the constructor of a `LayerGradient` takes it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from sparsedl_fl.models.naming import named_gradients, plain_name
+from sparsedl_fl.models.tracing import LinearUse, Trace
+
+__all__ = ["get_tensor", "layer_of_model", "pick_layer"]
+
+Layer = TypeVar("Layer")
+
+
+def pick_layer(argument: str, wanted: int | str, names: list[str]) -> str:
+    """Return the name of a layer given by index or by name, or raise ``ValueError`` that lists the names."""
+    if isinstance(wanted, str) and wanted in names:
+        return wanted
+    if isinstance(wanted, int) and not isinstance(wanted, bool) and -len(names) <= wanted < len(names):
+        return names[wanted]
+    raise ValueError(f"{argument}={wanted!r} is not one of the {len(names)} linear layers {names}")
+
+
+def get_tensor(argument: str, mapping: Mapping[str, torch.Tensor], key: str) -> torch.Tensor:
+    """Return a tensor by name, or raise ``ValueError`` that says what is there instead."""
+    if mapping.get(key) is None:
+        what = "None (frozen, or unused by the loss)" if key in mapping else "no tensor"
+        raise ValueError(f"{argument} has {what} for {key!r}; it has {list(mapping)}")
+    return mapping[key]
+
+
+def layer_of_model(
+    make: type[Layer], model: nn.Module, gradients: Any, layer: int | str, trace: Trace
+) -> Layer:
+    """Return one linear layer of a model with its gradient; see `LayerGradient.from_model`."""
+    named = named_gradients(model, gradients)
+    use = _pick_use(model, layer, trace)
+    parameters = {plain_name(name): tensor for name, tensor in model.named_parameters()}
+    if trace.n_uses(use.name) > 1:
+        raise ValueError(
+            f"the layer {use.name!r} runs {trace.n_uses(use.name)} times, or shares its weight with another: its "
+            "gradient is a sum over all, which is not taken apart"
+        )
+    weight, weight_grad = parameters[use.weight], get_tensor("gradients", named, use.weight)
+    bias = parameters.get(use.bias)
+    if bias is not None and named.get(use.bias) is None and use.norm is None:
+        raise ValueError(
+            f"gradients has no tensor for {use.bias!r}: without the bias gradient (is the bias frozen?) the scale of "
+            "each input is not known (Thm 3.5)"
+        )
+    bias_grad = named.get(use.bias)
+    if use.is_transposed:
+        weight, weight_grad = weight.T, weight_grad.T
+    next_grad = named.get(use.next_weight)
+    if next_grad is not None and use.next_is_transposed:
+        next_grad = next_grad.T
+    arrays = {"weight": weight, "bias": bias, "weight_grad": weight_grad, "bias_grad": bias_grad}
+    if use.norm is not None:
+        arrays = _folded(arrays, model, use.norm, named)
+    return make(**arrays, next_weight_grad=next_grad, activation=use.activation)
+
+
+def _pick_use(model: nn.Module, layer: int | str, trace: Trace) -> LinearUse:
+    """Return the layer by index in the order of running, or by name."""
+    linear = {plain_name(f"{name}.weight").removesuffix(".weight") if name else "": module
+              for name, module in model.named_modules() if isinstance(module, nn.Linear)}  # fmt: skip
+    if isinstance(layer, str):
+        layer = plain_name(layer)
+        module = linear.get(layer)
+        if module is not None and (hasattr(module, "parametrizations") or hasattr(module, "weight_g")):
+            raise ValueError(
+                f"the weight of {layer!r} is computed from other parameters (weight or spectral normalisation): the "
+                "gradient of these is not the gradient of a weight; remove the parametrisation first"
+            )
+    if trace.failure:
+        warnings.warn(
+            f"the model could not be run on a made-up input ({trace.failure}), so that what follows the layer is not "
+            "known and layers count in the order of their declaration: pass example=, an input of the model",
+            UserWarning,
+            stacklevel=4,
+        )
+        name = pick_layer("layer", layer, list(linear))
+        prefix = f"{name}." if name else ""
+        return LinearUse(name, f"{prefix}weight", f"{prefix}bias" if linear[name].bias is not None else "")
+    names = list(dict.fromkeys(use.name for use in trace.layers))
+    if not names:
+        raise ValueError("the model has no linear layer that runs on the example with a weight of its own")
+    return trace.use_of(pick_layer("layer", layer, names))
+
+
+def _folded(arrays: dict[str, Any], model: nn.Module, norm: nn.Module, named: dict[str, Any]) -> dict[str, Any]:
+    """Fold batch normalisation in evaluation mode into a layer: ``a (W x + b - mean) + shift``, gradient over ``a``.
+
+    The gradient of the shift is that of the bias, so that a layer without a bias will do.
+    """
+    name = next(plain_name(f"{key}.bias") for key, module in model.named_modules() if module is norm)
+    slope = 1 / (norm.running_var.double() + norm.eps).sqrt()
+    shift = torch.zeros_like(slope)
+    if norm.weight is not None:
+        slope, shift = slope * norm.weight.detach().double(), norm.bias.detach().double()
+    if not slope.all():
+        raise ValueError("a unit's batch normalisation has the weight zero: the layer behind it is partly dead")
+    bias = torch.zeros_like(slope) if arrays["bias"] is None else arrays["bias"].detach().double()
+    bias_grad = named.get(name)
+    if bias_grad is None and arrays["bias_grad"] is not None:
+        bias_grad = arrays["bias_grad"].double() / slope
+    return {
+        "weight": slope[:, None] * arrays["weight"].detach().double(),
+        "bias": slope * (bias - norm.running_mean.double()) + shift,
+        "weight_grad": arrays["weight_grad"].double() / slope[:, None],
+        "bias_grad": bias_grad,
+    }

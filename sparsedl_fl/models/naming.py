@@ -1,0 +1,86 @@
+"""Names of parameters, as wrappers change them, and gradients by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["named_gradients", "plain_name", "plain_names"]
+
+WRAPPERS = ("module", "_orig_mod", "_module", "_fsdp_wrapped_module")
+"""What DataParallel, torch.compile, Opacus and FSDP put in front of a parameter's name."""
+
+
+def plain_name(name: str) -> str:
+    """Return a parameter's name without what wrappers put in front of it.
+
+    Examples
+    --------
+    >>> plain_name("_orig_mod.module.fc1.weight")
+    'fc1.weight'
+    """
+    parts = name.split(".")
+    while len(parts) > 1 and parts[0] in WRAPPERS:
+        parts = parts[1:]
+    return ".".join(parts)
+
+
+def plain_names(argument: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mapping by plain names, after checking that it is one of names to tensors."""
+    if not isinstance(tensors, Mapping):
+        hint = ": pass its state_dict()" if isinstance(tensors, nn.Module) else ""
+        raise TypeError(f"{argument} must map parameter names to tensors, got {type(tensors).__name__}{hint}")
+    wrong = next((name for name in tensors if not isinstance(name, str)), None)
+    if wrong is not None:
+        raise TypeError(f"{argument} must map parameter names to tensors; {wrong!r} is no name")
+    return {plain_name(name): tensor for name, tensor in tensors.items()}
+
+
+def named_gradients(
+    model: nn.Module, gradients: Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Return gradients by the plain names of a model's parameters.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model.
+    gradients : sequence of tensors or mapping of name to tensor
+        In the order of ``model.parameters()``, of those that require a gradient, or by name. A wrapper's prefix
+        (``module.``, ``_orig_mod.``) may stand on either side.
+
+    Raises
+    ------
+    TypeError
+        If the model is no module or the gradients are no tensors.
+    ValueError
+        If the gradients are not as many as the parameters, or none was computed.
+    """
+    if not isinstance(model, nn.Module):
+        hint = "; from_update takes states" if isinstance(model, Mapping) else ""
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}{hint}")
+    if isinstance(gradients, nn.Module):
+        raise TypeError("gradients must be tensors, got a module: pass [p.grad for p in model.parameters()]")
+    parameters = {plain_name(name): tensor for name, tensor in model.named_parameters()}
+    if not isinstance(gradients, Mapping):
+        gradients = list(gradients)
+        trainable = [name for name, tensor in parameters.items() if tensor.requires_grad]
+        names = next((names for names in (list(parameters), trainable) if len(names) == len(gradients)), None)
+        if names is None:
+            raise ValueError(f"gradients has {len(gradients)} tensors, the model has {len(parameters)} parameters")
+        gradients = dict(zip(names, gradients, strict=True))
+    named = plain_names("gradients", gradients)
+    if not named:
+        raise ValueError("gradients is empty: the client sent nothing")
+    if all(tensor is None for tensor in named.values()):
+        raise ValueError("every gradient is None: call loss.backward() before reading them")
+    for name, tensor in named.items():
+        if name in parameters and tensor is not None and tuple(tensor.shape) != tuple(parameters[name].shape):
+            raise ValueError(
+                f"the gradient of {name!r} has shape {tuple(tensor.shape)} and the parameter "
+                f"{tuple(parameters[name].shape)}: they are not of the same model"
+            )
+    return named

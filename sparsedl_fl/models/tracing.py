@@ -1,0 +1,359 @@
+"""Run a model once on an example, and see what its linear layers do: by numbers, not by the order of modules.
+
+Every operation of the forward pass is recorded. A linear layer is a product with a two-dimensional parameter, whoever
+computes it; the activation behind it is the first tensor that equals a known function of its output; and the next
+linear layer is one whose input equals that tensor, up to its shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from sparsedl_fl.models.examples import made_up_examples
+from sparsedl_fl.models.naming import plain_name
+
+__all__ = ["LinearUse", "Trace", "trace_model"]
+
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": torch.relu,
+    "relu6": functional.relu6,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda z: functional.gelu(z, approximate="tanh"),
+    "silu": functional.silu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "elu": functional.elu,
+    "selu": functional.selu,
+    "softplus": functional.softplus,
+    "mish": functional.mish,
+    "hardswish": functional.hardswish,
+    "hardtanh": functional.hardtanh,
+    "leaky_relu": functional.leaky_relu,
+}
+"""What may follow a linear layer, by name; compared with what does, number by number."""
+
+SHAPING = {"view", "_unsafe_view", "reshape", "t", "transpose", "permute", "detach", "alias", "unsqueeze", "squeeze"}
+SHAPING |= {"expand", "clone", "contiguous", "_reshape_alias", "flatten", "unflatten", "dropout", "native_dropout"}
+"""Operations that hand on the same numbers."""
+
+PRODUCTS = {"addmm": (1, 2), "mm": (0, 1), "linear": (0, 1), "mv": (1, 0), "addmv": (2, 1), "bmm": (0, 1)}
+"""Where a product has its input and its weight among its arguments."""
+
+SAME = 1e-5
+"""Largest difference of equal numbers, relative to their size."""
+
+MOST_ENTRIES = 50_000_000
+
+
+@dataclass
+class LinearUse:
+    """One run of a linear layer.
+
+    Attributes
+    ----------
+    name : str
+        Name of the layer, the plain name of its weight without ``.weight``.
+    weight, bias : str
+        Plain names of its parameters; ``bias`` is empty where it has none.
+    is_transposed : bool
+        Whether the weight is stored as (inputs, outputs).
+    activation : str or None
+        What follows, a name in `FUNCTIONS`; None where nothing known does.
+    behind : str
+        What follows, in words.
+    next_weight : str
+        Plain name of the next linear layer's weight, where its input is this layer's activation; else empty.
+    next_is_transposed : bool
+        Whether that one is stored as (inputs, outputs).
+    norm : nn.Module or None
+        Batch normalisation between the layer and its activation.
+    rows : int
+        Rows that one example makes in the layer: tokens, or one.
+    """
+
+    name: str
+    weight: str
+    bias: str = ""
+    is_transposed: bool = False
+    activation: str | None = None
+    behind: str = ""
+    next_weight: str = ""
+    next_is_transposed: bool = False
+    norm: nn.Module | None = None
+    rows: int = 1
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a run showed.
+
+    Attributes
+    ----------
+    layers : list of LinearUse
+        Every linear layer, in the order in which they ran; one that ran twice is there twice.
+    failure : str
+        Why the model could not be run, or empty.
+    """
+
+    layers: list[LinearUse]
+    failure: str = ""
+
+    def use_of(self, name: str) -> LinearUse | None:
+        """Return the first run of a layer by name, or None."""
+        return next((layer for layer in self.layers if layer.name == name), None)
+
+    def n_uses(self, name: str) -> int:
+        """Return how often a layer ran."""
+        return sum(layer.name == name for layer in self.layers)
+
+
+@dataclass
+class _Call:
+    """One operation: its short name, arguments, the calls its inputs came from, and a copy of its output."""
+
+    operation: str
+    arguments: tuple
+    sources: list[int]
+    output: torch.Tensor
+    readers: list[int] = field(default_factory=list)
+
+
+class _Recorder(TorchDispatchMode):
+    """Records every operation, with the tensors kept alive so that their identities stay unique."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[_Call] = []
+        self._source: dict[int, int] = {}
+        self._alive: list[Any] = []
+        self._entries = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        sources = [self._source[id(tensor)] for tensor in tensors if id(tensor) in self._source]
+        result = func(*args, **(kwargs or {}))
+        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        if outputs:
+            number, operation = len(self.calls), func.overloadpacket.__name__.rstrip("_")
+            # An operation in place changes its input: what it was is needed later.
+            kept = outputs[0].detach().clone() if self._entries < MOST_ENTRIES else outputs[0]
+            self._entries += outputs[0].numel()
+            self.calls.append(_Call(operation, args, sources, kept))
+            self._alive.append((tensors, outputs))
+            for source in set(sources):
+                self.calls[source].readers.append(number)
+            for output in outputs:
+                self._source[id(output)] = number
+        return result
+
+    def source_of(self, tensor: torch.Tensor) -> int | None:
+        """Return which call a tensor of the run came from."""
+        return self._source.get(id(tensor))
+
+
+def trace_model(model: nn.Module, example: torch.Tensor | None = None) -> Trace:
+    """Run a model in evaluation mode on an example, and return what its linear layers do.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model; it is left as it was.
+    example : torch.Tensor or None, default=None
+        Input of the model, one or more samples. None makes one up from the shape of the first layers.
+
+    Returns
+    -------
+    Trace
+        With a ``failure`` where no example ran through.
+    """
+    examples = [example] if example is not None else list(made_up_examples(model))
+    failure = "the model has no linear or convolutional layer to make up an example for"
+    for candidate in examples:
+        recorder = _Recorder()
+        try:
+            with _in_evaluation(model), torch.no_grad(), recorder:
+                output = model(candidate)
+        except Exception as error:  # a model may raise anything on an input that it was not made for
+            failure = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else error!r}"
+            continue
+        return Trace(_linear_uses(model, recorder, candidate, output))
+    return Trace([], failure)
+
+
+@contextmanager
+def _in_evaluation(model: nn.Module) -> Iterator[None]:
+    modes = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def _linear_uses(model: nn.Module, recorder: _Recorder, example: torch.Tensor, output: Any) -> list[LinearUse]:
+    names = {tensor.untyped_storage().data_ptr(): plain_name(name) for name, tensor in model.named_parameters()}
+    shapes = {plain_name(name): tuple(tensor.shape) for name, tensor in model.named_parameters()}
+    norms = {id(module.running_mean): module for module in model.modules() if _has_statistics(module)}
+    calls = recorder.calls
+    uses, inputs, ends = [], [], []
+    for number, call in enumerate(calls):
+        found = _product(call, names, shapes)
+        if found is None:
+            continue
+        use, value = found
+        end = number
+        if not use.bias:
+            end, use.bias = _added_bias(calls, number, names, shapes)
+        use.rows = max(1, value.numel() // max(1, value.shape[-1]) // max(1, len(example)))
+        uses.append(use)
+        inputs.append(value.detach().clone())
+        ends.append(end)
+    last = {recorder.source_of(leaf) for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)}
+    for use, end in zip(uses, ends, strict=True):
+        _follow(use, end, calls, norms, last)
+    for position, (use, end) in enumerate(zip(uses, ends, strict=True)):
+        _find_next(use, calls[end].output, uses[position + 1 :], inputs[position + 1 :])
+    return uses
+
+
+def _product(call: _Call, names: dict, shapes: dict) -> tuple[LinearUse, torch.Tensor] | None:
+    """Return the layer that a call computes and its input, or None if it is no product with a parameter."""
+    if call.operation not in PRODUCTS:
+        return None
+    input_at, weight_at = PRODUCTS[call.operation]
+    value, matrix = call.arguments[input_at], call.arguments[weight_at]
+    weight = names.get(matrix.untyped_storage().data_ptr())
+    if weight is None or len(shapes[weight]) != 2 or set(matrix.shape[-2:]) - set(shapes[weight]):
+        return None
+    n_outputs, n_inputs = call.output.shape[-1], value.shape[-1]
+    # W of shape (m, n) is used as its transpose; a square one shows by its strides.
+    is_used_as_stored = call.operation in ("mm", "addmm", "bmm") and matrix.stride(-1) == 1
+    is_transposed = shapes[weight] != (n_outputs, n_inputs) or (n_outputs == n_inputs and is_used_as_stored)
+    use = LinearUse(weight.removesuffix("weight").removesuffix("."), weight, is_transposed=is_transposed)
+    biases = {"addmm": 0, "addmv": 0, "linear": 2}
+    bias_at = biases.get(call.operation, len(call.arguments))
+    if bias_at < len(call.arguments) and call.arguments[bias_at] is not None:
+        use.bias = names.get(call.arguments[bias_at].untyped_storage().data_ptr(), "")
+    return use, value
+
+
+def _added_bias(calls: list[_Call], number: int, names: dict, shapes: dict) -> tuple[int, str]:
+    """Return the call behind a product that adds a vector of parameters, and its name; or the product itself."""
+    for reader, call in _readers(calls, number):
+        if call.operation == "add":
+            for argument in call.arguments:
+                name = names.get(argument.untyped_storage().data_ptr()) if isinstance(argument, torch.Tensor) else None
+                if name is not None and shapes[name] == (calls[number].output.shape[-1],):
+                    return reader, name
+    return number, ""
+
+
+def _readers(calls: list[_Call], number: int) -> list[tuple[int, _Call]]:
+    """Return the operations that read an output, whatever its shape on the way."""
+    found, waiting = [], list(calls[number].readers)
+    while waiting:
+        reader = waiting.pop(0)
+        if calls[reader].operation in SHAPING:
+            waiting += calls[reader].readers
+        else:
+            found.append((reader, calls[reader]))
+    return found
+
+
+def _follow(use: LinearUse, end: int, calls: list[_Call], norms: dict, last: set[int | None]) -> None:
+    """Fill in what follows a layer."""
+    readers = _readers(calls, end)
+    for number, call in readers:
+        if "batch_norm" in call.operation:
+            statistics = [id(argument) for argument in call.arguments if id(argument) in norms]
+            if statistics:
+                use.norm, end = norms[statistics[0]], number
+                readers = _readers(calls, end)
+                break
+    z = calls[end].output
+    reachable, waiting = set(), [reader for reader, _ in readers]
+    while waiting:
+        number = waiting.pop()
+        if number not in reachable:
+            reachable.add(number)
+            waiting += calls[number].readers
+    for number in sorted(reachable):
+        name = _function_of(z, calls[number])
+        if name is not None:
+            is_alone = not _passes_by(calls, end, number, last)
+            use.activation = name if is_alone else None
+            use.behind = name if is_alone else f"{name}, and a path around it (a residual connection),"
+            return
+    if not readers:
+        use.behind = "nothing: it is the last layer" if _reaches(calls, end, last) else "nothing reads it"
+        return
+    use.behind = ", ".join(dict.fromkeys(call.operation for _, call in readers))
+
+
+def _reaches(calls: list[_Call], number: int, wanted: set[int | None]) -> bool:
+    waiting = [number]
+    while waiting:
+        current = waiting.pop()
+        if current in wanted:
+            return True
+        waiting += [reader for reader in calls[current].readers if calls[reader].operation in SHAPING]
+    return False
+
+
+def _passes_by(calls: list[_Call], start: int, activation: int, last: set[int | None]) -> bool:
+    """Return whether the output of a layer reaches the model's output on a path around its activation."""
+    waiting, seen = [reader for reader in calls[start].readers if reader != activation], {activation}
+    while waiting:
+        number = waiting.pop()
+        if number not in seen:
+            seen.add(number)
+            if number in last:
+                return True
+            waiting += calls[number].readers
+    return False
+
+
+def _function_of(z: torch.Tensor, call: _Call) -> str | None:
+    """Return which function makes the output of a call of ``z``, or None."""
+    output = call.output
+    if output.numel() != z.numel() or not output.is_floating_point():
+        return None
+    if call.operation == "hardtanh":  # an example may not reach its upper end
+        return "relu6" if call.arguments[1:3] == (0, 6) or call.arguments[1:3] == (0.0, 6.0) else "hardtanh"
+    for name, function in FUNCTIONS.items():
+        if _equal(function(z), output):
+            return name
+    return None
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    one, other = one.reshape(-1), other.reshape(-1)
+    return bool((one - other).abs().max() <= SAME * one.abs().max().clamp(min=torch.finfo(one.dtype).tiny))
+
+
+def _find_next(use: LinearUse, z: torch.Tensor, later: list[LinearUse], inputs: list[torch.Tensor]) -> None:
+    """Fill in the next linear layer: one whose input is this layer's activation."""
+    if use.activation is None or use.norm is not None and not _has_statistics(use.norm):
+        return
+    if use.norm is not None:
+        norm = use.norm
+        z = functional.batch_norm(z, norm.running_mean, norm.running_var, norm.weight, norm.bias, False, 0.0, norm.eps)
+    y = FUNCTIONS[use.activation](z)
+    for candidate, value in zip(later, inputs, strict=True):
+        if value.numel() == y.numel() and value.shape[-1] == y.shape[-1] and _equal(y, value):
+            use.next_weight, use.next_is_transposed = candidate.weight, candidate.is_transposed
+            return
+
+
+def _has_statistics(module: nn.Module) -> bool:
+    return isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None

@@ -1,0 +1,26 @@
+"""Clients to audit, and what happens to their gradients on the way to the server.
+
+- `client_gradient` (FedSGD), `fedavg_update`, `dp_sgd_gradient` and `opacus_gradient` are clients.
+- `quantize`, `sparsify` and `sign`, and `WIRES` by name, are what a wire does to a gradient.
+"""
+
+from sparsedl_fl.simulation.clients import (
+    client_gradient,
+    dp_sgd_gradient,
+    fedavg_update,
+    fully_connected,
+    opacus_gradient,
+)
+from sparsedl_fl.simulation.wire import WIRES, quantize, sign, sparsify
+
+__all__ = [
+    "WIRES",
+    "client_gradient",
+    "dp_sgd_gradient",
+    "fedavg_update",
+    "fully_connected",
+    "opacus_gradient",
+    "quantize",
+    "sign",
+    "sparsify",
+]

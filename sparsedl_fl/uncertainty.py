@@ -1,0 +1,233 @@
+"""How far a recovered input may be off: its expected error, and what it may stand for.
+
+To first order ``G = D X^T`` with noise ``N`` moves a recovered input in two ways. ``D^+ N`` adds noise to each of its
+entries. And each column ``q_j``, estimated from the rows where it vanishes, is off by
+``dq_j = -(U_Z^T U_Z)^+ U_Z^T nu_j`` with ``nu_j = N X^+_j``, which mixes some of the ``j``-th input into every other:
+``dx_i = -sum_j (p_i dq_j) (x_j - x_i)``. Both are larger for an input whose own gradient is small.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, solve_triangular
+from scipy.special import ndtr
+
+from sparsedl_fl.activations import ActivationSpan
+from sparsedl_fl.blocks import row_norms
+from sparsedl_fl.lowrank import LowRankGradient
+
+__all__ = ["errors_from_inputs", "errors_from_span", "errors_from_zeros", "resolutions"]
+
+N_DRAWS, MOST_ENTRIES = 24, 40_000_000
+"""Draws of the noise, fewer of them for gradients so large that these would not fit into memory."""
+
+PRIOR_ROWS = 8.0
+"""The noise that the zeros of one column show counts with its rows, that of all columns together with so many."""
+
+UNDETERMINED = 1e3
+"""What a column that its zeros leave open mixes into the others: anything, in units of it."""
+
+SEED = 0
+
+
+def errors_from_zeros(
+    factors: LowRankGradient, inputs: np.ndarray, zeros: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the expected root-mean-square error of each input whose columns were estimated from their zero rows.
+
+    Parameters
+    ----------
+    factors : LowRankGradient
+        The factorised gradient with its noise.
+    inputs : ndarray of shape (b, n)
+        The recovered batch.
+    zeros : ndarray of shape (m, b) of bool
+        The rows that each column was estimated from.
+
+    Returns
+    -------
+    errors : ndarray of shape (b,)
+        In the units of the inputs; infinite where a column that an input depends on is not determined by its zeros.
+    products : ndarray of shape (b, b)
+        Expected size of ``p_i dq_j``.
+    """
+    U, S, noise = factors.left, factors.singular_values, factors.noise_level
+    b, n = inputs.shape
+    P = inputs @ factors.right.T / S
+    Q = np.linalg.inv(P)
+    moments = inputs @ inputs.T / n
+    spread = (Q / S[:, None]).T @ (Q / S[:, None])
+    wobble, excess = _wobble(U, Q, P, zeros, noise, spread)
+    duals = P @ U.T
+    squares = np.sum((duals * noise) ** 2, axis=1) * excess * (1 + np.diag(moments))
+    total = wobble.sum(axis=1)
+    own = np.einsum("ijk,ij->ik", wobble, moments)
+    each = np.einsum("ijk,ijk->ik", wobble, np.einsum("jl,ilk->ijk", moments, wobble, optimize=True))
+    squares += np.mean(each - 2 * total * own + total**2 * np.diag(moments)[:, None], axis=1)
+    errors = np.sqrt(np.where(np.isfinite(squares), np.maximum(squares, 0), np.inf))
+    return errors, np.sqrt(np.mean(wobble**2, axis=2))
+
+
+def _wobble(
+    U: np.ndarray, Q: np.ndarray, P: np.ndarray, zeros: np.ndarray, noise: np.ndarray, spread: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """Return ``p_i dq_j`` for draws of the noise, and by how much the zeros are noisier than it says.
+
+    The first has the shape (b, b, n_draws), with zeros where i = j.
+    """
+    m, b = zeros.shape
+    n_draws = int(np.clip(MOST_ENTRIES // (m * b), 4, N_DRAWS))
+    rng = np.random.default_rng(SEED)
+    factor = cholesky(spread + 1e-14 * np.trace(spread) * np.eye(b), lower=True)
+    draws = noise[:, None, None] * (rng.standard_normal((m, n_draws, b)) @ factor.T)
+    wobble, squares, freedom = np.zeros((b, b, n_draws)), np.zeros(b), np.zeros(b)
+    for j in range(b):
+        rows = U[zeros[:, j]]
+        gram = rows.T @ rows
+        own = Q[:, j] / np.linalg.norm(Q[:, j])
+        try:
+            solver = cho_factor(gram + np.outer(own, own), lower=True)
+        except LinAlgError:
+            wobble[:, j] = UNDETERMINED
+            continue
+        wobble[:, j] = P @ cho_solve(solver, rows.T @ draws[zeros[:, j], :, j])
+        deviations = noise[zeros[:, j]] * np.sqrt(spread[j, j])
+        squares[j] = np.sum((rows @ Q[:, j] / deviations) ** 2)
+        freedom[j] = max(len(rows) - b + 1, 0)
+    pooled = squares.sum() / max(freedom.sum(), 1.0)
+    each = (squares + PRIOR_ROWS * pooled) / (freedom + PRIOR_ROWS)
+    wobble *= np.sqrt(each)[None, :, None]
+    wobble[np.arange(b), np.arange(b)] = 0
+    return wobble, max(1.0, pooled)
+
+
+def errors_from_span(
+    factors: LowRankGradient,
+    forward: np.ndarray,
+    span: ActivationSpan,
+    samples: np.ndarray,
+    columns: np.ndarray,
+    products: np.ndarray,
+) -> np.ndarray:
+    """Return the expected error of inputs by the next layer's gradient and by the columns that are proven.
+
+    The activations ``relu(F p)`` lie in the span but for its noise, which shows in how far they do not; and ``p`` is
+    orthogonal to the columns of other inputs, up to their errors. What one step of Newton's method would still change
+    is an error too.
+
+    Parameters
+    ----------
+    factors : LowRankGradient
+        The factorised gradient.
+    forward : ndarray of shape (m, b)
+        ``F``.
+    span : ActivationSpan
+        The row space of the next layer's gradient.
+    samples : ndarray of shape (k, b)
+        Rows ``p``, at their true scale ``h^T p = 1``.
+    columns : ndarray of shape (c, b)
+        Columns ``q`` that are proven by their zeros, as rows.
+    products : ndarray of shape (k, c)
+        Expected size of ``p dq`` for each sample and column; infinite for a sample's own column.
+
+    Returns
+    -------
+    ndarray of shape (k,)
+        Infinite where even both do not determine an input.
+    """
+    basis, S = span.basis.numpy(), factors.singular_values
+    (m, b), n = basis.shape, factors.right.shape[1]
+    preactivations = forward @ samples.T
+    activations = np.maximum(preactivations, 0)
+    residuals = activations - basis @ (basis.T @ activations)
+    freedom = np.maximum(m - b - np.minimum((preactivations > 0).sum(axis=0), b - 1), 1)
+    sizes = np.linalg.norm(activations, axis=0)
+    deviations = sizes * np.sqrt(np.mean(np.sum((residuals / sizes) ** 2, axis=0) / freedom))
+    errors = np.full(len(samples), np.inf)
+    for index, p in enumerate(samples):
+        # A multiple of p fits as well, and the bias gradient fixes it.
+        free = np.linalg.qr(p[:, None], mode="complete")[0][:, 1:]
+        jacobian = (forward @ free) * (preactivations[:, index] > 0)[:, None]
+        jacobian = (jacobian - basis @ (basis.T @ jacobian)) / deviations[index]
+        known = np.isfinite(products[index]) & (products[index] > 0)
+        constraints = columns[known] @ free / products[index, known, None]
+        system = jacobian.T @ jacobian + constraints.T @ constraints
+        scale = np.sqrt(np.diag(system))
+        values, axes = np.linalg.eigh(system / np.outer(scale, scale))
+        if values[0] <= len(values) * np.finfo(float).eps * values[-1]:
+            continue
+        root = axes / np.sqrt(values) / scale[:, None]
+        step = root @ (root.T @ (jacobian.T @ residuals[:, index] / deviations[index]))
+        to_input = free.T * S
+        errors[index] = np.sqrt((np.sum((step @ to_input) ** 2) + np.sum((root.T @ to_input) ** 2)) / n)
+    return errors
+
+
+def errors_from_inputs(factors: LowRankGradient, inputs: np.ndarray, zeros: np.ndarray) -> np.ndarray:
+    """Return the expected error of inputs that zeros of their own determine, each by itself.
+
+    Parameters
+    ----------
+    factors : LowRankGradient
+        The factorised gradient.
+    inputs : ndarray of shape (k, n)
+        Recovered inputs.
+    zeros : ndarray of shape (n, k) of bool
+        Where they are zero.
+    """
+    V, S, noise = factors.right.T, factors.singular_values, factors.input_noise_level
+    errors = np.empty(len(inputs))
+    for index, x in enumerate(inputs):
+        direction = V.T @ x
+        rows, own = V[zeros[:, index]], direction / np.linalg.norm(direction)
+        try:
+            solver = cholesky(rows.T @ rows + np.outer(own, own), lower=True)
+        except LinAlgError:
+            errors[index] = np.inf
+            continue
+        amplified = noise[zeros[:, index]] * np.linalg.norm(direction / S)
+        step = solve_triangular(solver, rows.T * amplified, lower=True)
+        step = solve_triangular(solver.T, step, lower=False)
+        errors[index] = np.sqrt(np.sum(step**2) / len(x))
+    return errors
+
+
+def resolutions(
+    factors: LowRankGradient, weight: np.ndarray, preactivations: np.ndarray, gradients: np.ndarray, sizes: np.ndarray
+) -> np.ndarray:
+    """Return how far apart two inputs may lie that come back as one, their mean.
+
+    Two inputs of one label that switch the same units have parallel gradients, and what is parallel adds up. They show
+    as two by the units that only one of them switches, and by how their errors differ, once this is more than the
+    noise. A pair at a distance ``r`` (root mean square) in a random direction leaves a trace of about
+    ``r sqrt(n) / 4 (sum_u P[u switches] d_u^2 + |d|^2 (r / |x|)^2)^(1/2)``.
+
+    Parameters
+    ----------
+    factors : LowRankGradient
+        The factorised gradient with its noise.
+    weight : ndarray of shape (m, n)
+        Weights of the layer.
+    preactivations : ndarray of shape (m, b)
+        ``Z``.
+    gradients : ndarray of shape (m, b)
+        ``D``.
+    sizes : ndarray of shape (b,)
+        Root mean square of each input.
+
+    Returns
+    -------
+    ndarray of shape (b,)
+    """
+    m, n = weight.shape
+    noise = np.sqrt(np.mean(factors.noise_level**2)) * (np.sqrt(m) + np.sqrt(n))
+    margins = np.abs(preactivations) / np.maximum(row_norms(weight), np.finfo(float).tiny)[:, None]
+    squares = gradients**2
+    low, high = np.full(len(sizes), -12.0), np.zeros(len(sizes))
+    for _ in range(40):
+        exponent = (low + high) / 2
+        distance = 10.0**exponent * sizes
+        switching = np.sum(2 * ndtr(-2 * margins / np.maximum(distance, np.finfo(float).tiny)) * squares, axis=0)
+        trace = distance * np.sqrt(n) / 4 * np.sqrt(switching + squares.sum(axis=0) * 10.0 ** (2 * exponent))
+        low, high = np.where(trace < noise, exponent, low), np.where(trace < noise, high, exponent)
+    return 10.0**high * sizes
