@@ -50,6 +50,8 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         Starts a round; None is twice the number of components and at least 64.
     max_rounds : int, default=20
         The budget, in rounds of starts.
+    patience : int or None, default=None
+        Rounds without a new component after which the search gives up; None spends the whole budget.
     deflation : tuple of float or None, default=(1.0, 2.0)
         How strongly starts are kept away from columns already found, used round by round in turn; 1 only draws the
         starts away from them, more also makes them costlier. None draws every start at random on the sphere, as the
@@ -123,6 +125,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         rounding: Rounding | None = None,
         n_starts: int | None = None,
         max_rounds: int = 20,
+        patience: int | None = None,
         deflation: tuple[float, ...] | None = (1.0, 2.0),
         noise_level: ArrayLike | None = None,
         device: str = "cpu",
@@ -136,6 +139,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self.rounding = rounding
         self.n_starts = n_starts
         self.max_rounds = max_rounds
+        self.patience = patience
         self.deflation = deflation
         self.noise_level = noise_level
         self.device = device
@@ -177,6 +181,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             rounding=self.rounding_,
             n_starts=max(64, 2 * k) if self.n_starts is None else self.n_starts,
             max_rounds=self.max_rounds,
+            patience=self.patience,
             deflation=self.deflation,
             n_jobs=self.n_jobs,
             device=check_device(self, self.device),
@@ -245,7 +250,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         return len(self.components_)
 
     def _check_parameters(self) -> None:
-        for name in ("n_components", "n_starts"):
+        for name in ("n_components", "n_starts", "patience"):
             if getattr(self, name) is not None:
                 check_positive(self, name, getattr(self, name), integer=True)
         check_positive(self, "max_rounds", self.max_rounds, integer=True)

@@ -25,6 +25,10 @@ from sparsedl.zeros import informative_rows, smallest_eigenvectors, weighted_gra
 __all__ = ["Rounding", "ReweightedRounding", "KernelRounding", "LinearProgramRounding"]
 
 
+ROUNDING = 100.0
+"""Entries below this many units of rounding are all the same: zero."""
+
+
 class Rounding(BaseEstimator, ABC):
     """Moves approximate directions onto sparse ones."""
 
@@ -123,6 +127,11 @@ class KernelRounding(Rounding):
         n_pool = min(n_rows, max(k - 1, int(self.pool_factor * k)))
         entries = (directions @ observations.T).abs()
         entries[:, ~informative_rows(observations)] = torch.inf
+        # Which of several zeros is smallest is rounding, which prefers rows that are alike: let chance decide.
+        lengths = torch.linalg.vector_norm(observations, dim=1)
+        rounding = ROUNDING * torch.finfo(entries.dtype).eps * lengths.max()
+        chance = torch.rand(entries.shape, generator=generator, dtype=torch.float64).to(entries)
+        entries = torch.where(entries <= rounding, rounding * chance, entries)
         smallest = entries.topk(n_pool, dim=1, largest=False).indices
         order = torch.rand((self.n_draws, len(directions), n_pool), generator=generator, dtype=torch.float64)
         drawn = order.argsort(dim=2)[:, :, : k - 1].to(smallest.device)

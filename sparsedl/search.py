@@ -124,6 +124,8 @@ class Search:
         Starts a round.
     max_rounds : int
         The budget.
+    patience : int or None
+        Rounds without a new column after which the search gives up; None goes on to the end of the budget.
     deflation : tuple of float or None
         Strengths of the stretch, used in turn; None draws every start at random and knows nothing of what was found.
     n_jobs : int or None
@@ -138,6 +140,7 @@ class Search:
     rounding: Rounding
     n_starts: int
     max_rounds: int
+    patience: int | None = None
     deflation: tuple[float, ...] | None = (1.0, 2.0)
     n_jobs: int | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -147,7 +150,7 @@ class Search:
         n_components = self.zero_test.observations.shape[1]
         pool, found = CandidatePool.empty(n_components), torch.zeros((0, n_components), dtype=torch.float64)
         unproven = UnprovenPool(found, found[:, 0])
-        spent = rounds = successes = 0
+        spent = rounds = successes = idle = 0
         status = f"the budget of {self.max_rounds} rounds of {self.n_starts} starts is spent"
         try:
             while rounds < self.max_rounds:
@@ -161,6 +164,10 @@ class Search:
                 report(len(found), f"{spent} starts, {successes} in a column")
                 if len(found) == n_components and _same_columns(before, found):
                     status = "complete"
+                    break
+                idle = 0 if len(found) > len(before) else idle + 1
+                if self.patience is not None and idle >= self.patience:
+                    status = f"nothing new in {idle} rounds of {self.n_starts} starts"
                     break
         except KeyboardInterrupt:
             status = "interrupted"

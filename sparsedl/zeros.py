@@ -123,6 +123,9 @@ def _inverse_iteration(gram: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, 
     scale = gram.diagonal(dim1=1, dim2=2).mean(dim=1)
     ridge = 4 * k * rounding * torch.eye(k, dtype=gram.dtype, device=gram.device)
     factor, info = torch.linalg.cholesky_ex(gram + scale[:, None, None] * ridge)
+    # What has no factor (no rows at all, or entries that overflow) is left to the decomposition.
+    is_regular = (info == 0)[:, None, None] & torch.isfinite(factor).all(dim=(1, 2), keepdim=True)
+    factor = torch.where(is_regular, factor, torch.eye(k, dtype=gram.dtype, device=gram.device))
     start = torch.randn((k, N_VECTORS), generator=torch.Generator().manual_seed(0), dtype=gram.dtype)
     basis = start.to(gram.device).expand(len(gram), -1, -1)
     for _ in range(N_INVERSE_ITERATIONS):
@@ -132,7 +135,7 @@ def _inverse_iteration(gram: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, 
         smallest = rotation[:, :, :1]
         vector = basis @ smallest
         residual = torch.linalg.vector_norm(image @ smallest - values[:, :1, None] * vector, dim=(1, 2))
-        is_settled = (info == 0) & (residual <= 2 * rounding * k**0.5 * scale)
+        is_settled = is_regular[:, 0, 0] & (residual <= 2 * rounding * k**0.5 * scale)
         if is_settled.all():
             break
     return values[:, :2].clone(), vector[:, :, 0].clone(), is_settled
@@ -207,12 +210,21 @@ class ZeroTest:
         return whitener, self.observations @ whitener
 
     def accept(self, directions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return which directions are proven columns (see `prove`), and the number of zeros of each."""
+        """Return which directions are columns to go on with in a search, and the number of zeros of each.
+
+        Where the noise is small they are proven. Under heavy noise a mixture of columns may pass, for which a search
+        has a use and a certificate has none; see `prove`.
+        """
         zeros = self.zeros(directions)
-        return self.prove(directions, zeros), zeros.sum(dim=1)
+        return self.prove(directions, zeros, by_chance=False), zeros.sum(dim=1)
 
     def prove(
-        self, directions: torch.Tensor, zeros: torch.Tensor, eligible: torch.Tensor | None = None
+        self,
+        directions: torch.Tensor,
+        zeros: torch.Tensor,
+        eligible: torch.Tensor | None = None,
+        *,
+        by_chance: bool = True,
     ) -> torch.Tensor:
         """Return which directions are proven columns: their zeros are more than chance, and determine them.
 
@@ -227,6 +239,8 @@ class ZeroTest:
             Zero rows of each.
         eligible : torch.Tensor of shape (n_directions, n_samples) of bool or None, default=None
             Rows where a zero was expected before looking; None expects one anywhere.
+        by_chance : bool, default=True
+            Whether to allow for rows that are zero by chance.
         """
         n_components = self.observations.shape[1]
         if n_components == 1:  # there is only one direction, and it needs no proof
@@ -243,8 +257,8 @@ class ZeroTest:
             dtype=torch.bool,
             device=directions.device,
         )
-        by_chance = chances * (n_rows - counts)
-        proven[proven.clone()] = zeros_determine(self.observations, zeros[proven], by_chance[proven])
+        expected = chances * (n_rows - counts) if by_chance else torch.zeros_like(chances)
+        proven[proven.clone()] = zeros_determine(self.observations, zeros[proven], expected[proven])
         return proven
 
     @cached_property

@@ -15,7 +15,7 @@ from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.matching import TRUSTED_AGREEMENT, ForwardView, sample_agreement
 from sparsedl_fl.refinement import maximum_likelihood
-from sparsedl_fl.uncertainty import errors_from_inputs, errors_from_span, errors_from_zeros, resolutions
+from sparsedl_fl.uncertainty import errors_from_inputs, errors_from_span, errors_from_zeros, errors_of_pairs
 
 __all__ = ["REFINE_ABOVE", "Batch", "assemble"]
 
@@ -115,8 +115,9 @@ def assemble(
     products = np.where(columns & ~np.eye(len(columns), dtype=bool), products, np.inf)
     by_span, span_errors = _span_evidence(layer_gradient, factors, view, disaggregation, inverse, products)
     by_input, input_errors = _input_evidence(factors, inputs)
-    uncertainty = np.minimum(errors, np.minimum(span_errors, input_errors))
     sizes = np.sqrt(np.mean(inputs**2, axis=1))
+    resolution, pair_errors = errors_of_pairs(factors, layer_gradient, preactivations, gradients, sizes)
+    uncertainty = np.hypot(np.minimum(errors, np.minimum(span_errors, input_errors)), pair_errors)
     certificate = certify(
         columns,
         by_span,
@@ -124,6 +125,7 @@ def assemble(
         agreement,
         one_sided_agreement(preactivations, likely),
         uncertainty / np.maximum(sizes, np.finfo(float).tiny),
+        factors.excess,
     )
     return Batch(
         inputs=inputs,
@@ -135,7 +137,7 @@ def assemble(
         recovered=certificate.proven,
         evidence=certificate.evidence,
         uncertainty=uncertainty,
-        resolution=resolutions(factors, layer_gradient.weight, preactivations, gradients, sizes),
+        resolution=resolution,
     )
 
 
@@ -234,6 +236,8 @@ def _input_evidence(factors: LowRankGradient, inputs: np.ndarray) -> tuple[np.nd
     directions = transposed.left.T @ inputs.T
     directions = directions / np.maximum(np.linalg.norm(directions, axis=0), np.finfo(float).tiny)
     errors, zeros = np.full(len(inputs), np.inf), transposed.zeros(directions)
+    if len(inputs) == 1:
+        return np.zeros(1, dtype=bool), errors
     proven = transposed.prove(directions, zeros)
     errors[proven] = errors_from_inputs(factors, inputs[proven], zeros[:, proven])
     return proven, errors

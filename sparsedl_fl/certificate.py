@@ -36,6 +36,9 @@ CONSISTENT = 0.8
 """Share of the units with a gradient that have to be active by the weights, where the pattern as a whole does not fit:
 one half by chance."""
 
+UNEXPLAINED = 10.0
+"""Excess beyond the batch from which on the gradient holds more inputs than were looked for, which certifies nothing."""
+
 WORTHLESS = 0.3
 """Expected error, relative to the size of an input, above which it is no recovery whatever proves it."""
 
@@ -78,6 +81,7 @@ def certify(
     agreement: np.ndarray,
     one_sided: np.ndarray,
     relative_errors: np.ndarray,
+    excess: float,
 ) -> Certificate:
     """Combine the evidence.
 
@@ -91,6 +95,8 @@ def certify(
         Of ReLU pattern and gradient, both ways and one way.
     relative_errors : ndarray of shape (b,)
         Expected error of each input over its size.
+    excess : float
+        Of what lies beyond the batch (see `LowRankGradient`).
     """
     n_missing = np.sum(~columns)
     follows = np.full(len(columns), n_missing == 0) | ((n_missing == 1) & ~columns)
@@ -99,5 +105,5 @@ def certify(
     evidence = np.select(
         [follows & confirmed, by_span, by_input, follows & alone], [ZEROS, SPAN, INPUT, COLUMNS_ALONE], NONE
     )
-    evidence = np.where(relative_errors <= WORTHLESS, evidence, NONE)
+    evidence = np.where((relative_errors <= WORTHLESS) & (excess <= UNEXPLAINED), evidence, NONE)
     return Certificate(evidence != NONE, evidence)

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 
+from sparsedl import SparseDictionaryRecovery
 from sparsedl_fl.assembly import REFINE_ABOVE, assemble
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections, Directions
 from sparsedl_fl.gradients import LayerGradient
@@ -134,7 +135,7 @@ class GradientInverter(BaseEstimator):
         """
         if self.directions is not None and not isinstance(self.directions, Directions):
             raise TypeError(f"directions must be an instance of Directions or None, got {self.directions!r}")
-        default = ActivationDirections(fallback=DictionaryDirections())
+        default = ActivationDirections(fallback=DictionaryDirections(SparseDictionaryRecovery(patience=3)))
         self.directions_ = default if self.directions is None else clone(self.directions)
         factors = factorize(_checked(layer_gradient), self.batch_size, self.noise_level)
         candidates = self.directions_.propose(
@@ -142,7 +143,9 @@ class GradientInverter(BaseEstimator):
         )
         factors = factors.calibrated(candidates.directions)
         view = ForwardView.of(layer_gradient, factors)
-        basis, proposed = repair(view, factors, *greedy_filter(view, factors, candidates))
+        basis, proposed = greedy_filter(view, factors, candidates)
+        if proposed.any():
+            basis, proposed = repair(view, factors, basis, proposed)
         batch = assemble(layer_gradient, factors, view, basis, proposed)
         self.batch_size_ = factors.batch_size
         self.inputs_ = batch.inputs

@@ -8,11 +8,13 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from scipy.stats import norm
 
 from sparsedl.zeros import NOISE_MULTIPLE, ZeroTest
 from sparsedl_fl.blocks import in_double, residual_norms, transposed_times
+from sparsedl_fl.formats import rounding_noise
 from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.spectrum import leading_left
+from sparsedl_fl.spectrum import leading_left, rank_above_rounding
 
 __all__ = ["LowRankGradient", "factorize"]
 
@@ -41,6 +43,13 @@ class LowRankGradient:
         The same for each column.
     signal_to_noise : float
         Smallest singular value kept over the largest dropped; infinite when nothing is dropped.
+    beyond : float
+        The largest singular value dropped.
+    excess : float
+        The same over the largest that white noise of the strength of all the others has: about one for white noise, up
+        to 3.3 where rounding follows the size of the entries (float32 and bfloat16 clients on CIFAR-10).
+    beyond_left : ndarray of shape (m,)
+        Its left singular vector.
     """
 
     left: np.ndarray
@@ -49,6 +58,9 @@ class LowRankGradient:
     noise_level: np.ndarray
     input_noise_level: np.ndarray
     signal_to_noise: float
+    beyond: float
+    excess: float
+    beyond_left: np.ndarray
 
     @property
     def batch_size(self) -> int:
@@ -65,6 +77,9 @@ class LowRankGradient:
             noise_level=self.input_noise_level,
             input_noise_level=self.noise_level,
             signal_to_noise=self.signal_to_noise,
+            beyond=self.beyond,
+            excess=self.excess,
+            beyond_left=np.zeros(self.right.shape[1]),
         )
 
     @cached_property
@@ -99,9 +114,9 @@ class LowRankGradient:
         last = b + np.argmax(np.diff(floored[b:], axis=0), axis=0) if b < m - 1 else np.zeros(0, dtype=int)
         columns = np.arange(len(last))
         is_clear = ratios[last + 1, columns] > CLEAR_ZEROS * np.maximum(ratios[last, columns], 1.0)
-        largest = ratios[last, columns][is_clear]
-        # The largest of a hundred Gaussian entries is about 2.6 deviations.
-        factor = max(1.0, float(np.median(largest)) / 2.6) if len(largest) else 1.0
+        largest, n_zeros = ratios[last, columns][is_clear], last[is_clear] + 1
+        # The largest of many Gaussian moduli: one in so many is larger.
+        factor = max(1.0, float(np.median(largest / norm.isf(0.35 / n_zeros)))) if len(largest) else 1.0
         return replace(self, noise_level=self.noise_level * factor, input_noise_level=self.input_noise_level * factor)
 
     def zeros(self, directions: np.ndarray) -> np.ndarray:
@@ -170,7 +185,8 @@ def factorize(
     m, n = G.shape
     # A dead unit leaves a row of exact zeros, which must not pass for the end of the numerical rank.
     limit = min(int(G.any(axis=1).sum()), int(G.any(axis=0).sum()))
-    b = batch_size
+    rounding = rounding_noise(G) if batch_size is None else None
+    b = batch_size if rounding is None else rank_above_rounding(G, rounding)
     if b is None or b < limit:
         U, S, b = leading_left(G, b, limit)
     if b >= limit:
@@ -181,13 +197,14 @@ def factorize(
     if S[b - 1] <= np.finfo(float).eps * S[0]:
         raise ValueError(f"batch_size={b} is more than the rank of weight_grad, which is {int(np.sum(S > 0))}")
     signal_to_noise = float(S[b - 1] / S[b]) if S[b] > 0 else np.inf
-    if batch_size is None and signal_to_noise < CLEAR_GAP:
+    if batch_size is None and rounding is None and signal_to_noise < CLEAR_GAP:
         warnings.warn(
             f"the batch size is uncertain: the gap behind singular value {b} of weight_grad is only "
             f"{signal_to_noise:.2g}; the gradient may be noisy or the batch as large as the layer: pass batch_size",
             UserWarning,
             stacklevel=3,
         )
+    beyond, beyond_left = (float(S[b]), U[:, b]) if len(S) > b else (0.0, np.zeros(m))
     U, S = U[:, :b], S[:b]
     right = transposed_times(G, U).T / S[:, None]
     rows, columns = residual_norms(G, U * S, right)
@@ -195,7 +212,9 @@ def factorize(
     noise = np.maximum(rows / np.sqrt(n - b) if noise_level is None else np.full(m, noise_level), floor)
     input_noise = np.maximum(columns / np.sqrt(m - b) if noise_level is None else np.full(n, noise_level), floor)
     _check_bias_gradient(layer_gradient.bias_grad, U, noise, S, b)
-    return LowRankGradient(U, S, right, noise, input_noise, signal_to_noise)
+    others = np.sqrt(max(np.sum(rows**2) - beyond**2, 0.0) / (m * n)) * (np.sqrt(m) + np.sqrt(n))
+    excess = beyond / max(others, floor)
+    return LowRankGradient(U, S, right, noise, input_noise, signal_to_noise, beyond, excess, beyond_left)
 
 
 def _check_arguments(batch_size: int | None, noise_level: float | None) -> None:

@@ -171,6 +171,8 @@ class Expectation:
         Chance that the zeros do not determine the batch whatever the search [Lemma 5.3].
     expected_draws : float
         Draws that `KernelDirections` needs [Lemma 5.2].
+    is_determined : bool
+        Whether there are equations enough for the batch.
     verdict : str
         The same in words.
     """
@@ -179,6 +181,7 @@ class Expectation:
     width: int
     failure_probability: float
     expected_draws: float
+    is_determined: bool
     verdict: str
 
 
@@ -203,14 +206,15 @@ def expect(batch_size: int, width: int, has_next_layer: bool = False) -> Expecta
     within_reach = int(width * (FRONTIER_WITH_NEXT if has_next_layer else FRONTIER))
     is_determined = 2 * batch_size < width if has_next_layer else failure <= 0.5
     if not is_determined:
-        verdict = f"the zeros of the gradient alone do not determine the batch (b = m/2 = {width // 2} is the limit)"
+        views = "the next layer's gradient does" if has_next_layer else "the zeros of one layer's gradient do"
+        verdict = f"{views} not determine the batch: half of the {width} units with a gradient is the limit"
     elif batch_size <= within_reach:
         verdict = "expect the whole batch"
     else:
         verdict = f"the batch is determined, but beyond b = {within_reach} the search may end before"
         verdict += "" if has_next_layer else "; the next layer's gradient would take it further"
     verdict = f"b = {batch_size} at width {width}: {verdict} (kernel sampling would take {draws:.1e} draws)"
-    return Expectation(batch_size, width, failure, draws, verdict)
+    return Expectation(batch_size, width, failure, draws, is_determined, verdict)
 
 
 def _has_full_rank_submatrix(batch_size: int, width: int, singular: float) -> float:

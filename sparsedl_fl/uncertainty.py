@@ -14,9 +14,10 @@ from scipy.special import ndtr
 
 from sparsedl_fl.activations import ActivationSpan
 from sparsedl_fl.blocks import row_norms
+from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
 
-__all__ = ["errors_from_inputs", "errors_from_span", "errors_from_zeros", "resolutions"]
+__all__ = ["errors_from_inputs", "errors_from_span", "errors_from_zeros", "errors_of_pairs", "resolutions"]
 
 N_DRAWS, MOST_ENTRIES = 24, 40_000_000
 """Draws of the noise, fewer of them for gradients so large that these would not fit into memory."""
@@ -26,6 +27,16 @@ PRIOR_ROWS = 8.0
 
 UNDETERMINED = 1e3
 """What a column that its zeros leave open mixes into the others: anything, in units of it."""
+
+PAIR_PRIOR, SAME_INPUT = 0.01, 1e-3
+"""Probability that an input stands for two that lie as close as the gradient can tell apart; and the distance from their
+mean, relative to their size, up to which these are the same input to anybody."""
+
+SURELY_MORE, OWN_SHARE, FEWEST_INPUTS = 4.0, 0.85, 3
+"""Singular value behind the batch, relative to the largest of white noise, that is no noise; the share of its square in
+the active units of an input that makes it this one's (half by chance); and the inputs from which on this says much."""
+
+N_HALVINGS = 40
 
 SEED = 0
 
@@ -135,6 +146,8 @@ def errors_from_span(
     ndarray of shape (k,)
         Infinite where even both do not determine an input.
     """
+    if len(samples) == 0 or samples.shape[1] == 1:
+        return np.full(len(samples), np.inf)
     basis, S = span.basis.numpy(), factors.singular_values
     (m, b), n = basis.shape, factors.right.shape[1]
     preactivations = forward @ samples.T
@@ -193,7 +206,11 @@ def errors_from_inputs(factors: LowRankGradient, inputs: np.ndarray, zeros: np.n
 
 
 def resolutions(
-    factors: LowRankGradient, weight: np.ndarray, preactivations: np.ndarray, gradients: np.ndarray, sizes: np.ndarray
+    level: float | np.ndarray,
+    weight: np.ndarray,
+    preactivations: np.ndarray,
+    gradients: np.ndarray,
+    sizes: np.ndarray,
 ) -> np.ndarray:
     """Return how far apart two inputs may lie that come back as one, their mean.
 
@@ -204,8 +221,8 @@ def resolutions(
 
     Parameters
     ----------
-    factors : LowRankGradient
-        The factorised gradient with its noise.
+    level : float
+        Largest trace that goes unseen, a singular value of the gradient.
     weight : ndarray of shape (m, n)
         Weights of the layer.
     preactivations : ndarray of shape (m, b)
@@ -218,16 +235,39 @@ def resolutions(
     Returns
     -------
     ndarray of shape (b,)
+        At most the size of an input.
     """
-    m, n = weight.shape
-    noise = np.sqrt(np.mean(factors.noise_level**2)) * (np.sqrt(m) + np.sqrt(n))
+    n = weight.shape[1]
     margins = np.abs(preactivations) / np.maximum(row_norms(weight), np.finfo(float).tiny)[:, None]
     squares = gradients**2
     low, high = np.full(len(sizes), -12.0), np.zeros(len(sizes))
-    for _ in range(40):
+    for _ in range(N_HALVINGS):
         exponent = (low + high) / 2
         distance = 10.0**exponent * sizes
         switching = np.sum(2 * ndtr(-2 * margins / np.maximum(distance, np.finfo(float).tiny)) * squares, axis=0)
         trace = distance * np.sqrt(n) / 4 * np.sqrt(switching + squares.sum(axis=0) * 10.0 ** (2 * exponent))
-        low, high = np.where(trace < noise, exponent, low), np.where(trace < noise, high, exponent)
+        low, high = np.where(trace < level, exponent, low), np.where(trace < level, high, exponent)
     return 10.0**high * sizes
+
+
+def errors_of_pairs(
+    factors: LowRankGradient, layer: LayerGradient, preactivations: np.ndarray, gradients: np.ndarray, sizes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return how far apart two inputs may lie that come back as one, and the error expected from that.
+
+    Any input stands for a pair with a small probability. Where something is left in the gradient that is no noise, and
+    has entries only where one input has some, that one is taken to stand for a pair.
+
+    Returns
+    -------
+    resolutions, errors : ndarray of shape (b,)
+    """
+    noise = np.sqrt(np.mean(factors.noise_level**2)) * np.sum(np.sqrt(layer.shape))
+    level = max(noise, factors.beyond)
+    distances = resolutions(level, layer.weight, preactivations, gradients, sizes)
+    probability = np.full(len(sizes), PAIR_PRIOR)
+    share = (factors.beyond_left**2) @ (gradients != 0)
+    if factors.excess > SURELY_MORE and len(sizes) >= FEWEST_INPUTS:
+        probability = np.where(share > OWN_SHARE, 1.0, probability)
+    matters = distances / 2 > SAME_INPUT * sizes
+    return distances, np.where(matters, np.sqrt(probability) * distances / 2, 0.0)

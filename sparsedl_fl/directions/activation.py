@@ -24,6 +24,9 @@ from sparsedl_fl.directions._reflection import reflect
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.matching import TRUSTED_AGREEMENT, ForwardView, basis_agreement
+from sparsedl_fl.theory import expect
+
+INTERRUPTED = "interrupted"
 
 RIDGES = (0.005, 0.05, 5e-5, 0.02)
 """Regression noise of successive rounds: some samples show under a small one, some under a large one. The smallest is
@@ -31,6 +34,13 @@ for deep layers, where samples differ in directions that hold little of the vari
 
 FIRST_SHARE = 1 / 3
 """Share of the patience for a search that has found nothing at all: a batch within reach shows sooner."""
+
+FULL_PATIENCE_FROM, LEAST_PATIENCE = 0.3, 0.05
+"""Share of the width from which on a batch takes the whole patience; a small one shows soon or never, so that it takes
+less in proportion, but no less than the second share."""
+
+BEYOND = 2
+"""Rounds for a batch beyond what the equations determine if half of the units are off: it takes many more zeros."""
 
 NEARLY_ALL, LAST_SHARE = 2, 1 / 12
 """With so few columns missing, what is not found soon cannot be proven by zeros; it follows from the others."""
@@ -99,15 +109,17 @@ class ActivationDirections(Directions):
         generator = torch.Generator().manual_seed(int(random_state.randint(2**31 - 1)))
         view = ForwardView.of(layer_gradient, factors)
         span = ActivationSpan.of(layer_gradient.next_weight_grad, factors.batch_size) if self.use_next_layer else None
+        reachable = _is_determined(factors, span)
         deadline = time.monotonic() + self.max_seconds
         with progress_bar(verbose, total=factors.batch_size, description="columns") as report:
             found = self._search(view, factors, span, deadline, generator, report)
-            if span is not None and found.is_complete and not _agrees(view, factors, found):
+            if span is not None and found.is_complete and INTERRUPTED not in found.status and not _agrees(view, factors, found):
                 # Samples that switch the same units leave their mixtures in the span as well.
                 alone = self._search(view, factors, None, deadline, generator, report)
                 found = replace(alone, n_starts=found.n_starts + alone.n_starts)
         # A last column without enough zeros for a proof follows from the others, and from no other search.
-        if found.n_missing <= 1 or self.fallback is None or time.monotonic() >= deadline:
+        is_over = found.status.startswith(INTERRUPTED) or time.monotonic() >= deadline
+        if is_over or found.n_missing <= 1 or self.fallback is None or not (found.n_successes or reachable):
             return found
         rest = self.fallback.propose(layer_gradient, factors, random_state=random_state, verbose=verbose)
         return found.joined(rest.directions, factors, rest)
@@ -126,27 +138,31 @@ class ActivationDirections(Directions):
         is_wide = len(factors.left) > WIDE
         n_starts = self.starts_per_round or (16 if is_wide else 64)
         idle = n_rounds = spent = 0
+        is_determined = _is_determined(factors, span)
         ridges, gains = cycle(RIDGES), [math.inf, 0.0]
-        # One thread: the matrices are small, and spinning threads cost more than they bring.
-        with threadpool_limits(limits=1):
-            while not progress.is_complete and time.monotonic() < deadline and idle < self._patience(progress):
-                n_rounds, idle, is_new = n_rounds + 1, idle + 1, False
-                progress.deflate_columns()
-                if span is not None:
-                    by_columns, n_before = gains[1] > gains[0], progress.n_known
-                    is_new = progress.add_samples(*project(progress.views, span, 2 * n_starts, generator, by_columns))
-                    gains = [gain + OPTIMISM for gain in gains]
-                    gains[by_columns] = progress.n_known - n_before
-                elif is_wide:
-                    is_new = progress.add_columns(reflect(progress.views, 2 * n_starts, generator))
-                reflects = span is not None or is_wide
-                spent += 2 * n_starts * reflects
-                if not is_new and (n_rounds % ALTERNATION_EVERY == 0 or not reflects):
-                    is_new = progress.add_columns(alternate(progress.views, n_starts, next(ridges), generator))
-                    spent += n_starts
-                idle = 0 if is_new else idle
-                report(progress.n_found, f"{spent} starts, {progress.n_hits} in a column")
-        status = "complete" if progress.is_complete else self._reason(time.monotonic() >= deadline, idle)
+        try:
+            # One thread: the matrices are small, and spinning threads cost more than they bring.
+            with threadpool_limits(limits=1):
+                while not progress.is_complete and time.monotonic() < deadline and idle < self._patience(progress, is_determined):
+                    n_rounds, idle, is_new = n_rounds + 1, idle + 1, False
+                    progress.deflate_columns()
+                    if span is not None:
+                        by_columns, n_before = gains[1] > gains[0], progress.n_known
+                        is_new = progress.add_samples(*project(progress.views, span, 2 * n_starts, generator, by_columns))
+                        gains = [gain + OPTIMISM for gain in gains]
+                        gains[by_columns] = progress.n_known - n_before
+                    elif is_wide:
+                        is_new = progress.add_columns(reflect(progress.views, 2 * n_starts, generator))
+                    reflects = span is not None or is_wide
+                    spent += 2 * n_starts * reflects
+                    if not is_new and (n_rounds % ALTERNATION_EVERY == 0 or not reflects):
+                        is_new = progress.add_columns(alternate(progress.views, n_starts, next(ridges), generator))
+                        spent += n_starts
+                    idle = 0 if is_new else idle
+                    report(progress.n_found, f"{spent} starts, {progress.n_hits} in a column")
+            status = "complete" if progress.is_complete else self._reason(time.monotonic() >= deadline, idle)
+        except KeyboardInterrupt:
+            status = INTERRUPTED
         views = "gradient, weights and the next layer's gradient" if span is not None else "gradient and weights"
         directions = progress.pool.directions.numpy().T
         return Candidates(
@@ -157,13 +173,25 @@ class ActivationDirections(Directions):
             n_successes=progress.n_hits,
         )
 
-    def _patience(self, progress: Progress) -> int:
-        if progress.n_found >= progress.views.left.shape[1] - NEARLY_ALL:
-            return max(1, round(self.patience * LAST_SHARE))
-        return max(1, round(self.patience * FIRST_SHARE)) if progress.is_empty else self.patience
+    def _patience(self, progress: Progress, is_determined: bool) -> int:
+        m, b = progress.views.left.shape
+        if progress.is_empty and not is_determined:
+            return BEYOND
+        share = max(LEAST_PATIENCE, min(1.0, b / m / FULL_PATIENCE_FROM))
+        if progress.n_found >= b - NEARLY_ALL:
+            share = min(share, LAST_SHARE)
+        elif progress.is_empty:
+            share *= FIRST_SHARE
+        return max(1, round(self.patience * share))
 
     def _reason(self, is_late: bool, idle: int) -> str:
         return f"the budget of {self.max_seconds:g} seconds is spent" if is_late else f"nothing new in {idle} rounds"
+
+
+def _is_determined(factors: LowRankGradient, span: ActivationSpan | None) -> bool:
+    """Return whether there are equations enough for the batch, if half of the units are off."""
+    n_live = int(factors.zero_test.distinct_rows.sum())
+    return expect(factors.batch_size, n_live, span is not None and span.identifies).is_determined
 
 
 def _agrees(view: ForwardView, factors: LowRankGradient, found: Candidates) -> bool:
