@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,15 +16,17 @@ from sklearn.utils.validation import check_is_fitted
 from sparsedl._validation import as_numpy, check_observations, check_positive, draw_generator
 from sparsedl.devices import check_device
 from sparsedl.optimizers import Optimizer, RiemannianAdam
-from sparsedl.pools import assemble_basis
-from sparsedl.preconditioning import Whitening, whiten
 from sparsedl.progress import progress_bar
+from sparsedl.recovery import Recovery, is_centred, recover, with_ones
 from sparsedl.rounding import ReweightedRounding, Rounding
-from sparsedl.search import Search, SearchResult
+from sparsedl.search import INTERRUPTED, Search
 from sparsedl.surrogates import LogSum, Surrogate
 from sparsedl.zeros import ZeroTest
 
 __all__ = ["SparseDictionaryRecovery"]
+
+FIRST_PATIENCE = 6
+"""Rounds without a new component after which a search without an offset makes room for one with it, and back."""
 
 Strategy = TypeVar("Strategy", Surrogate, Optimizer, Rounding)
 
@@ -40,6 +43,10 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
     ----------
     n_components : int or None, default=None
         Number of components; None takes the numerical rank of ``X``.
+    fit_intercept : bool or "auto", default="auto"
+        Whether the observations have an offset, ``X = codes @ components + intercept``: after centring, or behind a
+        scaler or a PCA in a pipeline. "auto" looks for one where every column has the mean zero, and once more where
+        a search without it was not complete.
     surrogate : Surrogate or None, default=None
         What is minimised; None is ``LogSum()``. SPEAR++ uses ``L1()``.
     optimizer : Optimizer or None, default=None
@@ -77,6 +84,8 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         The sparse codes of the observations given to ``fit``.
     directions_ : ndarray of shape (n_features, n_components)
         ``codes_ = X @ directions_``.
+    intercept_ : ndarray of shape (n_features,)
+        The offset; zeros where there is none.
     recovered_ : ndarray of shape (n_components,) of bool
         Which components are proven by their zeros. The others are the sparsest unproven directions, as far as they
         are independent, and complete the basis: estimates under heavy noise, and no more than a guess without.
@@ -120,6 +129,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self,
         n_components: int | None = None,
         *,
+        fit_intercept: bool | str = "auto",
         surrogate: Surrogate | None = None,
         optimizer: Optimizer | None = None,
         rounding: Rounding | None = None,
@@ -134,6 +144,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         random_state: Any = None,
     ) -> None:
         self.n_components = n_components
+        self.fit_intercept = fit_intercept
         self.surrogate = surrogate
         self.optimizer = optimizer
         self.rounding = rounding
@@ -153,7 +164,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         Parameters
         ----------
         X : array-like or torch.Tensor of shape (n_samples, n_features)
-            Observations, one a row. They are not centred.
+            Observations, one a row.
         y : None
             Ignored.
 
@@ -167,34 +178,55 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self.optimizer_ = _strategy("optimizer", self.optimizer, Optimizer, RiemannianAdam)
         self.rounding_ = _strategy("rounding", self.rounding, Rounding, ReweightedRounding)
         self.optimizer_.check_surrogate(self.surrogate_)
-        whitening = whiten(X, self.n_components, self.noise_level)
-        zero_test = ZeroTest(
-            observations=torch.from_numpy(whitening.whitened),
-            unmixing=torch.from_numpy(whitening.unmixing),
-            noise_level=torch.from_numpy(np.ascontiguousarray(whitening.noise_level)),
-        )
-        k = whitening.whitened.shape[1]
-        search = Search(
-            zero_test=zero_test,
-            surrogate=self.surrogate_,
-            optimizer=self.optimizer_,
-            rounding=self.rounding_,
-            n_starts=max(64, 2 * k) if self.n_starts is None else self.n_starts,
-            max_rounds=self.max_rounds,
-            patience=self.patience,
-            deflation=self.deflation,
-            n_jobs=self.n_jobs,
-            device=check_device(self, self.device),
-        )
-        with progress_bar(self.verbose, total=k, description="columns") as report:
-            result = search.run(draw_generator(self.random_state), report)
-        self._expose(X, whitening, result)
+        generator, device = draw_generator(self.random_state), check_device(self, self.device)
+
+        def attempt(with_offset: bool, patience: int | None) -> Recovery:
+            def make_search(zero_test: ZeroTest, known: torch.Tensor) -> Search:
+                k = zero_test.observations.shape[1]
+                return Search(
+                    zero_test=zero_test,
+                    surrogate=self.surrogate_,
+                    optimizer=self.optimizer_,
+                    rounding=self.rounding_,
+                    n_starts=max(64, 2 * k) if self.n_starts is None else self.n_starts,
+                    max_rounds=self.max_rounds,
+                    patience=patience,
+                    deflation=self.deflation,
+                    n_jobs=self.n_jobs,
+                    device=device,
+                    known=known,
+                )
+
+            return recover(X, self.n_components, self.noise_level, make_search, generator, report, with_offset)
+
+        total = self.n_components or min(X.shape)
+        with progress_bar(self.verbose, total=total, description="columns") as report:
+            best = self._best_of(attempt, X)
+        self._expose(X, best)
         if not self.recovered_.all():
             warnings.warn(self._advice(), ConvergenceWarning, stacklevel=2)
         return self
 
+    def _best_of(self, attempt: Callable[[bool, int | None], Recovery], X: np.ndarray) -> Recovery:
+        """Recover with an offset or without one, whichever the parameters and the observations ask for."""
+        if self.fit_intercept != "auto" or is_centred(X):
+            return attempt(self.fit_intercept == "auto" or bool(self.fit_intercept), self.patience)
+        patience = min(self.patience or FIRST_PATIENCE, FIRST_PATIENCE)
+        best = attempt(False, patience)
+        if best.proven.all() or best.result.status == INTERRUPTED:
+            return best
+        with_offset = False
+        if np.linalg.matrix_rank(with_ones(X)) > X.shape[1] or self.n_components is not None:
+            shifted = attempt(True, patience)
+            with_offset = shifted.quality > best.quality
+            best = shifted if with_offset else best
+        is_over = best.proven.all() or best.result.status == INTERRUPTED or self.max_rounds <= patience
+        if is_over or (self.patience is not None and self.patience <= patience) or not best.proven.any():
+            return best
+        return max(best, attempt(with_offset, self.patience), key=lambda found: found.quality)
+
     def transform(self, X: Any) -> np.ndarray:
-        """Return the codes of observations, ``X @ directions_``.
+        """Return the codes of observations, ``(X - intercept_) @ directions_``.
 
         Parameters
         ----------
@@ -206,10 +238,10 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         ndarray of shape (n_samples, n_components)
         """
         check_is_fitted(self)
-        return check_observations(self, X, reset=False) @ self.directions_
+        return self._codes(check_observations(self, X, reset=False))
 
     def inverse_transform(self, codes: Any) -> np.ndarray:
-        """Return the observations of codes, ``codes @ components_``.
+        """Return the observations of codes, ``codes @ components_ + intercept_``.
 
         Parameters
         ----------
@@ -224,7 +256,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         codes = np.asarray(as_numpy(codes))
         if codes.ndim != 2 or codes.shape[1] != len(self.components_):
             raise ValueError(f"codes must have shape (n_samples, {len(self.components_)}), got {codes.shape}")
-        return codes @ self.components_
+        return codes @ self.components_ + self.intercept_
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the share of zeros in the codes of observations, less what they fail to explain.
@@ -242,7 +274,9 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         codes = self.transform(X)
         X = check_observations(self, X, reset=False)
         tolerance = max(1e-6, 100 * float(np.finfo(codes.dtype).eps)) * np.sqrt(np.mean(codes**2, axis=0))
-        unexplained = np.sum((X - codes @ self.components_) ** 2) / max(np.sum(X**2), np.finfo(X.dtype).tiny)
+        unexplained = np.sum((X - self.intercept_ - codes @ self.components_) ** 2) / max(
+            np.sum(X**2), np.finfo(X.dtype).tiny
+        )
         return float(np.mean(np.abs(codes) <= tolerance) - unexplained)
 
     @property
@@ -254,6 +288,8 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             if getattr(self, name) is not None:
                 check_positive(self, name, getattr(self, name), integer=True)
         check_positive(self, "max_rounds", self.max_rounds, integer=True)
+        if not isinstance(self.fit_intercept, bool | np.bool_) and self.fit_intercept != "auto":
+            raise ValueError(f"fit_intercept must be True, False or 'auto', got {self.fit_intercept!r}")
         if self.deflation is not None:
             if not isinstance(self.deflation, tuple) or not self.deflation:
                 raise ValueError(f"deflation must be a tuple of positive numbers or None, got {self.deflation!r}")
@@ -264,24 +300,31 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             if noise.ndim > 1 or not np.isfinite(noise).all() or (noise < 0).any():
                 raise ValueError("noise_level must be a non-negative number, or one for each observation")
 
-    def _expose(self, X: np.ndarray, whitening: Whitening, result: SearchResult) -> None:
-        selection = result.pool.selection()
-        basis = assemble_basis(selection, result.unproven)
-        components = np.linalg.solve(basis, whitening.mixing)
+    def _expose(self, X: np.ndarray, best: Recovery) -> None:
+        n_features, k = X.shape[1], len(best.proven)
+        components = np.linalg.solve(best.basis, best.whitening.mixing)
+        directions = best.whitening.unmixing @ best.basis[:, :k]
+        offset = np.zeros(n_features)
+        if len(components) > k:  # the last one is that of the constant code
+            offset = X.mean(axis=0) + components[-1, :n_features] / components[-1, -1] * with_ones(X)[0, -1]
+        components = components[:k, :n_features]
         scale = np.linalg.norm(components, axis=1)
         largest = np.abs(components).argmax(axis=1)
-        scale *= np.sign(components[np.arange(len(components)), largest])
+        scale *= np.sign(components[np.arange(k), largest])
         self.components_ = (components / scale[:, None]).astype(X.dtype)
-        self.directions_ = (whitening.unmixing @ basis * scale).astype(X.dtype)
-        self.codes_ = X @ self.directions_
-        self.candidates_ = (whitening.unmixing @ result.pool.directions.numpy().T).astype(X.dtype)
-        self.recovered_ = np.arange(len(components)) < len(selection.directions)
-        self.sparsity_ = np.zeros(len(components))
-        self.sparsity_[self.recovered_] = selection.n_zeros.numpy() / len(X)
-        self.status_ = "complete" if self.recovered_.all() else result.status
-        self.n_starts_ = result.n_starts
-        self.n_successes_ = result.n_successes
-        self.n_iter_ = result.n_rounds
+        self.directions_ = (directions[:n_features] * scale).astype(X.dtype)
+        self.intercept_ = offset.astype(X.dtype)
+        self.codes_ = self._codes(X)
+        self.candidates_ = (best.whitening.unmixing @ best.candidates)[:n_features].astype(X.dtype)
+        self.recovered_ = best.proven
+        self.sparsity_ = best.n_zeros / len(X)
+        self.status_ = "complete" if self.recovered_.all() else best.result.status
+        self.n_starts_ = best.result.n_starts
+        self.n_successes_ = best.result.n_successes
+        self.n_iter_ = best.result.n_rounds
+
+    def _codes(self, X: np.ndarray) -> np.ndarray:
+        return X @ self.directions_ if not self.intercept_.any() else (X - self.intercept_) @ self.directions_
 
     def _advice(self) -> str:
         n_found, k = int(self.recovered_.sum()), len(self.recovered_)

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch.nn.functional import normalize
 
 from sparsedl.selection import complete_basis, select_independent
 from sparsedl.zeros import ZeroTest
 
-__all__ = ["DUPLICATE_COSINE", "CandidatePool", "UnprovenPool", "assemble_basis", "distinct"]
+__all__ = ["DUPLICATE_COSINE", "CandidatePool", "UnprovenPool", "assemble_basis", "distinct", "without_mixtures"]
 
 DUPLICATE_COSINE = 0.99
 """Two directions closer than this are the same column."""
@@ -18,6 +19,12 @@ DUPLICATE_COSINE = 0.99
 BLUR, BLURRED_COSINE = 4.0, 0.75
 """Under heavy noise so are two that differ by less than this many widths of zero, unless they are further apart than
 this: mixtures of a column with some of another then show enough zeros to pass for a column of their own."""
+
+CLEARLY_MORE = 4
+"""Zeros more than those of a candidate that make it a mixture."""
+
+MOST_SPLITS = 100
+"""How often a pool is looked through for mixtures."""
 
 UNPROVEN_PER_COMPONENT = 4
 """How many of the best ends that prove nothing are kept."""
@@ -82,9 +89,10 @@ class CandidatePool:
         keep = distinct(self.directions, (1 - differences.square() / 2).clamp(BLURRED_COSINE, DUPLICATE_COSINE))
         self.directions, self.n_zeros = self.directions[keep], self.n_zeros[keep]
 
-    def selection(self) -> CandidatePool:
-        """Return the sparsest independent candidates, sparsest first."""
-        index = torch.from_numpy(select_independent(self.directions.numpy().T, self.n_zeros.numpy()))
+    def selection(self, known: torch.Tensor | None = None) -> CandidatePool:
+        """Return the sparsest candidates that are independent, of each other and of directions known beforehand."""
+        taken = None if known is None or len(known) == 0 else known.numpy().T
+        index = torch.from_numpy(select_independent(self.directions.numpy().T, self.n_zeros.numpy(), taken=taken))
         return CandidatePool(self.directions[index], self.n_zeros[index])
 
 
@@ -112,7 +120,63 @@ class UnprovenPool:
         self.directions, self.values = together[order], scores[order]
 
 
-def assemble_basis(proven: CandidatePool, unproven: UnprovenPool) -> np.ndarray:
+def without_mixtures(pool: CandidatePool, test: ZeroTest) -> CandidatePool:
+    """Replace candidates that are a mixture of another one with something sparser by that.
+
+    Where rows repeat, or codes take few values, ``q = a + t c`` can have more zeros than chance although ``c`` is a
+    column and ``a`` another: the rows where both cancel. The ratios of ``L q`` to ``L c`` then pile up at the mixture's
+    ``t``, and without that share of ``c`` more entries vanish.
+    """
+    k = pool.directions.shape[1]
+    if len(pool.directions) < 2 or k < 2:
+        return pool
+    result = CandidatePool.empty(k)
+    result.add(pool.directions, pool.n_zeros)
+    rows = test.distinct_rows
+    for _ in range(MOST_SPLITS):
+        directions = result.directions
+        entries, tolerances = directions @ test.observations[rows].T, test.tolerances(directions)[:, rows]
+        counts = (entries.abs() <= tolerances).sum(dim=1)
+        split = _sparser_mixture(entries, tolerances, counts, directions)
+        if split is None:
+            break
+        index, better = split
+        better = test.refit(better[None])
+        is_column, n_zeros = test.accept(better)
+        keep = torch.arange(len(directions)) != index
+        result = CandidatePool(directions[keep], result.n_zeros[keep])
+        if is_column[0]:
+            result.add(better, n_zeros)
+    return result
+
+
+def _sparser_mixture(
+    entries: torch.Tensor, tolerances: torch.Tensor, counts: torch.Tensor, directions: torch.Tensor
+) -> tuple[int, torch.Tensor] | None:
+    """Return a candidate and what it becomes with less of another one, where that has clearly more zeros."""
+    for index in torch.argsort(counts).tolist():
+        own = entries[index]
+        for other in torch.argsort(counts, descending=True).tolist():
+            if other == index:
+                continue
+            partner = entries[other]
+            usable = (partner.abs() > tolerances[other]) & (own.abs() > tolerances[index])
+            if int(usable.sum()) <= int(counts[index]) // 2:
+                continue
+            widths = tolerances[index][usable] / partner[usable].abs()
+            ratios, order = (own[usable] / partner[usable]).sort()
+            widths = 2 * widths[order]
+            ends = torch.searchsorted(ratios, ratios + widths)
+            piled = ends - torch.arange(len(ratios))
+            most, at = piled.max(dim=0)
+            both = int(((own.abs() <= tolerances[index]) & (partner.abs() <= tolerances[other])).sum())
+            if int(most) + both > int(counts[index]) + CLEARLY_MORE:
+                share = ratios[at : int(ends[at])].median()
+                return index, normalize(directions[index] - share * directions[other], dim=0)
+    return None
+
+
+def assemble_basis(proven: CandidatePool, unproven: UnprovenPool, known: torch.Tensor | None = None) -> np.ndarray:
     """Return the proven columns, then the best unproven ones that are well apart, then whatever completes them.
 
     Parameters
@@ -121,6 +185,8 @@ def assemble_basis(proven: CandidatePool, unproven: UnprovenPool) -> np.ndarray:
         Independent columns.
     unproven : UnprovenPool
         Ends to complete them with.
+    known : torch.Tensor of shape (n_known, n_components) or None, default=None
+        Directions known beforehand; they come last.
 
     Returns
     -------
@@ -128,5 +194,9 @@ def assemble_basis(proven: CandidatePool, unproven: UnprovenPool) -> np.ndarray:
         One direction a column.
     """
     columns, others = proven.directions.numpy().T, unproven.directions.numpy().T
-    extension = select_independent(others, -unproven.values.numpy(), UNPROVEN_TOLERANCE, taken=columns)
-    return complete_basis(np.column_stack([columns, others[:, extension]]))
+    fixed = columns[:, :0] if known is None else known.numpy().T
+    taken = np.column_stack([columns, fixed])
+    extension = others[:, select_independent(others, -unproven.values.numpy(), UNPROVEN_TOLERANCE, taken=taken)]
+    completed = complete_basis(np.column_stack([taken, extension]))
+    n_taken = taken.shape[1]
+    return np.column_stack([columns, completed[:, n_taken:], fixed])

@@ -24,6 +24,8 @@ from sparsedl.rounding import Rounding
 from sparsedl.surrogates import Surrogate
 from sparsedl.zeros import ZeroTest, required_zeros
 
+INTERRUPTED = "interrupted"
+
 STARTS_PER_TASK = 128
 """Starts in one task of the parallel back end; fixed, so that results do not depend on the number of workers."""
 
@@ -132,6 +134,8 @@ class Search:
         Workers for joblib; None follows ``joblib.parallel_config``.
     device : torch.device
         Where the starts run.
+    known : torch.Tensor of shape (n_known, n_components) or None
+        Directions of the basis that are known beforehand, and not sparse: the constant one of an offset.
     """
 
     zero_test: ZeroTest
@@ -144,12 +148,15 @@ class Search:
     deflation: tuple[float, ...] | None = (1.0, 2.0)
     n_jobs: int | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    known: torch.Tensor | None = None
 
     def run(self, generator: torch.Generator, report: Callable[[int, str], None]) -> SearchResult:
         """Search; a KeyboardInterrupt ends it with what was found so far."""
         n_components = self.zero_test.observations.shape[1]
-        pool, found = CandidatePool.empty(n_components), torch.zeros((0, n_components), dtype=torch.float64)
-        unproven = UnprovenPool(found, found[:, 0])
+        pool = CandidatePool.empty(n_components)
+        known = torch.zeros((0, n_components), dtype=torch.float64) if self.known is None else self.known
+        found = known
+        unproven = UnprovenPool(known[:0], known[:0, 0])
         spent = rounds = successes = idle = 0
         status = f"the budget of {self.max_rounds} rounds of {self.n_starts} starts is spent"
         try:
@@ -160,8 +167,8 @@ class Search:
                 for outcome in outcomes:
                     pool.add(outcome.directions, outcome.n_zeros)
                     unproven.add(outcome.unproven.directions, outcome.unproven.values)
-                before, found = found, pool.selection().directions
-                report(len(found), f"{spent} starts, {successes} in a column")
+                before, found = found, torch.cat([known, pool.selection(known).directions])
+                report(len(found) - len(known), f"{spent} starts, {successes} in a column")
                 if len(found) == n_components and _same_columns(before, found):
                     status = "complete"
                     break
@@ -170,7 +177,7 @@ class Search:
                     status = f"nothing new in {idle} rounds of {self.n_starts} starts"
                     break
         except KeyboardInterrupt:
-            status = "interrupted"
+            status = INTERRUPTED
         return SearchResult(pool, unproven, status, spent, rounds, successes)
 
     def _round(self, index: int, found: torch.Tensor, generator: torch.Generator) -> list[_RoundOutcome]:

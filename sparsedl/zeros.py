@@ -41,6 +41,9 @@ CHANCE_MULTIPLE, NO_CHANCE = 1.5, 0.1
 """The rows that exclude another kernel have to be this many times those expected to be zero by chance; fewer of these
 than the second number count as none."""
 
+NEIGHBOURS = 64
+"""Rows with similar projections among which repetitions are looked for."""
+
 SAME_ROW = 1e-2
 """Distance of two rows, relative to their length, above which they are different whatever the noise."""
 
@@ -153,11 +156,14 @@ class ZeroTest:
         Whitening amplifies the noise of a direction by ``|unmixing @ q|``.
     noise_level : torch.Tensor of shape (n_samples,)
         Noise of each observation before whitening.
+    evidence : torch.Tensor of shape (n_samples,) of bool or None, default=None
+        Rows that count as evidence, where more is known of them than that equal ones count once.
     """
 
     observations: torch.Tensor
     unmixing: torch.Tensor
     noise_level: torch.Tensor
+    evidence: torch.Tensor | None = None
 
     def tolerances(self, directions: torch.Tensor) -> torch.Tensor:
         """Return the width of zero, shape (n_directions, n_samples), for directions of shape (n_directions, k)."""
@@ -264,6 +270,8 @@ class ZeroTest:
     @cached_property
     def distinct_rows(self) -> torch.Tensor:
         """Which rows are evidence of their own: not all zeros, and no repetition of another, up to sign and noise."""
+        if self.evidence is not None:
+            return self.evidence & informative_rows(self.observations)
         spread = torch.linalg.matrix_norm(self.unmixing, ord=2)
         return informative_rows(self.observations) & distinct_rows(
             self.observations, NOISE_MULTIPLE * spread * self.noise_level
@@ -281,14 +289,24 @@ def distinct_rows(rows: torch.Tensor, tolerances: torch.Tensor) -> torch.Tensor:
     """
     probe = torch.randn(rows.shape[1], generator=torch.Generator().manual_seed(0), dtype=rows.dtype).to(rows.device)
     keys = rows @ probe
-    rows = rows * torch.where(keys < 0, -1.0, 1.0)[:, None]
-    order = torch.argsort(keys.abs(), stable=True)
     lengths = torch.linalg.vector_norm(rows, dim=1)
     widths = torch.minimum(tolerances, SAME_ROW * lengths) + 10 * torch.finfo(rows.dtype).eps * lengths
-    steps = torch.linalg.vector_norm(rows[order].diff(dim=0), dim=1)
+    order = torch.argsort(keys.abs(), stable=True)
+    rows = (rows * torch.where(keys < 0, -1.0, 1.0)[:, None])[order]
+    keys, widths = keys.abs()[order], widths[order]
     repeats = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-    repeats[order[1:]] = steps <= widths[order[1:]] + widths[order[:-1]]
-    return ~repeats
+    # Noise moves equal rows apart in this order, but not by much.
+    for step in range(1, min(len(rows), NEIGHBOURS + 1)):
+        reach = widths[step:] + widths[:-step]
+        is_close = keys[step:] - keys[:-step] <= torch.linalg.vector_norm(probe) * reach
+        if not is_close.any():
+            break
+        index = torch.nonzero(is_close)[:, 0]
+        distances = torch.linalg.vector_norm(rows[index + step] - rows[index], dim=1)
+        repeats[index[distances <= reach[index]] + step] = True
+    kept = torch.ones_like(repeats)
+    kept[order] = ~repeats
+    return kept
 
 
 def zeros_determine(

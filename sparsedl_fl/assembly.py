@@ -25,6 +25,7 @@ REFINE_ABOVE = 1e-4
 BORDERLINE = 1e-5
 """Pre-activation, relative to the mean square of its sample, up to which the gradient says whether a unit is active."""
 
+
 @dataclass(frozen=True)
 class Batch:
     """A recovered batch with its certificate.

@@ -1,23 +1,22 @@
-"""Walk a model and attack each of its layers."""
+"""Attack each layer of a model, and say of every parameter what came of it."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from sklearn.base import clone
 from torch import nn
 
 from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.models.layers import pick_layer
 from sparsedl_fl.inverter import GradientInverter
+from sparsedl_fl.models import Trace, inspect_model, named_gradients, trace_model
+from sparsedl_fl.models.layers import layer_of_model, pick_layer
 
 __all__ = ["LayerAudit", "audit_model"]
-
-_TRANSPARENT = (nn.Identity, nn.Flatten, nn.Dropout)
-_ACTIVATIONS = tuple(getattr(nn.modules.activation, name) for name in nn.modules.activation.__all__)
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,12 @@ def audit_model(
     gradients: Sequence[torch.Tensor] | Mapping[str, torch.Tensor],
     inverter: GradientInverter | None = None,
     layers: Iterable[int | str] | None = None,
+    example: torch.Tensor | None = None,
 ) -> dict[str, LayerAudit]:
-    """Attack every linear layer that ReLU may follow.
+    """Attack every linear layer in reach, and list what is not.
+
+    The model is run once on an example, so that neither the order in which layers are declared nor functional calls
+    matter (see `sparsedl_fl.models`).
 
     Parameters
     ----------
@@ -56,12 +59,20 @@ def audit_model(
     inverter : GradientInverter or None, default=None
         What attacks each layer; a clone is fitted to each. None takes ``GradientInverter(random_state=0)``.
     layers : iterable of int or str, or None, default=None
-        Indices among the linear layers, or names; None takes all of them.
+        Indices among the linear layers in the order in which they run, or names; None takes all of them, and lists
+        every other parameter too.
+    example : torch.Tensor or None, default=None
+        An input of the model, any numbers of the right shape; None makes one up.
 
     Returns
     -------
     dict of str to LayerAudit
-        By name, in the order of the model.
+        By name: linear layers first, in the order in which they run, then everything else.
+
+    Warns
+    -----
+    UserWarning
+        If the model could not be run on a made-up example: what follows a layer is then not known.
 
     Examples
     --------
@@ -74,39 +85,33 @@ def audit_model(
     >>> audits["6"].reason
     'no ReLU follows: it is the last layer'
     """
-    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    if not linear:
-        raise ValueError("the model has no linear layer (torch.nn.Linear)")
-    wanted = linear if layers is None else [pick_layer("layers", layer, linear) for layer in layers]
+    named_gradients(model, gradients)  # raises before any work where these do not belong together
+    trace = trace_model(model, example)
+    rows = {row.name: row for row in inspect_model(model, trace=trace)}
+    if not any(len(row.shape) == 2 for row in rows.values()):
+        raise ValueError("the model has no linear layer (torch.nn.Linear, or a product with a matrix of weights)")
+    if layers is not None:
+        running = list(dict.fromkeys(use.name for use in trace.layers)) or list(rows)
+        rows = {name: rows[name] for name in (pick_layer("layers", layer, running) for layer in layers)}
     audits = {}
-    for name in wanted:
-        obstacle = _obstacle(model, name)
-        if obstacle:
-            audits[name] = LayerAudit(name, None, obstacle)
-            continue
-        fitted = GradientInverter(random_state=0) if inverter is None else clone(inverter)
-        try:
-            with warnings.catch_warnings(record=True) as doubts:
-                warnings.simplefilter("always")
-                fitted.fit(LayerGradient.from_model(model, gradients, name))
-        except ValueError as error:
-            audits[name] = LayerAudit(name, None, str(error))
+    for name, row in rows.items():
+        if row.obstacle:
+            audits[name] = LayerAudit(name, None, row.obstacle)
         else:
-            # The warning that not all is certified begins with the status and adds advice.
-            messages = [fitted.status_, *(str(doubt.message) for doubt in doubts)]
-            messages = [text for text in messages if not any(text != other and text in other for other in messages)]
-            audits[name] = LayerAudit(name, fitted, "; ".join(messages))
+            fitted = GradientInverter(random_state=0) if inverter is None else clone(inverter)
+            audits[name] = _attack(name, fitted, model, gradients, trace)
     return audits
 
 
-def _obstacle(model: nn.Module, name: str) -> str:
-    """Say why a layer is out of reach, or nothing. A ReLU that is called as a function cannot be seen from here."""
-    leaves = [m for m in model.modules() if not list(m.children()) and not isinstance(m, _TRANSPARENT)]
-    layer = model.get_submodule(name)
-    position = next(index for index, module in enumerate(leaves) if module is layer)
-    if position + 1 == len(leaves):
-        return "no ReLU follows: it is the last layer"
-    after = leaves[position + 1]
-    if isinstance(after, _ACTIVATIONS) and not isinstance(after, nn.ReLU):
-        return f"no ReLU follows: {type(after).__name__} does"
-    return ""
+def _attack(name: str, inverter: GradientInverter, model: nn.Module, gradients: Any, trace: Trace) -> LayerAudit:
+    """Attack one layer, and say what came of it."""
+    try:
+        with warnings.catch_warnings(record=True) as doubts:
+            warnings.simplefilter("always")
+            inverter.fit(layer_of_model(LayerGradient, model, gradients, name, trace))
+    except ValueError as error:
+        return LayerAudit(name, None, str(error))
+    # The warning that not all is certified begins with the status and adds advice.
+    messages = [inverter.status_, *(str(doubt.message) for doubt in doubts)]
+    messages = [text for text in messages if not any(text != other and text in other for other in messages)]
+    return LayerAudit(name, inverter, "; ".join(messages))

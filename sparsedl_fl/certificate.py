@@ -37,7 +37,7 @@ CONSISTENT = 0.8
 one half by chance."""
 
 UNEXPLAINED = 10.0
-"""Excess beyond the batch from which on the gradient holds more inputs than were looked for, which certifies nothing."""
+"""Excess beyond the batch above which the gradient holds more inputs than were looked for: nothing is certified."""
 
 WORTHLESS = 0.3
 """Expected error, relative to the size of an input, above which it is no recovery whatever proves it."""

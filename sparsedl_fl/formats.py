@@ -27,7 +27,7 @@ ON_GRID = 1e-3
 """How far an entry may lie from its grid, in steps: scales are float32 themselves."""
 
 FEWEST_REPETITIONS = 4
-"""Entries for each distinct modulus from which on a row counts as quantised: a few numbers lie on some grid or other."""
+"""Entries for each distinct modulus above which a row counts as quantised: a few numbers lie on some grid or other."""
 
 
 def rounding_noise(G: np.ndarray) -> np.ndarray | None:
@@ -70,7 +70,9 @@ def _quantised(block: np.ndarray) -> np.ndarray | None:
         if step is None:
             return None
         steps[row] = step
-    if len(rows) and np.all(np.abs(steps[rows] / steps[rows].min() - np.rint(steps[rows] / steps[rows].min())) < ON_GRID):
+    if len(rows) and np.all(
+        np.abs(steps[rows] / steps[rows].min() - np.rint(steps[rows] / steps[rows].min())) < ON_GRID
+    ):
         steps[rows] = steps[rows].min()  # one scale for all: a row of few levels may have skipped some
     return UNIFORM * steps
 

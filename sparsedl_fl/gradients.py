@@ -10,7 +10,7 @@ Which constructor to use
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,14 @@ import torch
 from torch import nn
 
 from sparsedl_fl.blocks import times
-from sparsedl_fl.models import plain_names, trace_model
-from sparsedl_fl.models.tracing import FUNCTIONS
+from sparsedl_fl.models import named_gradients, plain_names, trace_model
 from sparsedl_fl.models.layers import get_tensor, layer_of_model, pick_layer
+from sparsedl_fl.models.tracing import FUNCTIONS
 
 __all__ = ["LayerGradient"]
+
+SMALLEST = 1e-20
+"""Largest entry of a gradient below which its squares come near the end of double precision."""
 
 _LARGE = ("weight", "weight_grad")
 _SETTINGS = ("learning_rate", "activation")
@@ -110,6 +113,22 @@ class LayerGradient:
         """Outputs and inputs of the layer, ``(m, n)``."""
         return self.weight.shape
 
+    def in_range(self) -> tuple[LayerGradient, float]:
+        """Return the gradient times a factor that keeps its squares away from under- and overflow, and the factor."""
+        largest = float(np.abs(self.weight_grad).max())
+        if SMALLEST < largest < 1 / SMALLEST:
+            return self, 1.0
+        scale = 2.0 ** -round(np.log2(largest))
+        following = None if self.next_weight_grad is None else self.next_weight_grad * scale
+        scaled = replace(
+            self,
+            weight_grad=self.weight_grad.astype(np.float64) * scale,
+            bias_grad=self.bias_grad * scale,
+            next_weight_grad=following,
+            learning_rate=None if self.learning_rate is None else self.learning_rate / scale,
+        )
+        return scaled, scale
+
     def preactivations(self, inputs: np.ndarray) -> np.ndarray:
         """Return ``Z = W X + bias`` of shape (m, b) for inputs of shape (b, n).
 
@@ -159,7 +178,8 @@ class LayerGradient:
         UserWarning
             If the model could not be run: what follows the layer is then not known.
         """
-        return layer_of_model(cls, model, gradients, layer, trace_model(model, example))
+        named = named_gradients(model, gradients)
+        return layer_of_model(cls, model, named, layer, trace_model(model, example))
 
     @classmethod
     def from_update(

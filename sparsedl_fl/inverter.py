@@ -10,14 +10,24 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 
 from sparsedl import SparseDictionaryRecovery
-from sparsedl_fl.assembly import REFINE_ABOVE, assemble
+from sparsedl_fl.assembly import Batch, assemble
+from sparsedl_fl.candidates import Candidates
+from sparsedl_fl.certificate import COLUMNS_ALONE
+from sparsedl_fl.diagnosis import advice, obstacle, visible_reason
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections, Directions
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import factorize
-from sparsedl_fl.matching import ForwardView, greedy_filter, repair
+from sparsedl_fl.matching import ForwardView, choose
 from sparsedl_fl.theory import Expectation, expect
 
 __all__ = ["GradientInverter"]
+
+
+PATIENCE = 3
+"""Rounds of the dictionary search without a new column after which it gives up, behind the activation search."""
+
+WORTH_SAYING = 1e-3
+"""Distance of inputs that come back as one, relative to their size, that the status mentions."""
 
 
 class GradientInverter(BaseEstimator):
@@ -45,7 +55,15 @@ class GradientInverter(BaseEstimator):
     batch_size_ : int
         Number of samples; duplicates and samples without loss do not count.
     recovered_ : ndarray of shape (batch_size_,) of bool
-        Which inputs are certified. What ``inputs_`` holds for the others is a guess.
+        Which inputs are certified, each to within its ``uncertainty_``. The others may be right, but nothing proves it.
+    uncertainty_ : ndarray of shape (batch_size_,)
+        Expected root-mean-square error of each input, in its units, from the noise of the gradient and the conditioning
+        of its column; infinite where nothing is known.
+    evidence_ : ndarray of shape (batch_size_,) of str
+        What certifies each input, a constant of `sparsedl_fl.certificate`: zeros of the gradient, the span of the next
+        layer's gradient, zeros of the input, columns alone, or none.
+    resolution_ : ndarray of shape (batch_size_,)
+        How far apart (root mean square) several inputs may lie that the gradient does not tell from this one.
     provenance_ : ndarray of shape (batch_size_,) of str
         Where each input comes from: "certified"; "column found", whose own column was found but not everything that
         the input depends on; or "completed", a stand-in for a missing column.
@@ -116,8 +134,7 @@ class GradientInverter(BaseEstimator):
             Its ``verdict`` is a sentence.
         """
         factors = factorize(_checked(layer_gradient), self.batch_size, self.noise_level)
-        n_live = int(np.any(layer_gradient.weight_grad, axis=1).sum())
-        return expect(factors.batch_size, n_live, layer_gradient.next_weight_grad is not None)
+        return expect(factors.batch_size, _n_live(layer_gradient), layer_gradient.next_weight_grad is not None)
 
     def fit(self, layer_gradient: LayerGradient, y: Any = None) -> GradientInverter:
         """Recover the batch.
@@ -135,42 +152,48 @@ class GradientInverter(BaseEstimator):
         """
         if self.directions is not None and not isinstance(self.directions, Directions):
             raise TypeError(f"directions must be an instance of Directions or None, got {self.directions!r}")
-        default = ActivationDirections(fallback=DictionaryDirections(SparseDictionaryRecovery(patience=3)))
+        why_not = obstacle(_checked(layer_gradient))
+        if why_not:
+            raise ValueError(why_not)
+        default = ActivationDirections(fallback=DictionaryDirections(SparseDictionaryRecovery(patience=PATIENCE)))
         self.directions_ = default if self.directions is None else clone(self.directions)
-        factors = factorize(_checked(layer_gradient), self.batch_size, self.noise_level)
-        candidates = self.directions_.propose(
-            layer_gradient, factors, random_state=self.random_state, verbose=self.verbose
-        )
+        given, scale = layer_gradient.in_range()
+        factors = factorize(given, self.batch_size, self.noise_level)
+        candidates = self.directions_.propose(given, factors, random_state=self.random_state, verbose=self.verbose)
         factors = factors.calibrated(candidates.directions)
-        view = ForwardView.of(layer_gradient, factors)
-        basis, proposed = greedy_filter(view, factors, candidates)
-        if proposed.any():
-            basis, proposed = repair(view, factors, basis, proposed)
-        batch = assemble(layer_gradient, factors, view, basis, proposed)
-        self.batch_size_ = factors.batch_size
+        view = ForwardView.of(given, factors)
+        basis, proposed = choose(view, factors, candidates)
+        batch = assemble(given, factors, view, basis, proposed)
+        self._expose(batch, proposed, candidates, scale)
+        if not batch.recovered.all():
+            verdict = expect(factors.batch_size, _n_live(given), given.next_weight_grad is not None).verdict
+            reason = visible_reason(given, factors.batch_size)
+            text = advice(proposed, batch.recovered, batch.residual_floor, verdict, reason)
+            warnings.warn(f"{self.status_}. {text}", ConvergenceWarning, stacklevel=2)
+        return self
+
+    def _expose(self, batch: Batch, proposed: np.ndarray, candidates: Candidates, scale: float) -> None:
+        self.batch_size_ = len(batch.inputs)
         self.inputs_ = batch.inputs
         self.recovered_ = batch.recovered
         self.provenance_ = np.select([batch.recovered, proposed], ["certified", "column found"], "completed")
         self.evidence_ = batch.evidence
         self.uncertainty_ = batch.uncertainty
         self.resolution_ = batch.resolution
-        self.disaggregation_ = batch.disaggregation
-        self.preactivation_gradients_ = batch.preactivation_gradients
+        self.disaggregation_ = batch.disaggregation / scale
+        self.preactivation_gradients_ = batch.preactivation_gradients / scale
         self.sparsity_matching_ = float(batch.agreement.mean())
         self.relative_residual_ = batch.relative_residual
         self.n_starts_ = candidates.n_starts
         self.n_successes_ = candidates.n_successes
-        self.status_ = (
-            f"{int(batch.recovered.sum())} of {self.batch_size_} inputs certified; "
-            f"{int(proposed.sum())} columns found, search {candidates.status}; "
-            f"sparsity matching {self.sparsity_matching_:.4f}, "
-            f"relative residual {batch.relative_residual:.1e} (noise {batch.residual_floor:.1e})"
+        self.status_ = "; ".join(
+            [
+                f"{int(batch.recovered.sum())} of {self.batch_size_} inputs certified{_precision_of(batch)}",
+                f"{int(proposed.sum())} columns found, search {candidates.status}",
+                f"sparsity matching {self.sparsity_matching_:.4f}, "
+                f"relative residual {batch.relative_residual:.1e} (noise {batch.residual_floor:.1e})",
+            ]
         )
-        if not batch.recovered.all():
-            warnings.warn(
-                f"{self.status_}. {_advice(proposed, batch.residual_floor)}", ConvergenceWarning, stacklevel=2
-            )
-        return self
 
     def fit_transform(self, layer_gradient: LayerGradient, y: Any = None) -> np.ndarray:
         """Recover the batch and return ``inputs_``, of shape (batch_size_, n)."""
@@ -183,12 +206,22 @@ def _checked(layer_gradient: Any) -> LayerGradient:
     return layer_gradient
 
 
-def _advice(proposed: np.ndarray, residual_floor: float) -> str:
-    if proposed.all() and residual_floor > REFINE_ABOVE:
-        return "The noise hides too many zeros of the others to be sure of them"
-    if proposed.all():
-        return "Check that the weights are those at which the gradient was taken, and that ReLU follows the layer"
-    return (
-        "Raise the search's budget; a batch near half the layer's width or beyond cannot be recovered, "
-        "and under noise batch_size has to be given"
-    )
+def _n_live(layer_gradient: LayerGradient) -> int:
+    return int(np.any(layer_gradient.weight_grad, axis=1).sum())
+
+
+def _precision_of(batch: Batch) -> str:
+    """Say how exact the certified inputs are, what they may stand for, and what was not confirmed."""
+    proven = batch.recovered
+    if not proven.any():
+        return ""
+    text = f" to within {batch.uncertainty[proven].max():.1g} (expected error of the worst, in its units)"
+    sizes = np.sqrt(np.mean(batch.inputs[proven] ** 2, axis=1))
+    if np.any(batch.resolution[proven] > WORTH_SAYING * sizes):
+        text += f", one of which may stand for several up to {batch.resolution[proven].max():.1g} apart"
+    alone = int(np.sum(batch.evidence == COLUMNS_ALONE))
+    if alone:
+        text += (
+            f"; {alone} of them by their columns alone, since the ReLU pattern does not fit (dropout, other weights)"
+        )
+    return text

@@ -12,6 +12,7 @@ from scipy.stats import norm
 
 from sparsedl.zeros import NOISE_MULTIPLE, ZeroTest
 from sparsedl_fl.blocks import in_double, residual_norms, transposed_times
+from sparsedl_fl.diagnosis import visible_reason
 from sparsedl_fl.formats import rounding_noise
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.spectrum import leading_left, rank_above_rounding
@@ -20,6 +21,12 @@ __all__ = ["LowRankGradient", "factorize"]
 
 CLEAR_GAP = 10.0
 """Ratio of neighbouring singular values above which the rank is beyond doubt; a float32 client has 1e5 and more."""
+
+NOISE_SPREAD = 10.0
+"""Ratio of singular values within which both may be noise."""
+
+ENOUGH_ENTRIES, VISIBLE_NOISE = 100, 1e-4
+"""Entries beyond the batch that measure the noise well; and the share of the gradient that is no rounding."""
 
 CLEAR_ZEROS = 1e3
 """Ratio of the smallest other entry to the largest zero of a column above which they are beyond doubt."""
@@ -190,16 +197,20 @@ def factorize(
     if b is None or b < limit:
         U, S, b = leading_left(G, b, limit)
     if b >= limit:
+        reason = visible_reason(layer_gradient)
         raise ValueError(
             f"the batch (size {b}) is as large as the layer or larger: its samples cannot be separated (of {m} outputs "
-            f"and {n} inputs at least {limit} of either have a gradient)"
+            f"and {n} inputs {limit} have a gradient)"
+            + (f"; {reason}" if reason else "; tokens, patches or time steps count as inputs each")
         )
-    if S[b - 1] <= np.finfo(float).eps * S[0]:
-        raise ValueError(f"batch_size={b} is more than the rank of weight_grad, which is {int(np.sum(S > 0))}")
+    if batch_size is not None:
+        b = _distinct(S, b)
     signal_to_noise = float(S[b - 1] / S[b]) if S[b] > 0 else np.inf
     if batch_size is None and rounding is None and signal_to_noise < CLEAR_GAP:
+        reason = visible_reason(layer_gradient)
         warnings.warn(
-            f"the batch size is uncertain: the gap behind singular value {b} of weight_grad is only "
+            (f"{reason}; " if reason else "")
+            + f"the batch size is uncertain: the gap behind singular value {b} of weight_grad is only "
             f"{signal_to_noise:.2g}; the gradient may be noisy or the batch as large as the layer: pass batch_size",
             UserWarning,
             stacklevel=3,
@@ -209,12 +220,43 @@ def factorize(
     right = transposed_times(G, U).T / S[:, None]
     rows, columns = residual_norms(G, U * S, right)
     floor = np.finfo(float).eps * np.linalg.norm(S) / np.sqrt(m * n)
-    noise = np.maximum(rows / np.sqrt(n - b) if noise_level is None else np.full(m, noise_level), floor)
-    input_noise = np.maximum(columns / np.sqrt(m - b) if noise_level is None else np.full(n, noise_level), floor)
+    told = _believed(noise_level, np.sqrt(np.sum(rows**2) / ((m - b) * (n - b))), (m - b) * (n - b), S)
+    noise = np.maximum(rows / np.sqrt(n - b) if told is None else np.full(m, told), floor)
+    input_noise = np.maximum(columns / np.sqrt(m - b) if told is None else np.full(n, told), floor)
     _check_bias_gradient(layer_gradient.bias_grad, U, noise, S, b)
     others = np.sqrt(max(np.sum(rows**2) - beyond**2, 0.0) / (m * n)) * (np.sqrt(m) + np.sqrt(n))
     excess = beyond / max(others, floor)
     return LowRankGradient(U, S, right, noise, input_noise, signal_to_noise, beyond, excess, beyond_left)
+
+
+def _distinct(S: np.ndarray, batch_size: int) -> int:
+    """Return the batch size, or the rank where the rest of a batch clearly repeats it or has no loss."""
+    values = np.maximum(S[: batch_size + 1], np.finfo(float).eps * S[0])
+    gaps = values[:-1] / values[1:]
+    rank = int(np.argmax(gaps)) + 1
+    is_noise = rank < batch_size < len(S) and values[rank] <= NOISE_SPREAD * values[batch_size]
+    if not (is_noise and gaps[rank - 1] > CLEAR_GAP):
+        return batch_size
+    warnings.warn(
+        f"batch_size={batch_size}, but {rank} inputs stand out of the noise: the others repeat them or have no loss",
+        UserWarning,
+        stacklevel=4,
+    )
+    return rank
+
+
+def _believed(told: float | None, measured: float, freedom: int, S: np.ndarray) -> float | None:
+    """Return the noise level that was told, or None where what lies beyond the batch contradicts it."""
+    if told is None or freedom < ENOUGH_ENTRIES or measured / 2 <= told <= 2 * measured:
+        return told
+    if told > measured or measured > VISIBLE_NOISE * np.linalg.norm(S) / np.sqrt(freedom):
+        warnings.warn(
+            f"noise_level={told:.2g}, but the gradient differs from rank {len(S)} by {measured:.2g} an entry, which is "
+            "taken instead; is it the noise on the mean over the batch (noise multiplier * clipping / batch size)?",
+            UserWarning,
+            stacklevel=4,
+        )
+    return None
 
 
 def _check_arguments(batch_size: int | None, noise_level: float | None) -> None:
@@ -222,7 +264,8 @@ def _check_arguments(batch_size: int | None, noise_level: float | None) -> None:
         isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1
     ):
         raise ValueError(f"batch_size must be a positive integer or None, got {batch_size!r}")
-    if noise_level is not None and not (np.isfinite(noise_level) and noise_level >= 0):
+    is_number = isinstance(noise_level, int | float | np.integer | np.floating) and not isinstance(noise_level, bool)
+    if noise_level is not None and not (is_number and np.isfinite(noise_level) and noise_level >= 0):
         raise ValueError(f"noise_level must be a non-negative number or None, got {noise_level!r}")
 
 

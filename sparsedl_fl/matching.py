@@ -17,7 +17,15 @@ from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
 
-__all__ = ["TRUSTED_AGREEMENT", "ForwardView", "basis_agreement", "greedy_filter", "repair", "sample_agreement"]
+__all__ = [
+    "TRUSTED_AGREEMENT",
+    "ForwardView",
+    "basis_agreement",
+    "choose",
+    "greedy_filter",
+    "repair",
+    "sample_agreement",
+]
 
 TRUSTED_AGREEMENT = 0.9
 """Share of agreeing units above which the ReLU pattern of a recovered input counts as that of its gradient.
@@ -117,6 +125,27 @@ def sample_agreement(preactivations: np.ndarray, zeros: np.ndarray) -> np.ndarra
 def basis_agreement(view: ForwardView, factors: LowRankGradient, basis: np.ndarray) -> np.ndarray:
     """Return `sample_agreement` for the hypothesis that the columns of a basis are the batch's."""
     return sample_agreement(view.preactivations(np.linalg.inv(basis)), factors.likely_zeros(basis))
+
+
+def choose(view: ForwardView, factors: LowRankGradient, candidates: Candidates) -> tuple[np.ndarray, np.ndarray]:
+    """Filter the candidates and repair what is doubtful; an interrupt keeps what was chosen before.
+
+    Returns
+    -------
+    basis, proposed
+        As of `greedy_filter`.
+    """
+    try:
+        basis, proposed = greedy_filter(view, factors, candidates)
+    except KeyboardInterrupt:
+        chosen = select_independent(candidates.directions, candidates.n_zeros)
+        return complete_basis(candidates.directions[:, chosen]), np.arange(factors.batch_size) < len(chosen)
+    if not proposed.any():
+        return basis, proposed
+    try:
+        return repair(view, factors, basis, proposed)
+    except KeyboardInterrupt:
+        return basis, proposed
 
 
 def greedy_filter(view: ForwardView, factors: LowRankGradient, candidates: Candidates) -> tuple[np.ndarray, np.ndarray]:

@@ -68,7 +68,7 @@ def rank_above_rounding(G: np.ndarray, rounding: np.ndarray) -> int:
     factor = row_factor(even) if even.shape[0] <= even.shape[1] else row_factor(even.T)
     S = svd(factor, compute_uv=False, check_finite=False)
     edge = float(np.sum(np.sqrt(even.shape)))
-    least = max(1, int(np.sum(S > CLEARLY_ABOVE * edge)))
+    least = max(1, int(np.sum(CLEARLY_ABOVE * edge < S)))
     return least - 1 + _numerical_rank(S[least - 1 :], edge)
 
 

@@ -28,9 +28,9 @@ PRIOR_ROWS = 8.0
 UNDETERMINED = 1e3
 """What a column that its zeros leave open mixes into the others: anything, in units of it."""
 
-PAIR_PRIOR, SAME_INPUT = 0.01, 1e-3
-"""Probability that an input stands for two that lie as close as the gradient can tell apart; and the distance from their
-mean, relative to their size, up to which these are the same input to anybody."""
+PAIR_PRIOR, SAME_INPUT = 0.02, 1e-3
+"""Probability that an input stands for two as close as the gradient can tell apart; and the distance from their mean,
+relative to their size, up to which these are the same input to anybody."""
 
 SURELY_MORE, OWN_SHARE, FEWEST_INPUTS = 4.0, 0.85, 3
 """Singular value behind the batch, relative to the largest of white noise, that is no noise; the share of its square in
@@ -41,9 +41,7 @@ N_HALVINGS = 40
 SEED = 0
 
 
-def errors_from_zeros(
-    factors: LowRankGradient, inputs: np.ndarray, zeros: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def errors_from_zeros(factors: LowRankGradient, inputs: np.ndarray, zeros: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the expected root-mean-square error of each input whose columns were estimated from their zero rows.
 
     Parameters

@@ -42,6 +42,9 @@ less in proportion, but no less than the second share."""
 BEYOND = 2
 """Rounds for a batch beyond what the equations determine if half of the units are off: it takes many more zeros."""
 
+FALLBACK_REACH = 0.25
+"""Share of the width up to which the fallback may find a batch of which this search found less than half."""
+
 NEARLY_ALL, LAST_SHARE = 2, 1 / 12
 """With so few columns missing, what is not found soon cannot be proven by zeros; it follows from the others."""
 
@@ -109,17 +112,23 @@ class ActivationDirections(Directions):
         generator = torch.Generator().manual_seed(int(random_state.randint(2**31 - 1)))
         view = ForwardView.of(layer_gradient, factors)
         span = ActivationSpan.of(layer_gradient.next_weight_grad, factors.batch_size) if self.use_next_layer else None
-        reachable = _is_determined(factors, span)
+        b, m = factors.batch_size, len(factors.left)
         deadline = time.monotonic() + self.max_seconds
         with progress_bar(verbose, total=factors.batch_size, description="columns") as report:
             found = self._search(view, factors, span, deadline, generator, report)
-            if span is not None and found.is_complete and INTERRUPTED not in found.status and not _agrees(view, factors, found):
+            if (
+                span is not None
+                and found.is_complete
+                and INTERRUPTED not in found.status
+                and not _agrees(view, factors, found)
+            ):
                 # Samples that switch the same units leave their mixtures in the span as well.
                 alone = self._search(view, factors, None, deadline, generator, report)
                 found = replace(alone, n_starts=found.n_starts + alone.n_starts)
         # A last column without enough zeros for a proof follows from the others, and from no other search.
         is_over = found.status.startswith(INTERRUPTED) or time.monotonic() >= deadline
-        if is_over or found.n_missing <= 1 or self.fallback is None or not (found.n_successes or reachable):
+        is_hopeless = b > FALLBACK_REACH * m and found.n_missing > b / 2
+        if is_over or found.n_missing <= 1 or self.fallback is None or is_hopeless:
             return found
         rest = self.fallback.propose(layer_gradient, factors, random_state=random_state, verbose=verbose)
         return found.joined(rest.directions, factors, rest)
@@ -143,12 +152,18 @@ class ActivationDirections(Directions):
         try:
             # One thread: the matrices are small, and spinning threads cost more than they bring.
             with threadpool_limits(limits=1):
-                while not progress.is_complete and time.monotonic() < deadline and idle < self._patience(progress, is_determined):
+                while (
+                    not progress.is_complete
+                    and time.monotonic() < deadline
+                    and idle < self._patience(progress, is_determined)
+                ):
                     n_rounds, idle, is_new = n_rounds + 1, idle + 1, False
                     progress.deflate_columns()
                     if span is not None:
                         by_columns, n_before = gains[1] > gains[0], progress.n_known
-                        is_new = progress.add_samples(*project(progress.views, span, 2 * n_starts, generator, by_columns))
+                        is_new = progress.add_samples(
+                            *project(progress.views, span, 2 * n_starts, generator, by_columns)
+                        )
                         gains = [gain + OPTIMISM for gain in gains]
                         gains[by_columns] = progress.n_known - n_before
                     elif is_wide:

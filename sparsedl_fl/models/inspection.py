@@ -44,9 +44,7 @@ class LayerRow:
     obstacle: str
 
 
-def inspect_model(
-    model: nn.Module, example: torch.Tensor | None = None, trace: Trace | None = None
-) -> list[LayerRow]:
+def inspect_model(model: nn.Module, example: torch.Tensor | None = None, trace: Trace | None = None) -> list[LayerRow]:
     """Look at every parameter of a model.
 
     Parameters

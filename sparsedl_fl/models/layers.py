@@ -34,9 +34,7 @@ def get_tensor(argument: str, mapping: Mapping[str, torch.Tensor], key: str) -> 
     return mapping[key]
 
 
-def layer_of_model(
-    make: type[Layer], model: nn.Module, gradients: Any, layer: int | str, trace: Trace
-) -> Layer:
+def layer_of_model(make: type[Layer], model: nn.Module, gradients: Any, layer: int | str, trace: Trace) -> Layer:
     """Return one linear layer of a model with its gradient; see `LayerGradient.from_model`."""
     named = named_gradients(model, gradients)
     use = _pick_use(model, layer, trace)

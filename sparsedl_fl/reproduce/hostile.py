@@ -296,7 +296,9 @@ def _wrong_batch_size(problem: HostileProblem) -> None:
 def _wrong_noise_level(problem: HostileProblem) -> None:
     gradients = client_gradient(problem.model, problem.inputs, problem.labels)
     noise = float(gradients["0.weight"].square().mean().sqrt()) * 10 ** problem.rng.uniform(-5, -1)
-    noisy = {key: value + noise * torch.randn(value.shape, generator=problem.generator) for key, value in gradients.items()}
+    noisy = {
+        key: value + noise * torch.randn(value.shape, generator=problem.generator) for key, value in gradients.items()
+    }
     factor = float(10 ** problem.rng.uniform(-2, 2))
     problem.told = {"batch_size": len(problem.inputs), "noise_level": noise * factor}
     problem.description += f", noise told times {factor:.2g}"

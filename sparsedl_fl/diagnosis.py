@@ -1,0 +1,106 @@
+"""Why a gradient gives nothing away, from what is there to see before or after a search.
+
+Each check looks at the gradient alone or at the outcome, and says in a sentence what it means and what to do.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparsedl_fl.blocks import column_blocks
+from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.models.inspection import RELU_LIKE
+
+__all__ = ["advice", "obstacle", "visible_reason"]
+
+EQUAL = 1e-3
+"""Spread of the moduli, relative to their size, below which they are all the same."""
+
+SCATTERED = 0.05
+"""Share of exact zeros, outside of rows and columns that are all zero, that no dense client leaves."""
+
+LOWEST_KEPT = 0.1
+"""Smallest modulus that is left, relative to the median: without a threshold there are far smaller ones."""
+
+NOISY = 1e-4
+"""Share of noise in the gradient above which it is noise that hides what is missing."""
+
+
+def obstacle(layer_gradient: LayerGradient) -> str:
+    """Say why no search of ours applies, or nothing; from what is known of the layer."""
+    name = layer_gradient.activation
+    if name is None or name in RELU_LIKE:
+        return ""
+    return (
+        f"{name} follows the layer, whose derivative is nowhere zero; the searches for directions need a gradient that "
+        f"vanishes where a unit is off, as behind {' or '.join(RELU_LIKE)}"
+    )
+
+
+def visible_reason(layer_gradient: LayerGradient, batch_size: int | None = None) -> str:
+    """Say what was done to a gradient that hides its low rank, or nothing.
+
+    Parameters
+    ----------
+    layer_gradient : LayerGradient
+        The gradient.
+    batch_size : int or None, default=None
+        Its numerical rank, where that is known.
+    """
+    m, n = layer_gradient.shape
+    _, block = next(column_blocks(layer_gradient.weight_grad))
+    alive = block[:, block.any(axis=0)][block.any(axis=1)]
+    moduli = np.abs(alive[alive != 0])
+    if moduli.size > 1 and np.ptp(moduli) <= EQUAL * moduli.max() and min(alive.shape) > 1:
+        return "all entries have the same modulus: signs alone were sent (signSGD, or a first step of Adam)"
+    share = 1 - moduli.size / alive.size
+    is_cut = share > SCATTERED and moduli.min() > LOWEST_KEPT * np.median(moduli)
+    if is_cut:
+        return (
+            f"{share:.0%} of the entries are exactly zero, scattered: the update was sparsified, which hides its rank"
+        )
+    if batch_size is not None and batch_size == m - 1 and m <= 1000:
+        return (
+            f"the rank is {m - 1}, one less than the {m} outputs: this looks like a classifier's head, whose gradients "
+            f"sum to zero over the classes, with at least {m - 1} inputs"
+        )
+    if batch_size is not None and batch_size >= min(m, n):
+        return (
+            f"there are as many inputs as the smaller of {m} outputs and {n} inputs of the layer, or more: a batch too "
+            "large, or tokens or patches that count as inputs each"
+        )
+    return ""
+
+
+def advice(proposed: np.ndarray, certified: np.ndarray, residual_floor: float, verdict: str, reason: str) -> str:
+    """Say what a batch that is not wholly certified lacks, and what would help.
+
+    Parameters
+    ----------
+    proposed, certified : ndarray of shape (b,) of bool
+        Columns that were found, and inputs that are certified.
+    residual_floor : float
+        Share of noise in the gradient.
+    verdict : str
+        Of `sparsedl_fl.theory.expect`.
+    reason : str
+        Of `visible_reason`.
+    """
+    if reason:
+        return reason[0].upper() + reason[1:]
+    if proposed.all() and residual_floor > NOISY:
+        return "The noise hides too many zeros of the others to be sure of them"
+    if proposed.all():
+        return (
+            "All columns have zeros, but not enough to prove them, or zeros that contradict the weights: check that "
+            "the weights are those at which the gradient was taken, and that ReLU follows the layer"
+        )
+    if not proposed.any():
+        return (
+            f"No direction makes the gradient sparse ({verdict}): another activation than ReLU, normalisation over the "
+            "batch, an optimiser with momenta of its own (Adam), or noise; under noise batch_size has to be given"
+        )
+    return (
+        f"Raise the search's budget ({verdict}); a batch near half the layer's width or beyond cannot be recovered, "
+        "and under noise batch_size has to be given"
+    )
