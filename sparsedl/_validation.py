@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
@@ -50,3 +51,12 @@ def draw_generator(random_state: Any) -> torch.Generator:
     """Turn a scikit-learn ``random_state`` into a CPU ``torch.Generator``, so that every device sees the same draws."""
     seed = check_random_state(random_state).randint(np.iinfo(np.int32).max)
     return torch.Generator(device="cpu").manual_seed(int(seed))
+
+
+def pick_strategy(name: str, given: Any, kind: type, default: type) -> Any:
+    """Return a clone of a strategy or the default, after checking its kind and its parameters."""
+    if given is not None and not isinstance(given, kind):
+        raise TypeError(f"{name} must be an instance of {kind.__name__} or None, got {given!r}")
+    strategy = default() if given is None else clone(given)
+    strategy.check_parameters()
+    return strategy

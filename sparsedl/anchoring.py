@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import normalize
 
+from sparsedl.linalg import solve_weighted
 from sparsedl.surrogates import Surrogate
-from sparsedl.zeros import solve_weighted
 
 __all__ = ["anchored_directions", "draw_anchors"]
 

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from sparsedl._validation import as_numpy, check_observations, check_positive, draw_generator
+from sparsedl._validation import as_numpy, check_observations, check_positive, draw_generator, pick_strategy
 from sparsedl.devices import check_device
+from sparsedl.offsets import best_recovery
 from sparsedl.optimizers import Optimizer, RiemannianAdam
 from sparsedl.progress import progress_bar
-from sparsedl.recovery import Recovery, is_centred, recover, with_ones
+from sparsedl.recovery import Recovery, recover
 from sparsedl.rounding import ReweightedRounding, Rounding
-from sparsedl.search import INTERRUPTED, Search
+from sparsedl.search import Search
 from sparsedl.surrogates import LogSum, Surrogate
 from sparsedl.zeros import ZeroTest
 
 __all__ = ["SparseDictionaryRecovery"]
-
-FIRST_PATIENCE = 6
-"""Rounds without a new component after which a search without an offset makes room for one with it, and back."""
-
-Strategy = TypeVar("Strategy", Surrogate, Optimizer, Rounding)
 
 
 class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -174,9 +169,9 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         """
         self._check_parameters()
         X = check_observations(self, X, reset=True)
-        self.surrogate_ = _strategy("surrogate", self.surrogate, Surrogate, LogSum)
-        self.optimizer_ = _strategy("optimizer", self.optimizer, Optimizer, RiemannianAdam)
-        self.rounding_ = _strategy("rounding", self.rounding, Rounding, ReweightedRounding)
+        self.surrogate_ = pick_strategy("surrogate", self.surrogate, Surrogate, LogSum)
+        self.optimizer_ = pick_strategy("optimizer", self.optimizer, Optimizer, RiemannianAdam)
+        self.rounding_ = pick_strategy("rounding", self.rounding, Rounding, ReweightedRounding)
         self.optimizer_.check_surrogate(self.surrogate_)
         generator, device = draw_generator(self.random_state), check_device(self, self.device)
 
@@ -201,29 +196,11 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
         total = self.n_components or min(X.shape)
         with progress_bar(self.verbose, total=total, description="columns") as report:
-            best = self._best_of(attempt, X)
+            best = best_recovery(attempt, X, self.fit_intercept, self.patience)
         self._expose(X, best)
         if not self.recovered_.all():
             warnings.warn(self._advice(), ConvergenceWarning, stacklevel=2)
         return self
-
-    def _best_of(self, attempt: Callable[[bool, int | None], Recovery], X: np.ndarray) -> Recovery:
-        """Recover with an offset or without one, whichever the parameters and the observations ask for."""
-        if self.fit_intercept != "auto" or is_centred(X):
-            return attempt(self.fit_intercept == "auto" or bool(self.fit_intercept), self.patience)
-        patience = min(self.patience or FIRST_PATIENCE, FIRST_PATIENCE)
-        best = attempt(False, patience)
-        if best.proven.all() or best.result.status == INTERRUPTED:
-            return best
-        with_offset = False
-        if np.linalg.matrix_rank(with_ones(X)) > X.shape[1] or self.n_components is not None:
-            shifted = attempt(True, patience)
-            with_offset = shifted.quality > best.quality
-            best = shifted if with_offset else best
-        is_over = best.proven.all() or best.result.status == INTERRUPTED or self.max_rounds <= patience
-        if is_over or (self.patience is not None and self.patience <= patience) or not best.proven.any():
-            return best
-        return max(best, attempt(with_offset, self.patience), key=lambda found: found.quality)
 
     def transform(self, X: Any) -> np.ndarray:
         """Return the codes of observations, ``(X - intercept_) @ directions_``.
@@ -301,21 +278,15 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
                 raise ValueError("noise_level must be a non-negative number, or one for each observation")
 
     def _expose(self, X: np.ndarray, best: Recovery) -> None:
-        n_features, k = X.shape[1], len(best.proven)
-        components = np.linalg.solve(best.basis, best.whitening.mixing)
-        directions = best.whitening.unmixing @ best.basis[:, :k]
-        offset = np.zeros(n_features)
-        if len(components) > k:  # the last one is that of the constant code
-            offset = X.mean(axis=0) + components[-1, :n_features] / components[-1, -1] * with_ones(X)[0, -1]
-        components = components[:k, :n_features]
+        components, directions, offset = best.solution(X)
         scale = np.linalg.norm(components, axis=1)
         largest = np.abs(components).argmax(axis=1)
-        scale *= np.sign(components[np.arange(k), largest])
+        scale *= np.sign(components[np.arange(len(components)), largest])
         self.components_ = (components / scale[:, None]).astype(X.dtype)
-        self.directions_ = (directions[:n_features] * scale).astype(X.dtype)
+        self.directions_ = (directions * scale).astype(X.dtype)
         self.intercept_ = offset.astype(X.dtype)
         self.codes_ = self._codes(X)
-        self.candidates_ = (best.whitening.unmixing @ best.candidates)[:n_features].astype(X.dtype)
+        self.candidates_ = (best.whitening.unmixing @ best.candidates)[: X.shape[1]].astype(X.dtype)
         self.recovered_ = best.proven
         self.sparsity_ = best.n_zeros / len(X)
         self.status_ = "complete" if self.recovered_.all() else best.result.status
@@ -335,12 +306,3 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
                 "each component, or be noisier than noise_level says: set noise_level, or give more observations"
             )
         return f"recovered {n_found} of {k} components ({self.status_}); {advice}"
-
-
-def _strategy(name: str, given: Strategy | None, kind: type[Strategy], default: type[Strategy]) -> Strategy:
-    """Return a clone of a strategy or the default, after checking its kind and its parameters."""
-    if given is not None and not isinstance(given, kind):
-        raise TypeError(f"{name} must be an instance of {kind.__name__} or None, got {given!r}")
-    strategy = default() if given is None else clone(given)
-    strategy.check_parameters()
-    return strategy

@@ -17,10 +17,10 @@ from torch.nn.functional import normalize
 from sparsedl.floor import noise_of_zeros
 from sparsedl.pools import CandidatePool, assemble_basis, without_mixtures
 from sparsedl.preconditioning import Whitening, whiten
-from sparsedl.search import Search, SearchResult
+from sparsedl.search import INTERRUPTED, Search, SearchResult
 from sparsedl.zeros import NOISE_MULTIPLE, ZeroTest, distinct_rows
 
-__all__ = ["Recovery", "is_centred", "recover", "with_ones"]
+__all__ = ["Recovery", "recover", "with_ones"]
 
 PART_FROM, ROWS_PER_COMPONENT, LEAST_ROWS = 4, 20, 1000
 """Observations beyond this many times what the search works on are left to the proof: rows for each component, and at
@@ -32,8 +32,8 @@ BORNE_OUT = 0.5
 FEW_VALUES, FEWEST_ENTRIES = 1 / 3, 3
 """Share of different values among the entries of a column below which they repeat, where it has so many entries."""
 
-CENTRED = 1e-6
-"""Mean of a column, relative to its deviation, that nobody's data has by chance."""
+CLEARLY_NOISIER = 3.0
+"""Noise that the zeros show, over what was assumed, from which on it is worth another search."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,20 @@ class Recovery:
     whitening: Whitening
     result: SearchResult
 
+    def solution(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return components of shape (k, n_features), directions of shape (n_features, k), and the offset."""
+        n_features, k = X.shape[1], len(self.proven)
+        components = np.linalg.solve(self.basis, self.whitening.mixing)
+        directions = self.whitening.unmixing @ self.basis[:, :k]
+        offset = np.zeros(n_features)
+        if len(components) > k:  # the last one is that of the constant code
+            offset = X.mean(axis=0) + components[-1, :n_features] / components[-1, -1] * with_ones(X)[0, -1]
+        return components[:k, :n_features], directions[:n_features], offset
+
     @property
     def quality(self) -> tuple[int, int]:
         """What makes one attempt better than another: complete first, then the number of zeros that are proven."""
         return int(self.proven.all()), int(self.n_zeros[self.proven].sum())
-
-
-def is_centred(X: np.ndarray) -> bool:
-    """Return whether the mean of every column is zero but for rounding."""
-    return bool(np.all(np.abs(X.mean(axis=0)) <= CENTRED * X.std(axis=0)))
 
 
 def recover(
@@ -102,6 +107,8 @@ def recover(
     with_offset : bool, default=False
         Whether to append a column of ones.
     """
+    if not np.any(X):
+        raise ValueError("X is all zeros: there is no dictionary to recover")
     observed = X
     if with_offset:
         X = with_ones(X)
@@ -114,8 +121,10 @@ def recover(
     part = _part_of(test, generator)
     search = make_search(part, known)
     result = search.run(generator, report)
-    floor = noise_of_zeros(search, result) if noise_level is None and result.status != "complete" else None
-    if floor is not None:
+    floor = None
+    if noise_level is None and result.status not in ("complete", INTERRUPTED):
+        floor = noise_of_zeros(search, result)
+    if floor is not None and floor > CLEARLY_NOISIER * np.median(whitening.noise_level):
         whitening = replace(whitening, noise_level=np.maximum(whitening.noise_level, floor))
         test = _zero_test(whitening, _different_rows(observed, whitening.noise_level))
         part = _part_of(test, generator)
@@ -133,7 +142,7 @@ def with_ones(X: np.ndarray) -> np.ndarray:
 
 def _different_rows(X: np.ndarray, noise_level: np.ndarray) -> torch.Tensor:
     """Return which observations are no multiple of another one, up to noise: what repeats proves nothing again."""
-    rows = torch.from_numpy(np.asarray(X, dtype=np.float64))
+    rows = torch.from_numpy(np.array(X, dtype=np.float64))
     lengths = torch.linalg.vector_norm(rows, dim=1).clamp(min=np.finfo(float).tiny)
     widths = NOISE_MULTIPLE * X.shape[1] ** 0.5 * torch.from_numpy(np.ascontiguousarray(noise_level))
     return distinct_rows(rows / lengths[:, None], widths / lengths)

@@ -20,7 +20,8 @@ from sklearn.base import BaseEstimator
 from torch.nn.functional import normalize
 
 from sparsedl._validation import check_positive
-from sparsedl.zeros import informative_rows, smallest_eigenvectors, weighted_gram
+from sparsedl.linalg import smallest_eigenvectors, weighted_gram
+from sparsedl.zeros import informative_rows
 
 __all__ = ["Rounding", "ReweightedRounding", "KernelRounding", "LinearProgramRounding"]
 

@@ -22,6 +22,9 @@ __all__ = ["REFINE_ABOVE", "Batch", "assemble"]
 REFINE_ABOVE = 1e-4
 """Share of noise in the gradient above which the batch is fitted once more by maximum likelihood."""
 
+NARROW = 0.02
+"""Width of zero, relative to the entries of a column, up to which zeros alone prove it, whatever the ReLU pattern."""
+
 BORDERLINE = 1e-5
 """Pre-activation, relative to the mean square of its sample, up to which the gradient says whether a unit is active."""
 
@@ -95,8 +98,7 @@ def assemble(
     floor = float(np.linalg.norm(factors.noise_level) * np.sqrt(G.shape[1]) / norm)
     basis, rows = _refit(factors, view, basis, proposed)
     inverse = np.linalg.inv(basis)
-    scale = inverse @ view.scale
-    scale = np.where(np.abs(scale) > np.finfo(float).tiny, scale, 1.0)
+    scale = _scale(view, inverse)
     disaggregation, samples = basis * scale, inverse / scale[:, None]
     inputs = (samples * factors.singular_values) @ factors.right
     preactivations = view.preactivations(inverse)
@@ -111,7 +113,6 @@ def assemble(
     else:
         active = _active(layer_gradient, factors, view, inverse, samples, preactivations, factors.zeros(basis))
         gradients = np.where(active, factors.left @ disaggregation, 0.0)
-    residual = float(np.linalg.norm(residual_norms(G, gradients, inputs)[0]) / norm)
     errors, products = errors_from_zeros(factors, inputs, used)
     products = np.where(columns & ~np.eye(len(columns), dtype=bool), products, np.inf)
     by_span, span_errors = _span_evidence(layer_gradient, factors, view, disaggregation, inverse, products)
@@ -133,13 +134,19 @@ def assemble(
         disaggregation=disaggregation,
         preactivation_gradients=gradients,
         agreement=agreement,
-        relative_residual=residual,
+        relative_residual=float(np.linalg.norm(residual_norms(G, gradients, inputs)[0]) / norm),
         residual_floor=floor,
         recovered=certificate.proven,
         evidence=certificate.evidence,
         uncertainty=uncertainty,
         resolution=resolution,
     )
+
+
+def _scale(view: ForwardView, inverse: np.ndarray) -> np.ndarray:
+    """Return the scale of each sample, ``P h``; one where it has none."""
+    scale = inverse @ view.scale
+    return np.where(np.abs(scale) > np.finfo(float).tiny, scale, 1.0)
 
 
 def _active(
@@ -176,7 +183,7 @@ def _refit(
     rows : ndarray of shape (m, b) of bool
         The zero rows of each column.
     """
-    preactivations, rows = view.preactivations(np.linalg.inv(basis)), _zero_rows(factors, basis)
+    preactivations, rows = view.preactivations(np.linalg.inv(basis)), factors.likely_zeros(basis)
     trusted = sample_agreement(preactivations, factors.likely_zeros(basis)) >= TRUSTED_AGREEMENT
     rows = np.where(trusted, factors.zeros(basis) & (preactivations <= 0), rows)
     determined = proposed & _determined(factors, rows)
@@ -185,11 +192,6 @@ def _refit(
         columns = factors.vanishing(rows[:, determined])
         refitted[:, determined] = np.copysign(1.0, np.sum(columns * basis[:, determined], axis=0)) * columns
     return (refitted if np.linalg.matrix_rank(refitted) == len(basis) else basis), rows
-
-
-def _zero_rows(factors: LowRankGradient, basis: np.ndarray) -> np.ndarray:
-    """Return the rows that are likelier zero than not, for columns whose pattern is not to be trusted."""
-    return factors.likely_zeros(basis)
 
 
 def _determined(factors: LowRankGradient, rows: np.ndarray) -> np.ndarray:
@@ -205,7 +207,9 @@ def _columns_proven(
     trusted = sample_agreement(preactivations, factors.likely_zeros(basis)) >= TRUSTED_AGREEMENT
     zeros = factors.zeros(basis)
     expected = np.where(trusted, preactivations <= 0, True)
-    return factors.prove(basis, zeros & (rows | ~trusted), expected)
+    # Where noise makes zero wide, mixtures of columns have zeros as well, and only the pattern tells.
+    widths = np.sqrt(len(factors.left)) * factors.tolerances(basis).mean(axis=0)
+    return factors.prove(basis, zeros & (rows | ~trusted), expected) & (trusted | (widths < NARROW))
 
 
 def _span_evidence(

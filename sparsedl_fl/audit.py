@@ -85,11 +85,11 @@ def audit_model(
     >>> audits["6"].reason
     'no ReLU follows: it is the last layer'
     """
-    named_gradients(model, gradients)  # raises before any work where these do not belong together
     trace = trace_model(model, example)
     rows = {row.name: row for row in inspect_model(model, trace=trace)}
     if not any(len(row.shape) == 2 for row in rows.values()):
         raise ValueError("the model has no linear layer (torch.nn.Linear, or a product with a matrix of weights)")
+    named_gradients(model, gradients)  # raises before any work where these do not belong together
     if layers is not None:
         running = list(dict.fromkeys(use.name for use in trace.layers)) or list(rows)
         rows = {name: rows[name] for name in (pick_layer("layers", layer, running) for layer in layers)}

@@ -37,7 +37,7 @@ def obstacle(layer_gradient: LayerGradient) -> str:
     )
 
 
-def visible_reason(layer_gradient: LayerGradient, batch_size: int | None = None) -> str:
+def visible_reason(layer_gradient: LayerGradient, batch_size: int | None = None, is_open: bool = False) -> str:
     """Say what was done to a gradient that hides its low rank, or nothing.
 
     Parameters
@@ -46,11 +46,15 @@ def visible_reason(layer_gradient: LayerGradient, batch_size: int | None = None)
         The gradient.
     batch_size : int or None, default=None
         Its numerical rank, where that is known.
+    is_open : bool, default=False
+        Whether the singular values show no end of the batch.
     """
     m, n = layer_gradient.shape
     _, block = next(column_blocks(layer_gradient.weight_grad))
     alive = block[:, block.any(axis=0)][block.any(axis=1)]
     moduli = np.abs(alive[alive != 0])
+    if moduli.size == 0:
+        return ""
     if moduli.size > 1 and np.ptp(moduli) <= EQUAL * moduli.max() and min(alive.shape) > 1:
         return "all entries have the same modulus: signs alone were sent (signSGD, or a first step of Adam)"
     share = 1 - moduli.size / alive.size
@@ -64,10 +68,10 @@ def visible_reason(layer_gradient: LayerGradient, batch_size: int | None = None)
             f"the rank is {m - 1}, one less than the {m} outputs: this looks like a classifier's head, whose gradients "
             f"sum to zero over the classes, with at least {m - 1} inputs"
         )
-    if batch_size is not None and batch_size >= min(m, n):
+    if is_open:
         return (
-            f"there are as many inputs as the smaller of {m} outputs and {n} inputs of the layer, or more: a batch too "
-            "large, or tokens or patches that count as inputs each"
+            f"the singular values show no end of the batch: it is as large as the layer, {min(m, n)}, or larger "
+            "(tokens and patches count as inputs each), or the gradient is noisy: pass batch_size"
         )
     return ""
 

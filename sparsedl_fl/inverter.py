@@ -16,7 +16,7 @@ from sparsedl_fl.certificate import COLUMNS_ALONE
 from sparsedl_fl.diagnosis import advice, obstacle, visible_reason
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections, Directions
 from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.lowrank import factorize
+from sparsedl_fl.lowrank import CLEAR_GAP, factorize
 from sparsedl_fl.matching import ForwardView, choose
 from sparsedl_fl.theory import Expectation, expect
 
@@ -167,7 +167,8 @@ class GradientInverter(BaseEstimator):
         self._expose(batch, proposed, candidates, scale)
         if not batch.recovered.all():
             verdict = expect(factors.batch_size, _n_live(given), given.next_weight_grad is not None).verdict
-            reason = visible_reason(given, factors.batch_size)
+            is_open = self.batch_size is None and factors.signal_to_noise < CLEAR_GAP
+            reason = visible_reason(given, factors.batch_size, is_open)
             text = advice(proposed, batch.recovered, batch.residual_floor, verdict, reason)
             warnings.warn(f"{self.status_}. {text}", ConvergenceWarning, stacklevel=2)
         return self

@@ -25,6 +25,9 @@ CLEAR_GAP = 10.0
 NOISE_SPREAD = 10.0
 """Ratio of singular values within which both may be noise."""
 
+OFF_BY = 3.0
+"""Ratio of the noise that was told to the noise measured that is still believed."""
+
 ENOUGH_ENTRIES, VISIBLE_NOISE = 100, 1e-4
 """Entries beyond the batch that measure the noise well; and the share of the gradient that is no rounding."""
 
@@ -197,24 +200,12 @@ def factorize(
     if b is None or b < limit:
         U, S, b = leading_left(G, b, limit)
     if b >= limit:
-        reason = visible_reason(layer_gradient)
-        raise ValueError(
-            f"the batch (size {b}) is as large as the layer or larger: its samples cannot be separated (of {m} outputs "
-            f"and {n} inputs {limit} have a gradient)"
-            + (f"; {reason}" if reason else "; tokens, patches or time steps count as inputs each")
-        )
+        raise ValueError(_too_large(layer_gradient, b, limit))
     if batch_size is not None:
         b = _distinct(S, b)
     signal_to_noise = float(S[b - 1] / S[b]) if S[b] > 0 else np.inf
     if batch_size is None and rounding is None and signal_to_noise < CLEAR_GAP:
-        reason = visible_reason(layer_gradient)
-        warnings.warn(
-            (f"{reason}; " if reason else "")
-            + f"the batch size is uncertain: the gap behind singular value {b} of weight_grad is only "
-            f"{signal_to_noise:.2g}; the gradient may be noisy or the batch as large as the layer: pass batch_size",
-            UserWarning,
-            stacklevel=3,
-        )
+        warnings.warn(_uncertain(layer_gradient, b, signal_to_noise), UserWarning, stacklevel=3)
     beyond, beyond_left = (float(S[b]), U[:, b]) if len(S) > b else (0.0, np.zeros(m))
     U, S = U[:, :b], S[:b]
     right = transposed_times(G, U).T / S[:, None]
@@ -227,6 +218,22 @@ def factorize(
     others = np.sqrt(max(np.sum(rows**2) - beyond**2, 0.0) / (m * n)) * (np.sqrt(m) + np.sqrt(n))
     excess = beyond / max(others, floor)
     return LowRankGradient(U, S, right, noise, input_noise, signal_to_noise, beyond, excess, beyond_left)
+
+
+def _too_large(layer_gradient: LayerGradient, batch_size: int, limit: int) -> str:
+    (m, n), reason = layer_gradient.shape, visible_reason(layer_gradient)
+    return (
+        f"the batch (size {batch_size}) is as large as the layer or larger: its samples cannot be separated (of {m} "
+        f"outputs and {n} inputs {limit} have a gradient); {reason or 'tokens, patches and time steps count as inputs'}"
+    )
+
+
+def _uncertain(layer_gradient: LayerGradient, batch_size: int, gap: float) -> str:
+    reason = visible_reason(layer_gradient)
+    return (
+        f"{reason}{'; ' if reason else ''}the batch size is uncertain: the gap behind singular value {batch_size} of "
+        f"weight_grad is only {gap:.2g}; the gradient may be noisy or the batch as large as the layer: pass batch_size"
+    )
 
 
 def _distinct(S: np.ndarray, batch_size: int) -> int:
@@ -247,7 +254,7 @@ def _distinct(S: np.ndarray, batch_size: int) -> int:
 
 def _believed(told: float | None, measured: float, freedom: int, S: np.ndarray) -> float | None:
     """Return the noise level that was told, or None where what lies beyond the batch contradicts it."""
-    if told is None or freedom < ENOUGH_ENTRIES or measured / 2 <= told <= 2 * measured:
+    if told is None or freedom < ENOUGH_ENTRIES or measured / OFF_BY <= told <= OFF_BY * measured:
         return told
     if told > measured or measured > VISIBLE_NOISE * np.linalg.norm(S) / np.sqrt(freedom):
         warnings.warn(

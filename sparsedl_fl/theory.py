@@ -206,8 +206,8 @@ def expect(batch_size: int, width: int, has_next_layer: bool = False) -> Expecta
     within_reach = int(width * (FRONTIER_WITH_NEXT if has_next_layer else FRONTIER))
     is_determined = 2 * batch_size < width if has_next_layer else failure <= 0.5
     if not is_determined:
-        views = "the next layer's gradient does" if has_next_layer else "the zeros of one layer's gradient do"
-        verdict = f"{views} not determine the batch: half of the {width} units with a gradient is the limit"
+        views = "the zeros and the next layer's gradient" if has_next_layer else "the zeros of the gradient alone"
+        verdict = f"{views} do not determine the batch (half of the {width} units with a gradient is the limit)"
     elif batch_size <= within_reach:
         verdict = "expect the whole batch"
     else:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
+from sparsedl.linalg import solve_weighted
 from sparsedl.optimizers._base import OptimizationResult, SmoothedOptimizer
 from sparsedl.surrogates import Surrogate
-from sparsedl.zeros import solve_weighted
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import cosine_similarity, normalize
 
-from sparsedl.zeros import weighted_gram
+from sparsedl.linalg import weighted_gram
 from sparsedl_fl.directions._views import TwoViews, leaders
 
 __all__ = ["alternate", "inverse_iteration"]

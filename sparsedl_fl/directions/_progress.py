@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import torch
 
+from sparsedl.linalg import smallest_eigenvectors
 from sparsedl.pools import CandidatePool
 from sparsedl.selection import select_independent
-from sparsedl.zeros import ZeroTest, smallest_eigenvectors
+from sparsedl.zeros import ZeroTest
 from sparsedl_fl.directions._views import TwoViews
 
 __all__ = ["Progress"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import normalize
 
-from sparsedl.zeros import weighted_gram
+from sparsedl.linalg import weighted_gram
 from sparsedl_fl.directions._alternation import inverse_iteration
 from sparsedl_fl.directions._views import PrincipalForward, TwoViews, leaders
 

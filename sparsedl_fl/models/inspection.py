@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sparsedl_fl.models.naming import plain_name
-from sparsedl_fl.models.tracing import LinearUse, Trace, trace_model
+from sparsedl_fl.models.tracing import MIXING, LinearUse, Trace, trace_model
 
 __all__ = ["LayerRow", "inspect_model", "obstacle_to"]
 
@@ -82,7 +82,7 @@ def inspect_model(model: nn.Module, example: torch.Tensor | None = None, trace: 
         seen.update(own)
         kind = type(modules.get(owner, model)).__name__
         shape = tuple(tensors[use.weight].shape)
-        rows.append(LayerRow(use.name, kind, shape, own, use.behind, obstacle_to(use, trace, model)))
+        rows.append(LayerRow(use.name, kind, shape, own, use.behind, obstacle_to(use, trace)))
     for owner, names in owners.items():
         left = tuple(name for name in names if name not in seen)
         if not left:
@@ -99,15 +99,12 @@ def inspect_model(model: nn.Module, example: torch.Tensor | None = None, trace: 
     return rows
 
 
-def obstacle_to(use: LinearUse, trace: Trace, model: nn.Module) -> str:
+def obstacle_to(use: LinearUse, trace: Trace) -> str:
     """Say why a linear layer is out of reach of today's search, or nothing."""
     if trace.n_uses(use.name) > 1:
         return f"the layer runs {trace.n_uses(use.name)} times, or shares its weight: its gradient is a sum over all"
-    if use.norm is not None and model.training:
-        return (
-            "batch normalisation in training mode follows, which mixes the inputs of a batch; if the gradient was "
-            "taken in evaluation mode, call model.eval() first"
-        )
+    if use.norm is not None and use.norm.training:
+        return MIXING
     if use.activation is None:
         if use.behind.startswith("nothing: it is the last layer"):
             return "no ReLU follows: it is the last layer"

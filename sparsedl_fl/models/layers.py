@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sparsedl_fl.models.naming import named_gradients, plain_name
-from sparsedl_fl.models.tracing import LinearUse, Trace
+from sparsedl_fl.models.tracing import MIXING, LinearUse, Trace
 
 __all__ = ["get_tensor", "layer_of_model", "pick_layer"]
 
@@ -44,6 +44,8 @@ def layer_of_model(make: type[Layer], model: nn.Module, gradients: Any, layer: i
             f"the layer {use.name!r} runs {trace.n_uses(use.name)} times, or shares its weight with another: its "
             "gradient is a sum over all, which is not taken apart"
         )
+    if use.norm is not None and use.norm.training:
+        raise ValueError(MIXING)
     weight, weight_grad = parameters[use.weight], get_tensor("gradients", named, use.weight)
     bias = parameters.get(use.bias)
     if bias is not None and named.get(use.bias) is None and use.norm is None:

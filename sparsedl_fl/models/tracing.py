@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sparsedl_fl.models.examples import made_up_examples
 from sparsedl_fl.models.naming import plain_name
+from sparsedl_fl.models.recording import SHAPING, Call, Recorder, readers_of
 
 __all__ = ["LinearUse", "Trace", "trace_model"]
 
@@ -41,17 +41,17 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 """What may follow a linear layer, by name; compared with what does, number by number."""
 
-SHAPING = {"view", "_unsafe_view", "reshape", "t", "transpose", "permute", "detach", "alias", "unsqueeze", "squeeze"}
-SHAPING |= {"expand", "clone", "contiguous", "_reshape_alias", "flatten", "unflatten", "dropout", "native_dropout"}
-"""Operations that hand on the same numbers."""
+MIXING = (
+    "batch normalisation in training mode follows, which mixes the inputs of a batch; if the gradient was taken in "
+    "evaluation mode, call model.eval() first"
+)
+"""Why a layer is out of reach whose outputs go through batch normalisation in training mode."""
 
 PRODUCTS = {"addmm": (1, 2), "mm": (0, 1), "linear": (0, 1), "mv": (1, 0), "addmv": (2, 1), "bmm": (0, 1)}
 """Where a product has its input and its weight among its arguments."""
 
 SAME = 1e-5
 """Largest difference of equal numbers, relative to their size."""
-
-MOST_ENTRIES = 50_000_000
 
 
 @dataclass
@@ -116,50 +116,6 @@ class Trace:
         return sum(layer.name == name for layer in self.layers)
 
 
-@dataclass
-class _Call:
-    """One operation: its short name, arguments, the calls its inputs came from, and a copy of its output."""
-
-    operation: str
-    arguments: tuple
-    sources: list[int]
-    output: torch.Tensor
-    readers: list[int] = field(default_factory=list)
-
-
-class _Recorder(TorchDispatchMode):
-    """Records every operation, with the tensors kept alive so that their identities stay unique."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[_Call] = []
-        self._source: dict[int, int] = {}
-        self._alive: list[Any] = []
-        self._entries = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        sources = [self._source[id(tensor)] for tensor in tensors if id(tensor) in self._source]
-        result = func(*args, **(kwargs or {}))
-        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        if outputs:
-            number, operation = len(self.calls), func.overloadpacket.__name__.rstrip("_")
-            # An operation in place changes its input: what it was is needed later.
-            kept = outputs[0].detach().clone() if self._entries < MOST_ENTRIES else outputs[0]
-            self._entries += outputs[0].numel()
-            self.calls.append(_Call(operation, args, sources, kept))
-            self._alive.append((tensors, outputs))
-            for source in set(sources):
-                self.calls[source].readers.append(number)
-            for output in outputs:
-                self._source[id(output)] = number
-        return result
-
-    def source_of(self, tensor: torch.Tensor) -> int | None:
-        """Return which call a tensor of the run came from."""
-        return self._source.get(id(tensor))
-
-
 def trace_model(model: nn.Module, example: torch.Tensor | None = None) -> Trace:
     """Run a model in evaluation mode on an example, and return what its linear layers do.
 
@@ -178,7 +134,7 @@ def trace_model(model: nn.Module, example: torch.Tensor | None = None) -> Trace:
     examples = [example] if example is not None else list(made_up_examples(model))
     failure = "the model has no linear or convolutional layer to make up an example for"
     for candidate in examples:
-        recorder = _Recorder()
+        recorder = Recorder()
         try:
             with _in_evaluation(model), torch.no_grad(), recorder:
                 output = model(candidate)
@@ -200,10 +156,11 @@ def _in_evaluation(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def _linear_uses(model: nn.Module, recorder: _Recorder, example: torch.Tensor, output: Any) -> list[LinearUse]:
+def _linear_uses(model: nn.Module, recorder: Recorder, example: torch.Tensor, output: Any) -> list[LinearUse]:
     names = {tensor.untyped_storage().data_ptr(): plain_name(name) for name, tensor in model.named_parameters()}
     shapes = {plain_name(name): tuple(tensor.shape) for name, tensor in model.named_parameters()}
-    norms = {id(module.running_mean): module for module in model.modules() if _has_statistics(module)}
+    kind = nn.modules.batchnorm._BatchNorm
+    norms = {id(m.running_mean): m for m in model.modules() if isinstance(m, kind) and m.running_mean is not None}
     calls = recorder.calls
     uses, inputs, ends = [], [], []
     for number, call in enumerate(calls):
@@ -226,7 +183,7 @@ def _linear_uses(model: nn.Module, recorder: _Recorder, example: torch.Tensor, o
     return uses
 
 
-def _product(call: _Call, names: dict, shapes: dict) -> tuple[LinearUse, torch.Tensor] | None:
+def _product(call: Call, names: dict, shapes: dict) -> tuple[LinearUse, torch.Tensor] | None:
     """Return the layer that a call computes and its input, or None if it is no product with a parameter."""
     if call.operation not in PRODUCTS:
         return None
@@ -247,9 +204,9 @@ def _product(call: _Call, names: dict, shapes: dict) -> tuple[LinearUse, torch.T
     return use, value
 
 
-def _added_bias(calls: list[_Call], number: int, names: dict, shapes: dict) -> tuple[int, str]:
+def _added_bias(calls: list[Call], number: int, names: dict, shapes: dict) -> tuple[int, str]:
     """Return the call behind a product that adds a vector of parameters, and its name; or the product itself."""
-    for reader, call in _readers(calls, number):
+    for reader, call in readers_of(calls, number):
         if call.operation == "add":
             for argument in call.arguments:
                 name = names.get(argument.untyped_storage().data_ptr()) if isinstance(argument, torch.Tensor) else None
@@ -258,27 +215,15 @@ def _added_bias(calls: list[_Call], number: int, names: dict, shapes: dict) -> t
     return number, ""
 
 
-def _readers(calls: list[_Call], number: int) -> list[tuple[int, _Call]]:
-    """Return the operations that read an output, whatever its shape on the way."""
-    found, waiting = [], list(calls[number].readers)
-    while waiting:
-        reader = waiting.pop(0)
-        if calls[reader].operation in SHAPING:
-            waiting += calls[reader].readers
-        else:
-            found.append((reader, calls[reader]))
-    return found
-
-
-def _follow(use: LinearUse, end: int, calls: list[_Call], norms: dict, last: set[int | None]) -> None:
+def _follow(use: LinearUse, end: int, calls: list[Call], norms: dict, last: set[int | None]) -> None:
     """Fill in what follows a layer."""
-    readers = _readers(calls, end)
+    readers = readers_of(calls, end)
     for number, call in readers:
         if "batch_norm" in call.operation:
             statistics = [id(argument) for argument in call.arguments if id(argument) in norms]
             if statistics:
                 use.norm, end = norms[statistics[0]], number
-                readers = _readers(calls, end)
+                readers = readers_of(calls, end)
                 break
     z = calls[end].output
     reachable, waiting = set(), [reader for reader, _ in readers]
@@ -300,7 +245,7 @@ def _follow(use: LinearUse, end: int, calls: list[_Call], norms: dict, last: set
     use.behind = ", ".join(dict.fromkeys(call.operation for _, call in readers))
 
 
-def _reaches(calls: list[_Call], number: int, wanted: set[int | None]) -> bool:
+def _reaches(calls: list[Call], number: int, wanted: set[int | None]) -> bool:
     waiting = [number]
     while waiting:
         current = waiting.pop()
@@ -310,7 +255,7 @@ def _reaches(calls: list[_Call], number: int, wanted: set[int | None]) -> bool:
     return False
 
 
-def _passes_by(calls: list[_Call], start: int, activation: int, last: set[int | None]) -> bool:
+def _passes_by(calls: list[Call], start: int, activation: int, last: set[int | None]) -> bool:
     """Return whether the output of a layer reaches the model's output on a path around its activation."""
     waiting, seen = [reader for reader in calls[start].readers if reader != activation], {activation}
     while waiting:
@@ -323,7 +268,7 @@ def _passes_by(calls: list[_Call], start: int, activation: int, last: set[int | 
     return False
 
 
-def _function_of(z: torch.Tensor, call: _Call) -> str | None:
+def _function_of(z: torch.Tensor, call: Call) -> str | None:
     """Return which function makes the output of a call of ``z``, or None."""
     output = call.output
     if output.numel() != z.numel() or not output.is_floating_point():
@@ -343,7 +288,7 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _find_next(use: LinearUse, z: torch.Tensor, later: list[LinearUse], inputs: list[torch.Tensor]) -> None:
     """Fill in the next linear layer: one whose input is this layer's activation."""
-    if use.activation is None or use.norm is not None and not _has_statistics(use.norm):
+    if use.activation is None:
         return
     if use.norm is not None:
         norm = use.norm
@@ -353,7 +298,3 @@ def _find_next(use: LinearUse, z: torch.Tensor, later: list[LinearUse], inputs: 
         if value.numel() == y.numel() and value.shape[-1] == y.shape[-1] and _equal(y, value):
             use.next_weight, use.next_is_transposed = candidate.weight, candidate.is_transposed
             return
-
-
-def _has_statistics(module: nn.Module) -> bool:
-    return isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None

@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ import torch
 
 from sparsedl_fl import LayerGradient
 from sparsedl_fl.assembly import assemble
+from sparsedl_fl.certificate import SPAN, ZEROS
 from sparsedl_fl.lowrank import factorize
 from sparsedl_fl.matching import ForwardView
 from sparsedl_fl.metrics import match_batches
@@ -42,26 +44,50 @@ def test_sign_and_order_of_the_columns_do_not_matter(problem):
 
 
 def test_columns_are_estimated_again_from_all_their_zero_rows(problem):
+    batch, given, factors, _, true = problem
+    noise = 1e-6 * np.sqrt(np.mean(given.weight_grad**2))
+    noisy = given.weight_grad + noise * np.random.default_rng(0).standard_normal(given.weight_grad.shape)
+    noisy = LayerGradient(given.weight, given.bias, noisy, given.bias_grad)
+    seen = factorize(noisy, batch_size=8)
+    view = ForwardView.of(noisy, seen)
+    # Kernels of no more rows than it takes.
+    zeros = np.abs(factors.left @ true) < 1e-9
+    rough = np.column_stack([np.linalg.svd(seen.left[np.flatnonzero(zeros[:, j])[:7]])[2][-1] for j in range(8)])
+    inverse = np.linalg.inv(rough)
+    unrefined = (inverse / (inverse @ view.scale)[:, None] * seen.singular_values) @ seen.right
+    refined = assemble(noisy, seen, view, rough, ALL)
+    before, after = (match_batches(batch, inputs).squared_errors.mean() for inputs in (unrefined, refined.inputs))
+    assert after < before / 10
+    assert refined.recovered.all()
+
+
+@pytest.mark.parametrize("has_next", [False, True])
+def test_one_wrong_column_spoils_the_input_that_it_mixes_in_and_no_other(problem, has_next):
     batch, layer_gradient, factors, view, true = problem
-    rough = true + 1e-16 * np.random.default_rng(0).standard_normal(true.shape)
-    result = assemble(layer_gradient, factors, view, rough, ALL)
-    assert match_batches(batch, result.inputs).squared_errors.max() < 1e-20
-
-
-def test_one_wrong_column_certifies_nothing(problem):
-    _, layer_gradient, factors, view, true = problem
+    if not has_next:
+        layer_gradient = replace(layer_gradient, next_weight_grad=None)
     wrong = true.copy()
     wrong[:, 0] += 0.3 * true[:, 1]
     wrong[:, 0] /= np.linalg.norm(wrong[:, 0])
     result = assemble(layer_gradient, factors, view, wrong, ALL)
-    assert not result.recovered.any()
+    errors = np.sqrt(np.mean((result.inputs - batch) ** 2, axis=1))
+    assert not result.recovered[1]
+    assert errors[1] > 1e-2
+    assert errors[result.recovered].max() < 1e-9
+    # By themselves with the next layer; else the wrong column's own input alone follows from the others.
+    assert result.recovered.tolist() == ([i != 1 for i in range(8)] if has_next else [i == 0 for i in range(8)])
     assert result.relative_residual > 1e-3
 
 
-def test_a_column_that_only_completes_the_basis_is_not_certified(problem):
-    _, layer_gradient, factors, view, true = problem
+def test_beside_a_stand_in_only_what_is_proven_by_itself_is_certified(problem):
+    batch, layer_gradient, factors, view, true = problem
+    alone = replace(layer_gradient, next_weight_grad=None)
+    result = assemble(alone, factors, view, true, np.arange(8) != 3)
+    # The third input is orthogonal to all columns that were found; the others need the third column.
+    assert result.recovered.tolist() == [i == 3 for i in range(8)]
     result = assemble(layer_gradient, factors, view, true, np.arange(8) != 3)
-    assert result.recovered.tolist() == [i != 3 for i in range(8)]
+    assert set(result.evidence) == {SPAN, ZEROS}
+    assert result.recovered.all()
 
 
 @pytest.mark.parametrize("missing", range(8))

@@ -82,7 +82,7 @@ def test_obstacles_are_named():
     assert audits["first"].inverter.random_state == 1
     assert "bias is missing" in audits["no_bias"].reason
     assert "the batch size is uncertain" in audits["narrow"].reason
-    assert audits["squashed"].reason == "no ReLU follows: Tanh does"
+    assert audits["squashed"].reason == "no ReLU follows: tanh does"
     assert audits["head"].reason == "no ReLU follows: it is the last layer"
 
 

@@ -1,4 +1,5 @@
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -118,7 +119,11 @@ def test_other_activations_certify_nothing(activation):
     batch = torch.randn(8, 60, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     gradient = client_gradient(model, batch, torch.arange(8))
     search = DictionaryDirections(SparseDictionaryRecovery(max_rounds=3))
-    inverter = invert(LayerGradient.from_model(model, gradient), directions=search, random_state=0)
+    given = LayerGradient.from_model(model, gradient)
+    if given.activation is not None:
+        with pytest.raises(ValueError, match=f"{given.activation} follows the layer, whose derivative is nowhere zero"):
+            GradientInverter().fit(given)
+    inverter = invert(replace(given, activation="relu"), directions=search, random_state=0)
     wrong = match_batches(batch, inverter.inputs_).squared_errors > 1e-6
     order = match_batches(batch, inverter.inputs_).order
     assert not inverter.recovered_[order][wrong].any()

@@ -93,9 +93,9 @@ def test_a_bias_gradient_of_another_batch_is_refused():
         factorize(LayerGradient(given.weight, given.bias, given.weight_grad, other))
 
 
-def test_batch_size_beyond_the_rank_is_refused():
-    with pytest.raises(ValueError, match="batch_size=8 is more than the rank of weight_grad"):
-        factorize(layer_gradient(*factors_of(5)), batch_size=8)
+def test_a_batch_size_beyond_the_rank_is_corrected():
+    with pytest.warns(UserWarning, match="batch_size=8, but 5 inputs stand out of the noise"):
+        assert factorize(layer_gradient(*factors_of(5)), batch_size=8).batch_size == 5
 
 
 @pytest.mark.parametrize("shape", [(400, 900), (900, 400)])

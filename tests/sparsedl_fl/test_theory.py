@@ -73,5 +73,5 @@ def test_what_to_expect_is_said():
     assert "beyond b = 450 the search may end before (" in expect(470, 1000, has_next_layer=True).verdict
     assert "do not determine the batch" in expect(90, 200).verdict
     assert "do not determine the batch" in expect(100, 200, has_next_layer=True).verdict
-    assert "do not determine the batch (b = m/2 = 100 is the limit)" in expect(120, 200).verdict
+    assert "do not determine the batch (half of the 200 units with a gradient is the limit)" in expect(120, 200).verdict
     assert expect(1, 50).failure_probability < 1e-6

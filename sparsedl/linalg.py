@@ -1,0 +1,72 @@
+"""The linear algebra that the searches share: weighted Gram matrices and their smallest eigenvectors, in stacks."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import normalize
+
+__all__ = ["smallest_eigenvectors", "solve_weighted", "weighted_gram"]
+
+LARGE, N_VECTORS, N_INVERSE_ITERATIONS = 48, 4, 8
+"""Size from which on inverse iteration is faster than a decomposition, and how many vectors and steps it takes."""
+
+CHUNK_ENTRIES = 8_000_000
+"""Numbers that are worked on at once."""
+
+
+def weighted_gram(observations: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return ``L^T diag(w) L`` for each row ``w`` of ``weights``: shape (n_weights, n_components, n_components)."""
+    n_rows, n_components = observations.shape
+    chunk = max(1, CHUNK_ENTRIES // (n_rows * n_components))
+    transposed = observations.T
+    return torch.cat([(transposed * part[:, None, :]) @ observations for part in weights.split(chunk)])
+
+
+def solve_weighted(observations: torch.Tensor, weights: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return unit vectors along ``(L^T diag(w) L)^-1 r``, for each row ``w`` of ``weights`` and ``r`` of ``right``."""
+    gram = weighted_gram(observations, weights)
+    scale = gram.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
+    ridge = torch.finfo(gram.dtype).eps * torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
+    return normalize(torch.linalg.solve(gram / scale + ridge, right), dim=1)
+
+
+def smallest_eigenvectors(gram: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the two smallest eigenvalues and the eigenvector of the smallest, for a stack of semidefinite matrices.
+
+    A column's stands alone, so that a few steps of inverse subspace iteration find it; where it does not, and for small
+    matrices, a full decomposition does. The second value is rough where it is much larger than the first.
+    """
+    is_settled = torch.zeros(len(gram), dtype=torch.bool, device=gram.device)
+    if gram.shape[1] >= LARGE:
+        values, vectors, is_settled = _inverse_iteration(gram)
+        if is_settled.all():
+            return values, vectors
+    decomposed, complete = torch.linalg.eigh(gram[~is_settled])
+    if not is_settled.any():
+        return decomposed[:, :2], complete[:, :, 0]
+    values[~is_settled], vectors[~is_settled] = decomposed[:, :2], complete[:, :, 0]
+    return values, vectors
+
+
+def _inverse_iteration(gram: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the same, and which have settled down to rounding."""
+    k, rounding = gram.shape[1], torch.finfo(gram.dtype).eps
+    scale = gram.diagonal(dim1=1, dim2=2).mean(dim=1)
+    ridge = 4 * k * rounding * torch.eye(k, dtype=gram.dtype, device=gram.device)
+    factor, info = torch.linalg.cholesky_ex(gram + scale[:, None, None] * ridge)
+    # What has no factor (no rows at all, or entries that overflow) is left to the decomposition.
+    is_regular = (info == 0)[:, None, None] & torch.isfinite(factor).all(dim=(1, 2), keepdim=True)
+    factor = torch.where(is_regular, factor, torch.eye(k, dtype=gram.dtype, device=gram.device))
+    start = torch.randn((k, N_VECTORS), generator=torch.Generator().manual_seed(0), dtype=gram.dtype)
+    basis = start.to(gram.device).expand(len(gram), -1, -1)
+    for _ in range(N_INVERSE_ITERATIONS):
+        basis = torch.linalg.qr(torch.cholesky_solve(basis, factor))[0]
+        image = gram @ basis
+        values, rotation = torch.linalg.eigh(basis.mT @ image)
+        smallest = rotation[:, :, :1]
+        vector = basis @ smallest
+        residual = torch.linalg.vector_norm(image @ smallest - values[:, :1, None] * vector, dim=(1, 2))
+        is_settled = is_regular[:, 0, 0] & (residual <= 2 * rounding * k**0.5 * scale)
+        if is_settled.all():
+            break
+    return values[:, :2].clone(), vector[:, :, 0].clone(), is_settled

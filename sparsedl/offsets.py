@@ -1,0 +1,57 @@
+"""Whether observations have an offset: looked for where they are centred, and where they make no sense without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from sparsedl.recovery import Recovery
+from sparsedl.search import INTERRUPTED
+
+__all__ = ["best_recovery", "is_centred"]
+
+CENTRED = 1e-6
+"""Mean of a column, relative to its deviation, that nobody's data has by chance."""
+
+FIRST_PATIENCE = 6
+"""Rounds without a new component after which a search without an offset makes room for one with it, and back."""
+
+
+def is_centred(X: np.ndarray) -> bool:
+    """Return whether the mean of every column is zero but for rounding."""
+    return bool(np.all(np.abs(X.mean(axis=0)) <= CENTRED * X.std(axis=0)))
+
+
+def best_recovery(
+    attempt: Callable[[bool, int | None], Recovery], X: np.ndarray, fit_intercept: bool | str, patience: int | None
+) -> Recovery:
+    """Recover with an offset or without one, whichever the caller or the observations ask for.
+
+    Parameters
+    ----------
+    attempt : callable
+        Makes an attempt: with an offset or without, and with a patience.
+    X : ndarray of shape (n_samples, n_features)
+        Observations.
+    fit_intercept : bool or "auto"
+        Whether there is an offset; "auto" finds out.
+    patience : int or None
+        Rounds without a new component after which an attempt ends; None for none.
+    """
+    if fit_intercept != "auto" or is_centred(X):
+        return attempt(fit_intercept == "auto" or bool(fit_intercept), patience)
+    first = FIRST_PATIENCE if patience is None else min(patience, FIRST_PATIENCE)
+    best = attempt(False, first)
+    if best.proven.all() or best.result.status == INTERRUPTED:
+        return best
+    try:
+        shifted = attempt(True, first)
+    except ValueError:  # too few observations for one component more
+        shifted = best
+    with_offset = shifted.quality > best.quality
+    best = shifted if with_offset else best
+    is_over = best.proven.all() or best.result.status == INTERRUPTED or first == patience
+    if is_over or not best.proven.any():
+        return best
+    return max(best, attempt(with_offset, patience), key=lambda found: found.quality)
