@@ -199,7 +199,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             best = best_recovery(attempt, X, self.fit_intercept, self.patience)
         self._expose(X, best)
         if not self.recovered_.all():
-            warnings.warn(self._advice(), ConvergenceWarning, stacklevel=2)
+            warnings.warn(best.advice, ConvergenceWarning, stacklevel=2)
         return self
 
     def transform(self, X: Any) -> np.ndarray:
@@ -289,20 +289,10 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self.candidates_ = (best.whitening.unmixing @ best.candidates)[: X.shape[1]].astype(X.dtype)
         self.recovered_ = best.proven
         self.sparsity_ = best.n_zeros / len(X)
-        self.status_ = "complete" if self.recovered_.all() else best.result.status
+        self.status_ = best.status
         self.n_starts_ = best.result.n_starts
         self.n_successes_ = best.result.n_successes
         self.n_iter_ = best.result.n_rounds
 
     def _codes(self, X: np.ndarray) -> np.ndarray:
         return X @ self.directions_ if not self.intercept_.any() else (X - self.intercept_) @ self.directions_
-
-    def _advice(self) -> str:
-        n_found, k = int(self.recovered_.sum()), len(self.recovered_)
-        advice = "raise max_rounds or n_starts"
-        if n_found == 0:
-            advice = (
-                "the observations may be dense in every direction, have fewer than about 2 samples with a zero for "
-                "each component, or be noisier than noise_level says: set noise_level, or give more observations"
-            )
-        return f"recovered {n_found} of {k} components ({self.status_}); {advice}"

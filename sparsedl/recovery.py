@@ -17,8 +17,9 @@ from torch.nn.functional import normalize
 from sparsedl.floor import noise_of_zeros
 from sparsedl.pools import CandidatePool, assemble_basis, without_mixtures
 from sparsedl.preconditioning import Whitening, whiten
+from sparsedl.repetitions import distinct_rows
 from sparsedl.search import INTERRUPTED, Search, SearchResult
-from sparsedl.zeros import NOISE_MULTIPLE, ZeroTest, distinct_rows
+from sparsedl.zeros import NOISE_MULTIPLE, ZeroTest
 
 __all__ = ["Recovery", "recover", "with_ones"]
 
@@ -54,6 +55,8 @@ class Recovery:
         Of all observations.
     result : SearchResult
         How the search went.
+    n_repetitive : int
+        Columns with zeros enough that hold few values and are not proven for that.
     """
 
     basis: np.ndarray
@@ -62,6 +65,29 @@ class Recovery:
     candidates: np.ndarray
     whitening: Whitening
     result: SearchResult
+    n_repetitive: int = 0
+
+    @property
+    def status(self) -> str:
+        """``"complete"``, or in words why not."""
+        return "complete" if self.proven.all() else self.result.status
+
+    @property
+    def advice(self) -> str:
+        """What is missing, and what may help."""
+        n_found, k = int(self.proven.sum()), len(self.proven)
+        text = "raise max_rounds or n_starts"
+        if self.n_repetitive:
+            text = (
+                f"the codes of {self.n_repetitive} directions take few values, whose mixtures have zeros too: "
+                "they may be right, but their zeros do not prove it"
+            )
+        elif n_found == 0:
+            text = (
+                "the observations may be dense in every direction, have fewer than about 2 samples with a zero for "
+                "each component, or be noisier than noise_level says: set noise_level, or give more observations"
+            )
+        return f"recovered {n_found} of {k} components ({self.status}); {text}"
 
     def solution(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return components of shape (k, n_features), directions of shape (n_features, k), and the offset."""
@@ -181,7 +207,7 @@ def _proven(directions: torch.Tensor, test: ZeroTest) -> torch.Tensor:
         single = (~zeros).sum(dim=0) == 1
         wider = replace(test, evidence=test.evidence | (single & plain.distinct_rows))
         proven |= wider.prove(directions, zeros)
-    return proven & ~_takes_few_values(directions, zeros, test)
+    return proven
 
 
 def _takes_few_values(directions: torch.Tensor, zeros: torch.Tensor, test: ZeroTest) -> torch.Tensor:
@@ -209,7 +235,9 @@ def _on_all_rows(
         pool.add(directions, test.zeros(directions).sum(dim=1))
     # A constant code makes nothing sparse, and mixtures with it are no columns.
     selection = without_mixtures(pool.selection(known), part).selection(known)
-    proven = _proven(selection.directions, part).numpy()
+    proven = _proven(selection.directions, part)
+    repeats = proven & _takes_few_values(selection.directions, part.zeros(selection.directions), part)
+    proven = (proven & ~repeats).numpy()
     # The part proves them, and the other rows have to bear it out.
     shares = part.zeros(selection.directions).double().mean(dim=1)
     proven &= (selection.n_zeros >= BORNE_OUT * shares * len(test.observations)).numpy()
@@ -227,4 +255,5 @@ def _on_all_rows(
         candidates=pool.directions.numpy().T,
         whitening=whitening,
         result=replace(result, pool=pool),
+        n_repetitive=int(repeats.sum()),
     )

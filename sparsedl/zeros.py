@@ -14,11 +14,11 @@ from scipy.stats import binom
 from torch.nn.functional import normalize
 
 from sparsedl.linalg import CHUNK_ENTRIES, N_INVERSE_ITERATIONS, smallest_eigenvectors, weighted_gram
+from sparsedl.repetitions import distinct_rows
 
 __all__ = [
     "NOISE_MULTIPLE",
     "ZeroTest",
-    "distinct_rows",
     "informative_rows",
     "required_zeros",
     "zeros_determine",
@@ -35,23 +35,13 @@ KERNEL_RATIO, FULL_LEVERAGE = 4.0, 1 - 1e-4
 leverage above which a zero row is the only one that says what it says."""
 
 CHANCE_MULTIPLE, NO_CHANCE = 1.5, 0.1
-"""The rows that exclude another kernel have to be this many times those expected to be zero by chance; fewer of these
-than the second number count as none."""
-
-NEIGHBOURS = 64
-"""Rows with similar projections among which repetitions are looked for."""
-
-SAME_ROW = 1e-2
-"""Distance of two rows, relative to their length, above which they are different whatever the noise."""
+"""Rows that exclude another kernel, over those expected to be zero by chance; fewer of these count as none."""
 
 LIKELY_MULTIPLE, VISIBLE = 2.5, 1e-3
 """Under heavy noise an entry is likely zero within this many deviations, or below this share of the mean square."""
 
-REFIT_MULTIPLE = 1.5
-"""Deviations over which the weights of the estimation from all zero rows fall off."""
-
-REFIT_WIDTHS = (1e-6, 1e-8, 0.0)
-"""Their least widths; rounding leaves errors of about the first of them."""
+REFIT_MULTIPLE, REFIT_WIDTHS = 1.5, (1e-6, 1e-8, 0.0)
+"""Deviations over which the weights of the estimation from all zero rows fall off, and their least widths."""
 
 LARGEST_AMPLIFICATION = 1e3
 """Larger amplifications of the noise, relative to the smallest, count as this, for the sake of rounding."""
@@ -189,7 +179,7 @@ class ZeroTest:
         rows = self.distinct_rows if eligible is None else self.distinct_rows & eligible
         zeros = zeros & rows
         counts, n_rows = zeros.sum(dim=1), rows.expand_as(zeros).sum(dim=1)
-        chances = (_HALF_NORMAL_DENSITY * self.tolerances(directions)).clamp(max=1.0).mean(dim=1)
+        chances = self._chances(directions, rows.expand_as(zeros), by_chance)
         proven = torch.tensor(
             [
                 int(count) >= required_zeros(int(n), n_components, float(chance))
@@ -202,6 +192,17 @@ class ZeroTest:
         proven[proven.clone()] = zeros_determine(self.observations, zeros[proven], expected[proven])
         return proven
 
+    def _chances(self, directions: torch.Tensor, rows: torch.Tensor, each: bool) -> torch.Tensor:
+        """Return the mean probability of a zero by chance, for entries as large as their row, or all alike.
+
+        Under noise a row without signal (a unit that is off for the whole batch) is zero in every direction.
+        """
+        widths = self.tolerances(directions)
+        if each:
+            widths = widths / self.observations.square().mean(dim=1).sqrt().clamp(min=torch.finfo(widths.dtype).tiny)
+        chances = (_HALF_NORMAL_DENSITY * widths).clamp(max=1.0)
+        return (chances * rows).sum(dim=1) / rows.sum(dim=1).clamp(min=1)
+
     @cached_property
     def distinct_rows(self) -> torch.Tensor:
         """Which rows are evidence of their own: not all zeros, and no repetition of another, up to sign and noise."""
@@ -211,37 +212,6 @@ class ZeroTest:
         return informative_rows(self.observations) & distinct_rows(
             self.observations, NOISE_MULTIPLE * spread * self.noise_level
         )
-
-
-def distinct_rows(rows: torch.Tensor, tolerances: torch.Tensor) -> torch.Tensor:
-    """Return which rows repeat no other one, up to sign and a tolerance each; one of each kind is kept.
-
-    Examples
-    --------
-    >>> rows = torch.tensor([[1.0, 2.0], [3.0, 1.0], [-1.0, -2.0]])
-    >>> distinct_rows(rows, torch.full((3,), 1e-6)).tolist()
-    [True, True, False]
-    """
-    probe = torch.randn(rows.shape[1], generator=torch.Generator().manual_seed(0), dtype=rows.dtype).to(rows.device)
-    keys = rows @ probe
-    lengths = torch.linalg.vector_norm(rows, dim=1)
-    widths = torch.minimum(tolerances, SAME_ROW * lengths) + 10 * torch.finfo(rows.dtype).eps * lengths
-    order = torch.argsort(keys.abs(), stable=True)
-    rows = (rows * torch.where(keys < 0, -1.0, 1.0)[:, None])[order]
-    keys, widths = keys.abs()[order], widths[order]
-    repeats = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-    # Noise moves equal rows apart in this order, but not by much.
-    for step in range(1, min(len(rows), NEIGHBOURS + 1)):
-        reach = widths[step:] + widths[:-step]
-        is_close = keys[step:] - keys[:-step] <= torch.linalg.vector_norm(probe) * reach
-        if not is_close.any():
-            break
-        index = torch.nonzero(is_close)[:, 0]
-        distances = torch.linalg.vector_norm(rows[index + step] - rows[index], dim=1)
-        repeats[index[distances <= reach[index]] + step] = True
-    kept = torch.ones_like(repeats)
-    kept[order] = ~repeats
-    return kept
 
 
 def zeros_determine(

@@ -93,33 +93,25 @@ def assemble(
     ----------
     SPEAR (2024), Theorems 3.2 and 3.5.
     """
-    G = layer_gradient.weight_grad
-    norm = np.linalg.norm(row_norms(G))
-    floor = float(np.linalg.norm(factors.noise_level) * np.sqrt(G.shape[1]) / norm)
+    norm = np.linalg.norm(row_norms(layer_gradient.weight_grad))
+    floor = float(np.linalg.norm(factors.noise_level) * np.sqrt(layer_gradient.shape[1]) / norm)
     basis, rows = _refit(factors, view, basis, proposed)
-    inverse = np.linalg.inv(basis)
-    scale = _scale(view, inverse)
+    inverse, scale = np.linalg.inv(basis), _scale(view, np.linalg.inv(basis))
     disaggregation, samples = basis * scale, inverse / scale[:, None]
     inputs = (samples * factors.singular_values) @ factors.right
     preactivations = view.preactivations(inverse)
-    likely = factors.likely_zeros(basis)
-    agreement = sample_agreement(preactivations, likely)
+    likely, used = factors.likely_zeros(basis), rows
     columns = proposed & _columns_proven(factors, basis, rows, preactivations)
-    used = rows
     if floor > REFINE_ABOVE and proposed.all() and layer_gradient.learning_rate is None:
         gradients, inputs, preactivations = maximum_likelihood(layer_gradient, inputs, factors.noise_level)
         disaggregation, used = factors.left.T @ gradients, gradients == 0
-        agreement = sample_agreement(preactivations, likely)
     else:
         active = _active(layer_gradient, factors, view, inverse, samples, preactivations, factors.zeros(basis))
         gradients = np.where(active, factors.left @ disaggregation, 0.0)
-    errors, products = errors_from_zeros(factors, inputs, used)
-    products = np.where(columns & ~np.eye(len(columns), dtype=bool), products, np.inf)
-    by_span, span_errors = _span_evidence(layer_gradient, factors, view, disaggregation, inverse, products)
-    by_input, input_errors = _input_evidence(factors, inputs)
+    by_span, by_input, errors = _evidence(layer_gradient, factors, view, inputs, used, columns, disaggregation, inverse)
+    agreement = sample_agreement(preactivations, likely)
     sizes = np.sqrt(np.mean(inputs**2, axis=1))
-    resolution, pair_errors = errors_of_pairs(factors, layer_gradient, preactivations, gradients, sizes)
-    uncertainty = np.hypot(np.minimum(errors, np.minimum(span_errors, input_errors)), pair_errors)
+    resolution, uncertainty = errors_of_pairs(errors, factors, layer_gradient, preactivations, gradients, sizes)
     certificate = certify(
         columns,
         by_span,
@@ -134,13 +126,17 @@ def assemble(
         disaggregation=disaggregation,
         preactivation_gradients=gradients,
         agreement=agreement,
-        relative_residual=float(np.linalg.norm(residual_norms(G, gradients, inputs)[0]) / norm),
+        relative_residual=_residual(layer_gradient, gradients, inputs) / norm,
         residual_floor=floor,
         recovered=certificate.proven,
         evidence=certificate.evidence,
         uncertainty=uncertainty,
         resolution=resolution,
     )
+
+
+def _residual(layer_gradient: LayerGradient, gradients: np.ndarray, inputs: np.ndarray) -> float:
+    return float(np.linalg.norm(residual_norms(layer_gradient.weight_grad, gradients, inputs)[0]))
 
 
 def _scale(view: ForwardView, inverse: np.ndarray) -> np.ndarray:
@@ -210,6 +206,24 @@ def _columns_proven(
     # Where noise makes zero wide, mixtures of columns have zeros as well, and only the pattern tells.
     widths = np.sqrt(len(factors.left)) * factors.tolerances(basis).mean(axis=0)
     return factors.prove(basis, zeros & (rows | ~trusted), expected) & (trusted | (widths < NARROW))
+
+
+def _evidence(
+    layer_gradient: LayerGradient,
+    factors: LowRankGradient,
+    view: ForwardView,
+    inputs: np.ndarray,
+    rows: np.ndarray,
+    columns: np.ndarray,
+    disaggregation: np.ndarray,
+    inverse: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return which inputs are proven by the next layer and by their own zeros, and the least error of any estimate."""
+    errors, products = errors_from_zeros(factors, inputs, rows)
+    products = np.where(columns & ~np.eye(len(columns), dtype=bool), products, np.inf)
+    by_span, span_errors = _span_evidence(layer_gradient, factors, view, disaggregation, inverse, products)
+    by_input, input_errors = _input_evidence(factors, inputs)
+    return by_span, by_input, np.minimum(errors, np.minimum(span_errors, input_errors))
 
 
 def _span_evidence(

@@ -28,6 +28,9 @@ PRIOR_ROWS = 8.0
 UNDETERMINED = 1e3
 """What a column that its zeros leave open mixes into the others: anything, in units of it."""
 
+MOST_MORE = 1.8
+"""By how much the mere possibility that an input stands for a pair raises its expected error at most."""
+
 PAIR_PRIOR, SAME_INPUT = 0.02, 1e-3
 """Probability that an input stands for two as close as the gradient can tell apart; and the distance from their mean,
 relative to their size, up to which these are the same input to anybody."""
@@ -249,9 +252,14 @@ def resolutions(
 
 
 def errors_of_pairs(
-    factors: LowRankGradient, layer: LayerGradient, preactivations: np.ndarray, gradients: np.ndarray, sizes: np.ndarray
+    errors: np.ndarray,
+    factors: LowRankGradient,
+    layer: LayerGradient,
+    preactivations: np.ndarray,
+    gradients: np.ndarray,
+    sizes: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return how far apart two inputs may lie that come back as one, and the error expected from that.
+    """Return how far apart two inputs may lie that come back as one, and the errors expected with that.
 
     Any input stands for a pair with a small probability. Where something is left in the gradient that is no noise, and
     has entries only where one input has some, that one is taken to stand for a pair.
@@ -263,9 +271,10 @@ def errors_of_pairs(
     noise = np.sqrt(np.mean(factors.noise_level**2)) * np.sum(np.sqrt(layer.shape))
     level = max(noise, factors.beyond)
     distances = resolutions(level, layer.weight, preactivations, gradients, sizes)
-    probability = np.full(len(sizes), PAIR_PRIOR)
+    is_seen = np.zeros(len(sizes), dtype=bool)
     share = (factors.beyond_left**2) @ (gradients != 0)
     if factors.excess > SURELY_MORE and len(sizes) >= FEWEST_INPUTS:
-        probability = np.where(share > OWN_SHARE, 1.0, probability)
-    matters = distances / 2 > SAME_INPUT * sizes
-    return distances, np.where(matters, np.sqrt(probability) * distances / 2, 0.0)
+        is_seen = share > OWN_SHARE
+    halves = np.where(distances / 2 > SAME_INPUT * sizes, distances / 2, 0.0)
+    possible = np.minimum(np.hypot(errors, np.sqrt(PAIR_PRIOR) * halves), MOST_MORE * errors)
+    return distances, np.where(is_seen, np.hypot(errors, halves), possible)

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = {
     "sparsedl": [
         {"_validation", "devices", "progress"},
-        {"linalg"},
+        {"linalg", "repetitions"},
         {"surrogates", "preconditioning", "metrics", "datasets", "zeros"},
         {"optimizers", "rounding"},
         {"selection", "anchoring"},

@@ -23,7 +23,9 @@ CONTRACT = {
     "sparsedl.metrics": ["match_components"],
     "sparsedl_fl": ["GradientInverter", "LayerGradient"],
     "sparsedl_fl.directions": ["DictionaryDirections", "KernelDirections", "Directions"],
-    "sparsedl_fl.simulation": ["fully_connected", "client_gradient", "fedavg_update", "dp_sgd_gradient"],
+    "sparsedl_fl.audit": ["audit_model"],
+    "sparsedl_fl.models": ["inspect_model", "trace_model"],
+    "sparsedl_fl.simulation": ["fully_connected", "client_gradient", "fedavg_update", "dp_sgd_gradient", "WIRES"],
     "sparsedl_fl.metrics": ["match_batches", "psnr"],
     "sparsedl_fl.theory": ["false_rejection_rate", "sparsity_threshold", "success_probability", "expected_samples"],
 }
@@ -58,8 +60,9 @@ def test_signatures():
         "bias_grad",
         "next_weight_grad",
         "learning_rate",
+        "activation",
     ]
-    assert list(inspect.signature(LayerGradient.from_model).parameters) == ["model", "gradients", "layer"]
+    assert list(inspect.signature(LayerGradient.from_model).parameters) == ["model", "gradients", "layer", "example"]
     assert list(inspect.signature(LayerGradient.from_update).parameters) == [
         "before",
         "after",

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.simulation import client_gradient, dp_sgd_gradient, fedavg_update
+from sparsedl_fl.simulation import WIRES, client_gradient, dp_sgd_gradient, fedavg_update
 
-__all__ = ["DPSGD", "Client", "FedAvg", "FedSGD"]
+__all__ = ["DPSGD", "Client", "FedAvg", "FedSGD", "Wired"]
 
 
 class Client(ABC):
@@ -80,3 +80,19 @@ class DPSGD(Client):
             model, inputs, labels, clipping=self.clipping, noise_std=self.noise_std, random_state=seed
         )
         return LayerGradient.from_model(model, gradient, layer)
+
+
+@dataclass(frozen=True)
+class Wired(Client):
+    """One gradient of the whole batch in a coarse format, by its name in `sparsedl_fl.simulation.WIRES`."""
+
+    wire: str
+
+    def send(
+        self, model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, layer: int, seed: int
+    ) -> LayerGradient:
+        """Return the gradient of the layer as it arrives."""
+        gradients = client_gradient(model, inputs, labels)
+        return LayerGradient.from_model(
+            model, {name: WIRES[self.wire](gradient) for name, gradient in gradients.items()}, layer
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sparsedl_fl.reproduce.clients import DPSGD, FedAvg
+from sparsedl_fl.reproduce.clients import DPSGD, FedAvg, FedSGD, Wired
 from sparsedl_fl.reproduce.experiments import (
     Experiment,
     FailureTrials,
@@ -14,6 +14,8 @@ from sparsedl_fl.reproduce.experiments import (
     LayerBatch,
     TableBatch,
 )
+from sparsedl_fl.reproduce.honesty import CalibratedBatch, HostileBatch
+from sparsedl_fl.reproduce.hostile import TWISTS
 from sparsedl_fl.reproduce.methods import OURS
 
 __all__ = ["TABLES", "Table"]
@@ -109,6 +111,28 @@ TABLES = {
             *("400x1000", "450x1000"),
             *("100x4000", "150x4000", "210x4000", "400x4000", "600x4000", "800x4000", "1500x4000"),
         ),
+    ),
+    "never-lies": Table(
+        "Hostile problems: no certified input is off by more than ten times its uncertainty and 1e-3 of its size",
+        {twist.replace(" ", "-"): HostileBatch(0, 0, twist) for twist in TWISTS},
+        ("activation",),
+        n_batches=50,
+    ),
+    "calibration": Table(
+        "True error over expected error of certified inputs, b = 16 at 200",
+        {
+            name: CalibratedBatch(16, 200, client=client)
+            for name, client in {
+                "float32": FedSGD(),
+                **{wire.replace(" ", "-"): Wired(wire) for wire in ("float16", "bfloat16", "int8", "int8 by row")},
+                "dp-1e-5": DPSGD(2.0, 1e-5),
+                "dp-1e-4": DPSGD(2.0, 1e-4),
+                "fedavg-e3-b4": FedAvg(3, 4, 0.03),
+                "fedavg-e5-b8": FedAvg(5, 8, 0.02),
+            }.items()
+        },
+        ("activation",),
+        n_batches=40,
     ),
     "spear-table1": Table(
         "SPEAR Table 1: ImageNet 256 x 256",

@@ -25,8 +25,8 @@ def quantize(tensor: torch.Tensor, n_bits: int = 8, per_row: bool = False) -> to
 
     Examples
     --------
-    >>> quantize(torch.tensor([1.0, 0.26, -0.24]), n_bits=2).tolist()
-    [1.0, 0.0, 0.0]
+    >>> quantize(torch.tensor([1.0, 0.74, 0.26]), n_bits=2).tolist()
+    [1.0, 1.0, 0.0]
     """
     largest = 2 ** (n_bits - 1) - 1
     size = tensor.abs().amax(dim=1, keepdim=True) if per_row and tensor.ndim > 1 else tensor.abs().max()

@@ -1,0 +1,44 @@
+"""Rows that repeat each other: what makes one of them zero makes all of them zero."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["distinct_rows"]
+
+NEIGHBOURS = 64
+"""Rows with similar projections among which repetitions are looked for."""
+
+SAME_ROW = 1e-2
+"""Distance of two rows, relative to their length, above which they are different whatever the noise."""
+
+
+def distinct_rows(rows: torch.Tensor, tolerances: torch.Tensor) -> torch.Tensor:
+    """Return which rows repeat no other one, up to sign and a tolerance each; one of each kind is kept.
+
+    Examples
+    --------
+    >>> rows = torch.tensor([[1.0, 2.0], [3.0, 1.0], [-1.0, -2.0]])
+    >>> distinct_rows(rows, torch.full((3,), 1e-6)).tolist()
+    [True, True, False]
+    """
+    probe = torch.randn(rows.shape[1], generator=torch.Generator().manual_seed(0), dtype=rows.dtype).to(rows.device)
+    keys = rows @ probe
+    lengths = torch.linalg.vector_norm(rows, dim=1)
+    widths = torch.minimum(tolerances, SAME_ROW * lengths) + 10 * torch.finfo(rows.dtype).eps * lengths
+    order = torch.argsort(keys.abs(), stable=True)
+    rows = (rows * torch.where(keys < 0, -1.0, 1.0)[:, None])[order]
+    keys, widths = keys.abs()[order], widths[order]
+    repeats = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+    # Noise moves equal rows apart in this order, but not by much.
+    for step in range(1, min(len(rows), NEIGHBOURS + 1)):
+        reach = widths[step:] + widths[:-step]
+        is_close = keys[step:] - keys[:-step] <= torch.linalg.vector_norm(probe) * reach
+        if not is_close.any():
+            break
+        index = torch.nonzero(is_close)[:, 0]
+        distances = torch.linalg.vector_norm(rows[index + step] - rows[index], dim=1)
+        repeats[index[distances <= reach[index]] + step] = True
+    kept = torch.ones_like(repeats)
+    kept[order] = ~repeats
+    return kept

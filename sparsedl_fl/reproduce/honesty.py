@@ -1,0 +1,103 @@
+"""Whether what the inverter says is true: hostile problems, and expected errors beside the true ones."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sparsedl_fl.inverter import GradientInverter
+from sparsedl_fl.metrics import match_batches
+from sparsedl_fl.reproduce.experiments import Experiment, ImageBatch
+from sparsedl_fl.reproduce.hostile import hostile_problem
+from sparsedl_fl.reproduce.methods import METHODS, Budget
+
+__all__ = ["CalibratedBatch", "HostileBatch"]
+
+RIGHT = 1e-2
+"""Error, relative to the size of an input, below which it counts as right."""
+
+SMALL, MULTIPLE = 1e-3, 10.0
+"""A certified input is wrong when it is off by more than this share of its size and this many times its uncertainty."""
+
+FACTOR = 3.0
+
+
+@dataclass(frozen=True)
+class HostileBatch(Experiment):
+    """One problem that is made to mislead.
+
+    Attributes
+    ----------
+    twist : str
+        Name in `sparsedl_fl.reproduce.hostile.TWISTS`.
+    """
+
+    metrics: ClassVar[tuple[str, ...]] = ("right", "right_and_certified", "wrong")
+    twist: str = "honest"
+
+    def run(self, method: str, seed: int, data: str | None, budget: Budget) -> dict[str, Any]:
+        """Attack the problem of a seed; exact means that nothing wrong was certified."""
+        problem, start = hostile_problem(seed, self.twist), time.perf_counter()
+        record = {"exact": True, "right": 0, "right_and_certified": 0, "wrong": 0, "starts": 0, "status": ""}
+        try:
+            if problem.layer_gradient is None:
+                raise ValueError(problem.refusal)
+            inverter = GradientInverter(random_state=seed, **problem.told)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                inverter.fit(problem.layer_gradient)
+        except ValueError as refusal:
+            return {**record, "status": str(refusal), "seconds": round(time.perf_counter() - start, 3)}
+        true = problem.inputs.double().numpy()
+        squares = np.mean((true[None] - inverter.inputs_[:, None]) ** 2, axis=2)
+        errors, sizes = np.sqrt(squares.min(axis=1)), np.sqrt(np.mean(true**2, axis=1))[squares.argmin(axis=1)]
+        is_wrong = (errors > MULTIPLE * inverter.uncertainty_) & (errors > SMALL * sizes) & inverter.recovered_
+        return {
+            "exact": not is_wrong.any(),
+            "right": int(np.sum(errors < RIGHT * sizes)),
+            "right_and_certified": int(np.sum((errors < RIGHT * sizes) & inverter.recovered_)),
+            "wrong": int(is_wrong.sum()),
+            "starts": inverter.n_starts_,
+            "seconds": round(time.perf_counter() - start, 3),
+            "status": f"{problem.description}: {inverter.status_}",
+        }
+
+
+@dataclass(frozen=True)
+class CalibratedBatch(ImageBatch):
+    """A batch of images, scored by how true the expected errors of the certified inputs are."""
+
+    metrics: ClassVar[tuple[str, ...]] = ("psnr", "ratio", "within_three")
+
+    def run(self, method: str, seed: int, data: str | None, budget: Budget) -> dict[str, Any]:
+        """Attack the batch of a seed; exact means that no true error is ten times what was expected."""
+        problem, score = self.problem(seed, data)
+        start = time.perf_counter()
+        inverter = GradientInverter(
+            METHODS[method].directions(problem, budget),
+            batch_size=None if problem.reveals_batch_size else self.batch_size,
+            random_state=seed,
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            inverter.fit(problem.layer_gradient)
+        match = match_batches(problem.truth, inverter.inputs_)
+        found = match.order >= 0
+        order, errors = match.order[found], np.sqrt(match.squared_errors[found])
+        ratios = (errors / inverter.uncertainty_[order])[inverter.recovered_[order]]
+        record = score(inverter.inputs_)
+        if len(ratios):
+            record["ratio"] = [float(f"{ratio:.3g}") for ratio in ratios]
+            record["within_three"] = float(np.mean((ratios < FACTOR) & (ratios > 1 / FACTOR)))
+        return {
+            **record,
+            "exact": bool((ratios < MULTIPLE).all()),
+            "certified": int(inverter.recovered_.sum()),
+            "starts": inverter.n_starts_,
+            "seconds": round(time.perf_counter() - start, 3),
+            "status": inverter.status_,
+        }

@@ -1,0 +1,138 @@
+"""What certifies and what does not: local training, dropout, stale weights, other weights, near-duplicates, noise."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from torch import nn
+
+from sparsedl_fl import GradientInverter, LayerGradient
+from sparsedl_fl.certificate import COLUMNS_ALONE, NONE, SPAN, ZEROS, certify
+from sparsedl_fl.metrics import match_batches
+from sparsedl_fl.reproduce.hostile import hostile_problem
+from sparsedl_fl.simulation import client_gradient, fully_connected
+
+TRUE, FALSE = np.ones(4, dtype=bool), np.zeros(4, dtype=bool)
+FINE = {"agreement": np.ones(4), "one_sided": np.ones(4), "relative_errors": np.zeros(4), "excess": 1.0}
+
+
+def invert(given, **parameters):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return GradientInverter(random_state=0, **parameters).fit(given)
+
+
+class TestCombination:
+    def test_all_columns_prove_all_inputs(self):
+        assert set(certify(TRUE, FALSE, FALSE, **FINE).evidence) == {ZEROS}
+
+    def test_beside_a_missing_column_only_its_own_input_follows(self):
+        columns = np.array([True, True, False, True])
+        assert certify(columns, FALSE, FALSE, **FINE).proven.tolist() == [False, False, True, False]
+        columns[0] = False
+        assert not certify(columns, FALSE, FALSE, **FINE).proven.any()
+
+    def test_an_input_proven_by_itself_needs_no_columns(self):
+        by_span = np.array([True, False, False, False])
+        assert certify(FALSE, by_span, FALSE, **FINE).evidence.tolist() == [SPAN, NONE, NONE, NONE]
+
+    def test_without_the_pattern_columns_alone_prove_what_is_not_contradicted(self):
+        doubtful = {**FINE, "agreement": np.full(4, 0.75)}
+        assert set(certify(TRUE, FALSE, FALSE, **doubtful).evidence) == {COLUMNS_ALONE}
+        assert not certify(TRUE, FALSE, FALSE, **{**doubtful, "one_sided": np.full(4, 0.5)}).proven.any()
+
+    def test_what_is_as_uncertain_as_it_is_large_is_no_recovery(self):
+        uncertain = {**FINE, "relative_errors": np.array([0.0, 0.5, 0.0, np.inf])}
+        assert certify(TRUE, FALSE, FALSE, **uncertain).proven.tolist() == [True, False, True, False]
+
+    def test_more_inputs_than_were_looked_for_certify_nothing(self):
+        assert not certify(TRUE, TRUE, TRUE, **{**FINE, "excess": 50.0}).proven.any()
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_dropout_is_certified_by_the_columns_alone(before):
+    torch.manual_seed(0)
+    order = [nn.Dropout(0.3), nn.ReLU()] if before else [nn.ReLU(), nn.Dropout(0.3)]
+    model, batch = nn.Sequential(nn.Linear(80, 120), *order, nn.Linear(120, 10)), torch.randn(8, 80)
+    inverter = invert(LayerGradient.from_model(model, client_gradient(model, batch, torch.arange(8))))
+    assert inverter.recovered_.all()
+    assert set(inverter.evidence_) == {COLUMNS_ALONE}
+    assert match_batches(batch, inverter.inputs_).squared_errors.max() < 1e-8
+    assert "8 of them by their columns alone" in inverter.status_
+
+
+def test_weights_a_little_off_change_nothing(small_problem):
+    batch, model, gradient = small_problem
+    given = LayerGradient.from_model(model, gradient)
+    rng = np.random.default_rng(0)
+    stale = given.weight * (1 + 1e-3 * rng.standard_normal(given.weight.shape))
+    inverter = invert(replace(given, weight=stale))
+    assert inverter.recovered_.all()
+    assert match_batches(batch, inverter.inputs_).squared_errors.max() < 1e-12
+
+
+def test_weights_of_another_initialisation_certify_nothing_that_is_wrong():
+    for seed in range(4):
+        problem = hostile_problem(seed, "other weights")
+        inverter = invert(problem.layer_gradient)
+        order = match_batches(problem.inputs, inverter.inputs_)
+        errors = np.full(inverter.batch_size_, np.inf)
+        errors[order.order] = np.sqrt(order.squared_errors)
+        assert np.all(errors[inverter.recovered_] < 1e-3)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_local_training_certifies_nothing_that_is_wrong(seed):
+    problem = hostile_problem(300 + seed, "FedAvg")
+    inverter = invert(problem.layer_gradient)
+    true = problem.inputs.double().numpy()
+    squares = np.mean((true[None] - inverter.inputs_[:, None]) ** 2, axis=2).min(axis=1)
+    certified = inverter.recovered_
+    assert np.all(np.sqrt(squares[certified]) < np.maximum(10 * inverter.uncertainty_[certified], 1e-3))
+    assert not certified[inverter.provenance_ == "completed"].any() or (~certified).sum() == 0 or certified.sum() == 1
+
+
+@pytest.mark.parametrize("distance", [1e-3, 3e-3, 1e-2])
+def test_near_duplicates_come_back_as_one_and_that_is_said(distance):
+    torch.manual_seed(0)
+    batch = torch.randn(6, 400)
+    batch[5] = batch[0] + distance * torch.randn(400)
+    labels = torch.tensor([0, 1, 2, 3, 4, 0])
+    model = fully_connected(400, width=200, random_state=0)
+    coarse = {name: gradient.bfloat16() for name, gradient in client_gradient(model, batch, labels).items()}
+    inverter = invert(LayerGradient.from_model(model, coarse))
+    assert inverter.batch_size_ == 5
+    match = match_batches(inverter.inputs_, batch)
+    twin = int(np.argmax([sample in (0, 5) for sample in match.order]))
+    assert inverter.recovered_[twin]
+    assert inverter.resolution_[twin] > distance
+    assert "one of which may stand for several up to" in inverter.status_
+
+
+def test_noise_is_said_in_the_units_of_the_inputs(cifar):
+    _, given = cifar.private_problem(16, 200, 0, clipping=2.0, noise_std=1e-4)
+    inverter = invert(given, batch_size=16)
+    assert inverter.uncertainty_[inverter.recovered_].max() > 1e-2
+    worst = f"{inverter.uncertainty_[inverter.recovered_].max():.1g}"
+    assert f"certified to within {worst} (expected error of the worst" in inverter.status_
+
+
+def test_a_search_that_is_interrupted_keeps_what_it_found(cifar, monkeypatch):
+    from sparsedl_fl.directions import activation
+
+    _, given = cifar.problem(60, 200, 0)
+    calls, original = [], activation.alternate
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) > 3:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    monkeypatch.setattr(activation, "alternate", interrupted)
+    with pytest.warns(ConvergenceWarning, match="search interrupted"):
+        inverter = GradientInverter(random_state=0).fit(replace(given, next_weight_grad=None))
+    assert 0 < np.sum(inverter.provenance_ != "completed") < 60
