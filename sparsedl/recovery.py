@@ -30,8 +30,9 @@ least so many (the first 1,000 of 20,000 x 50 are as exact as all of them, in a 
 BORNE_OUT = 0.5
 """Share of zeros among all observations, relative to that in the part, which a column has at least."""
 
-FEW_VALUES, FEWEST_ENTRIES = 1 / 3, 3
-"""Share of different values among the entries of a column below which they repeat, where it has so many entries."""
+FEW_VALUES, FEWEST_ENTRIES, VISIBLE_REPETITION = 0.7, 3, 0.2
+"""Share of different values among the entries of a column below which they repeat, where it has so many entries, and
+where zeros are not so wide that this share of the range of all entries falls into one."""
 
 CLEARLY_NOISIER = 3.0
 """Noise that the zeros show, over what was assumed, from which on it is worth another search."""
@@ -217,9 +218,11 @@ def _takes_few_values(directions: torch.Tensor, zeros: torch.Tensor, test: ZeroT
     for index in range(len(directions)):
         used = test.distinct_rows & ~zeros[index]
         moduli, order = entries[index, used].sort()
-        if len(moduli) < FEWEST_ENTRIES:
+        widths = 2 * tolerances[index, used][order][1:]
+        # Where noise is wide, different values look the same, and nothing can be said.
+        if len(moduli) < FEWEST_ENTRIES or len(moduli) * widths.mean() > VISIBLE_REPETITION * moduli.mean():
             continue
-        n_values = 1 + int((moduli.diff() > 2 * tolerances[index, used][order][1:]).sum())
+        n_values = 1 + int((moduli.diff() > widths).sum())
         few[index] = n_values <= FEW_VALUES * len(moduli)
     return few
 

@@ -22,6 +22,10 @@ __all__ = ["REFINE_ABOVE", "Batch", "assemble"]
 REFINE_ABOVE = 1e-4
 """Share of noise in the gradient above which the batch is fitted once more by maximum likelihood."""
 
+NEARLY = 4.0
+"""Deviations of the noise within which an entry of a FedAvg update is a zero to estimate from; some steps of local
+training leave entries of a few more, which move the estimate by ten times its error (one of 34 batches)."""
+
 NARROW = 0.02
 """Width of zero, relative to the entries of a column, up to which zeros alone prove it, whatever the ReLU pattern."""
 
@@ -181,7 +185,11 @@ def _refit(
     """
     preactivations, rows = view.preactivations(np.linalg.inv(basis)), factors.likely_zeros(basis)
     trusted = sample_agreement(preactivations, factors.likely_zeros(basis)) >= TRUSTED_AGREEMENT
-    rows = np.where(trusted, factors.zeros(basis) & (preactivations <= 0), rows)
+    zeros = factors.zeros(basis)
+    if view.moves:
+        # A unit that was active on the way, and hardly, is no zero, but near one.
+        zeros &= np.abs(factors.left @ basis) <= NEARLY / NOISE_MULTIPLE * factors.tolerances(basis)
+    rows = np.where(trusted, zeros & (preactivations <= 0), rows)
     determined = proposed & _determined(factors, rows)
     refitted = basis.copy()
     if determined.any():
@@ -219,11 +227,11 @@ def _evidence(
     inverse: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return which inputs are proven by the next layer and by their own zeros, and the least error of any estimate."""
-    errors, products = errors_from_zeros(factors, inputs, rows)
+    errors, products, direct = errors_from_zeros(factors, inputs, rows)
     products = np.where(columns & ~np.eye(len(columns), dtype=bool), products, np.inf)
     by_span, span_errors = _span_evidence(layer_gradient, factors, view, disaggregation, inverse, products)
     by_input, input_errors = _input_evidence(factors, inputs)
-    return by_span, by_input, np.minimum(errors, np.minimum(span_errors, input_errors))
+    return by_span, by_input, np.minimum(errors, np.hypot(np.minimum(span_errors, input_errors), direct))
 
 
 def _span_evidence(

@@ -70,6 +70,11 @@ class ForwardView:
         return cls(tuple(ends), U.T @ layer_gradient.bias_grad)
 
     @property
+    def moves(self) -> bool:
+        """Whether the client's weights moved between two ends."""
+        return len(self.ends) > 1
+
+    @property
     def regressors(self) -> np.ndarray:
         """The matrix ``F`` of shape (m, b) with ``z = F p`` for the row ``p`` of ``Q^-1`` of every sample.
 

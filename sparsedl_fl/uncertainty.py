@@ -44,7 +44,9 @@ N_HALVINGS = 40
 SEED = 0
 
 
-def errors_from_zeros(factors: LowRankGradient, inputs: np.ndarray, zeros: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def errors_from_zeros(
+    factors: LowRankGradient, inputs: np.ndarray, zeros: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the expected root-mean-square error of each input whose columns were estimated from their zero rows.
 
     Parameters
@@ -62,6 +64,8 @@ def errors_from_zeros(factors: LowRankGradient, inputs: np.ndarray, zeros: np.nd
         In the units of the inputs; infinite where a column that an input depends on is not determined by its zeros.
     products : ndarray of shape (b, b)
         Expected size of ``p_i dq_j``.
+    direct : ndarray of shape (b,)
+        The part ``D^+ N``, which no estimate of the columns avoids.
     """
     U, S, noise = factors.left, factors.singular_values, factors.noise_level
     b, n = inputs.shape
@@ -71,13 +75,13 @@ def errors_from_zeros(factors: LowRankGradient, inputs: np.ndarray, zeros: np.nd
     spread = (Q / S[:, None]).T @ (Q / S[:, None])
     wobble, excess = _wobble(U, Q, P, zeros, noise, spread)
     duals = P @ U.T
-    squares = np.sum((duals * noise) ** 2, axis=1) * excess * (1 + np.diag(moments))
+    direct = np.sum((duals * noise) ** 2, axis=1) * excess * (1 + np.diag(moments))
     total = wobble.sum(axis=1)
     own = np.einsum("ijk,ij->ik", wobble, moments)
     each = np.einsum("ijk,ijk->ik", wobble, np.einsum("jl,ilk->ijk", moments, wobble, optimize=True))
-    squares += np.mean(each - 2 * total * own + total**2 * np.diag(moments)[:, None], axis=1)
+    squares = direct + np.mean(each - 2 * total * own + total**2 * np.diag(moments)[:, None], axis=1)
     errors = np.sqrt(np.where(np.isfinite(squares), np.maximum(squares, 0), np.inf))
-    return errors, np.sqrt(np.mean(wobble**2, axis=2))
+    return errors, np.sqrt(np.mean(wobble**2, axis=2)), np.sqrt(direct)
 
 
 def _wobble(
