@@ -22,9 +22,9 @@ __all__ = ["REFINE_ABOVE", "Batch", "assemble"]
 REFINE_ABOVE = 1e-4
 """Share of noise in the gradient above which the batch is fitted once more by maximum likelihood."""
 
-NEARLY = 4.0
-"""Deviations of the noise within which an entry of a FedAvg update is a zero to estimate from; some steps of local
-training leave entries of a few more, which move the estimate by ten times its error (one of 34 batches)."""
+OUTLIER = 5.0
+"""Deviations by which the others contradict a zero row. Units of a FedAvg client that were active for a few steps have
+entries near zero, and where a column has few zeros the estimate bends to them."""
 
 NARROW = 0.02
 """Width of zero, relative to the entries of a column, up to which zeros alone prove it, whatever the ReLU pattern."""
@@ -185,17 +185,33 @@ def _refit(
     """
     preactivations, rows = view.preactivations(np.linalg.inv(basis)), factors.likely_zeros(basis)
     trusted = sample_agreement(preactivations, factors.likely_zeros(basis)) >= TRUSTED_AGREEMENT
-    zeros = factors.zeros(basis)
+    rows = np.where(trusted, factors.zeros(basis) & (preactivations <= 0), rows)
     if view.moves:
-        # A unit that was active on the way, and hardly, is no zero, but near one.
-        zeros &= np.abs(factors.left @ basis) <= NEARLY / NOISE_MULTIPLE * factors.tolerances(basis)
-    rows = np.where(trusted, zeros & (preactivations <= 0), rows)
+        rows = _without_outliers(factors, basis, rows)
     determined = proposed & _determined(factors, rows)
     refitted = basis.copy()
     if determined.any():
         columns = factors.vanishing(rows[:, determined])
         refitted[:, determined] = np.copysign(1.0, np.sum(columns * basis[:, determined], axis=0)) * columns
     return (refitted if np.linalg.matrix_rank(refitted) == len(basis) else basis), rows
+
+
+def _without_outliers(factors: LowRankGradient, basis: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Leave out zero rows that the other zero rows of a column contradict, the worst first (studentised residuals)."""
+    rows = rows.copy()
+    for j in range(rows.shape[1]):
+        amplification = np.linalg.norm(basis[:, j] / factors.singular_values)
+        while rows[:, j].sum() > len(basis):
+            index = np.flatnonzero(rows[:, j])
+            left, values, axes = np.linalg.svd(factors.left[index], full_matrices=False)
+            entries = left[:, -1] * values[-1]
+            remaining = np.maximum(1 - np.sum(left[:, :-1] ** 2, axis=1), np.finfo(float).eps)
+            residuals = np.abs(entries) / (factors.noise_level[index] * amplification * np.sqrt(remaining))
+            worst = int(np.argmax(residuals))
+            if residuals[worst] <= OUTLIER or values[-2] <= np.finfo(float).eps * values[0]:
+                break
+            rows[index[worst], j] = False
+    return rows
 
 
 def _determined(factors: LowRankGradient, rows: np.ndarray) -> np.ndarray:
