@@ -100,8 +100,8 @@ def assemble(
     norm = np.linalg.norm(row_norms(layer_gradient.weight_grad))
     floor = float(np.linalg.norm(factors.noise_level) * np.sqrt(layer_gradient.shape[1]) / norm)
     basis, rows = _refit(factors, view, basis, proposed)
-    inverse, scale = np.linalg.inv(basis), _scale(view, np.linalg.inv(basis))
-    disaggregation, samples = basis * scale, inverse / scale[:, None]
+    inverse = np.linalg.inv(basis)
+    disaggregation, samples = _scaled(view, basis, inverse)
     inputs = (samples * factors.singular_values) @ factors.right
     preactivations = view.preactivations(inverse)
     likely, used = factors.likely_zeros(basis), rows
@@ -143,10 +143,11 @@ def _residual(layer_gradient: LayerGradient, gradients: np.ndarray, inputs: np.n
     return float(np.linalg.norm(residual_norms(layer_gradient.weight_grad, gradients, inputs)[0]))
 
 
-def _scale(view: ForwardView, inverse: np.ndarray) -> np.ndarray:
-    """Return the scale of each sample, ``P h``; one where it has none."""
+def _scaled(view: ForwardView, basis: np.ndarray, inverse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ``Q`` and its inverse at the scale ``P h`` of each sample; a sample without one keeps its own."""
     scale = inverse @ view.scale
-    return np.where(np.abs(scale) > np.finfo(float).tiny, scale, 1.0)
+    scale = np.where(np.abs(scale) > np.finfo(float).tiny, scale, 1.0)
+    return basis * scale, inverse / scale[:, None]
 
 
 def _active(
@@ -183,9 +184,9 @@ def _refit(
     rows : ndarray of shape (m, b) of bool
         The zero rows of each column.
     """
-    preactivations, rows = view.preactivations(np.linalg.inv(basis)), factors.likely_zeros(basis)
-    trusted = sample_agreement(preactivations, factors.likely_zeros(basis)) >= TRUSTED_AGREEMENT
-    rows = np.where(trusted, factors.zeros(basis) & (preactivations <= 0), rows)
+    preactivations, likely = view.preactivations(np.linalg.inv(basis)), factors.likely_zeros(basis)
+    trusted = sample_agreement(preactivations, likely) >= TRUSTED_AGREEMENT
+    rows = np.where(trusted, factors.zeros(basis) & (preactivations <= 0), likely)
     if view.moves:
         rows = _without_outliers(factors, basis, rows)
     determined = proposed & _determined(factors, rows)
@@ -203,7 +204,7 @@ def _without_outliers(factors: LowRankGradient, basis: np.ndarray, rows: np.ndar
         amplification = np.linalg.norm(basis[:, j] / factors.singular_values)
         while rows[:, j].sum() > len(basis):
             index = np.flatnonzero(rows[:, j])
-            left, values, axes = np.linalg.svd(factors.left[index], full_matrices=False)
+            left, values, _ = np.linalg.svd(factors.left[index], full_matrices=False)
             entries = left[:, -1] * values[-1]
             remaining = np.maximum(1 - np.sum(left[:, :-1] ** 2, axis=1), np.finfo(float).eps)
             residuals = np.abs(entries) / (factors.noise_level[index] * amplification * np.sqrt(remaining))

@@ -70,10 +70,9 @@ def _quantised(block: np.ndarray) -> np.ndarray | None:
         if step is None:
             return None
         steps[row] = step
-    if len(rows) and np.all(
-        np.abs(steps[rows] / steps[rows].min() - np.rint(steps[rows] / steps[rows].min())) < ON_GRID
-    ):
-        steps[rows] = steps[rows].min()  # one scale for all: a row of few levels may have skipped some
+    multiples = steps[rows] / steps[rows].min(initial=np.inf)
+    if np.all(np.abs(multiples - np.rint(multiples)) < ON_GRID):
+        steps[rows] = steps[rows].min(initial=np.inf)  # one scale for all: a row of few levels may have skipped some
     return UNIFORM * steps
 
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.metrics import match_batches
-from sparsedl_fl.reproduce.experiments import Experiment, ImageBatch
+from sparsedl_fl.reproduce.experiments import Experiment, ImageBatch, Score
 from sparsedl_fl.reproduce.hostile import hostile_problem
-from sparsedl_fl.reproduce.methods import METHODS, Budget
+from sparsedl_fl.reproduce.methods import Budget, Problem
 
 __all__ = ["CalibratedBatch", "HostileBatch"]
 
@@ -73,31 +73,14 @@ class CalibratedBatch(ImageBatch):
 
     metrics: ClassVar[tuple[str, ...]] = ("psnr", "ratio", "within_three")
 
-    def run(self, method: str, seed: int, data: str | None, budget: Budget) -> dict[str, Any]:
-        """Attack the batch of a seed; exact means that no true error is ten times what was expected."""
-        problem, score = self.problem(seed, data)
-        start = time.perf_counter()
-        inverter = GradientInverter(
-            METHODS[method].directions(problem, budget),
-            batch_size=None if problem.reveals_batch_size else self.batch_size,
-            random_state=seed,
-        )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            inverter.fit(problem.layer_gradient)
+    def measure(self, problem: Problem, score: Score, inverter: GradientInverter) -> dict[str, Any]:
+        """Add true over expected errors; exact means that no true error is ten times what was expected."""
         match = match_batches(problem.truth, inverter.inputs_)
         found = match.order >= 0
         order, errors = match.order[found], np.sqrt(match.squared_errors[found])
         ratios = (errors / inverter.uncertainty_[order])[inverter.recovered_[order]]
-        record = score(inverter.inputs_)
+        record = {**score(inverter.inputs_), "exact": bool((ratios < MULTIPLE).all())}
         if len(ratios):
             record["ratio"] = [float(f"{ratio:.3g}") for ratio in ratios]
             record["within_three"] = float(np.mean((ratios < FACTOR) & (ratios > 1 / FACTOR)))
-        return {
-            **record,
-            "exact": bool((ratios < MULTIPLE).all()),
-            "certified": int(inverter.recovered_.sum()),
-            "starts": inverter.n_starts_,
-            "seconds": round(time.perf_counter() - start, 3),
-            "status": inverter.status_,
-        }
+        return record
