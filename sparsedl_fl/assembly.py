@@ -14,8 +14,9 @@ from sparsedl_fl.certificate import certify, one_sided_agreement
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.matching import TRUSTED_AGREEMENT, ForwardView, sample_agreement
+from sparsedl_fl.pairs import errors_of_pairs
 from sparsedl_fl.refinement import maximum_likelihood
-from sparsedl_fl.uncertainty import errors_from_inputs, errors_from_span, errors_from_zeros, errors_of_pairs
+from sparsedl_fl.uncertainty import errors_from_inputs, errors_from_span, errors_from_zeros
 
 __all__ = ["REFINE_ABOVE", "Batch", "assemble"]
 

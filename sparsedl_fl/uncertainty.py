@@ -1,4 +1,4 @@
-"""How far a recovered input may be off: its expected error, and what it may stand for.
+"""How far a recovered input may be off: its expected error, to first order in the noise.
 
 To first order ``G = D X^T`` with noise ``N`` moves a recovered input in two ways. ``D^+ N`` adds noise to each of its
 entries. And each column ``q_j``, estimated from the rows where it vanishes, is off by
@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, solve_triangular
-from scipy.special import ndtr
 
 from sparsedl_fl.activations import ActivationSpan
-from sparsedl_fl.blocks import row_norms
-from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
 
-__all__ = ["errors_from_inputs", "errors_from_span", "errors_from_zeros", "errors_of_pairs", "resolutions"]
+__all__ = ["errors_from_inputs", "errors_from_span", "errors_from_zeros"]
 
 N_DRAWS, MOST_ENTRIES = 24, 40_000_000
 """Draws of the noise, fewer of them for gradients so large that these would not fit into memory."""
@@ -27,19 +24,6 @@ PRIOR_ROWS = 8.0
 
 UNDETERMINED = 1e3
 """What a column that its zeros leave open mixes into the others: anything, in units of it."""
-
-MOST_MORE = 1.8
-"""By how much the mere possibility that an input stands for a pair raises its expected error at most."""
-
-PAIR_PRIOR, SAME_INPUT = 0.02, 1e-3
-"""Probability that an input stands for two as close as the gradient can tell apart; and the distance from their mean,
-relative to their size, up to which these are the same input to anybody."""
-
-SURELY_MORE, OWN_SHARE, FEWEST_INPUTS = 4.0, 0.85, 3
-"""Singular value behind the batch, relative to the largest of white noise, that is no noise; the share of its square in
-the active units of an input that makes it this one's (half by chance); and the inputs from which on this says much."""
-
-N_HALVINGS = 40
 
 SEED = 0
 
@@ -70,6 +54,8 @@ def errors_from_zeros(
     U, S, noise = factors.left, factors.singular_values, factors.noise_level
     b, n = inputs.shape
     P = inputs @ factors.right.T / S
+    if np.linalg.matrix_rank(P) < b:  # two inputs that came out as one
+        return np.full(b, np.inf), np.full((b, b), np.inf), np.zeros(b)
     Q = np.linalg.inv(P)
     moments = inputs @ inputs.T / n
     spread = (Q / S[:, None]).T @ (Q / S[:, None])
@@ -208,77 +194,3 @@ def errors_from_inputs(factors: LowRankGradient, inputs: np.ndarray, zeros: np.n
         step = solve_triangular(solver.T, step, lower=False)
         errors[index] = np.sqrt(np.sum(step**2) / len(x))
     return errors
-
-
-def resolutions(
-    level: float | np.ndarray,
-    weight: np.ndarray,
-    preactivations: np.ndarray,
-    gradients: np.ndarray,
-    sizes: np.ndarray,
-) -> np.ndarray:
-    """Return how far apart two inputs may lie that come back as one, their mean.
-
-    Two inputs of one label that switch the same units have parallel gradients, and what is parallel adds up. They show
-    as two by the units that only one of them switches, and by how their errors differ, once this is more than the
-    noise. A pair at a distance ``r`` (root mean square) in a random direction leaves a trace of about
-    ``r sqrt(n) / 4 (sum_u P[u switches] d_u^2 + |d|^2 (r / |x|)^2)^(1/2)``.
-
-    Parameters
-    ----------
-    level : float
-        Largest trace that goes unseen, a singular value of the gradient.
-    weight : ndarray of shape (m, n)
-        Weights of the layer.
-    preactivations : ndarray of shape (m, b)
-        ``Z``.
-    gradients : ndarray of shape (m, b)
-        ``D``.
-    sizes : ndarray of shape (b,)
-        Root mean square of each input.
-
-    Returns
-    -------
-    ndarray of shape (b,)
-        At most the size of an input.
-    """
-    n = weight.shape[1]
-    margins = np.abs(preactivations) / np.maximum(row_norms(weight), np.finfo(float).tiny)[:, None]
-    squares = gradients**2
-    low, high = np.full(len(sizes), -12.0), np.zeros(len(sizes))
-    for _ in range(N_HALVINGS):
-        exponent = (low + high) / 2
-        distance = 10.0**exponent * sizes
-        switching = np.sum(2 * ndtr(-2 * margins / np.maximum(distance, np.finfo(float).tiny)) * squares, axis=0)
-        trace = distance * np.sqrt(n) / 4 * np.sqrt(switching + squares.sum(axis=0) * 10.0 ** (2 * exponent))
-        low, high = np.where(trace < level, exponent, low), np.where(trace < level, high, exponent)
-    return 10.0**high * sizes
-
-
-def errors_of_pairs(
-    errors: np.ndarray,
-    factors: LowRankGradient,
-    layer: LayerGradient,
-    preactivations: np.ndarray,
-    gradients: np.ndarray,
-    sizes: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return how far apart two inputs may lie that come back as one, and the errors expected with that.
-
-    Any input stands for a pair with a small probability. Where something is left in the gradient that is no noise, and
-    has entries only where one input has some, that one is taken to stand for a pair.
-
-    Returns
-    -------
-    resolutions, errors : ndarray of shape (b,)
-    """
-    noise = np.sqrt(np.mean(factors.noise_level**2)) * np.sum(np.sqrt(layer.shape))
-    level = max(noise, factors.beyond)
-    distances = resolutions(level, layer.weight, preactivations, gradients, sizes)
-    is_seen = np.zeros(len(sizes), dtype=bool)
-    share = (factors.beyond_left**2) @ (gradients != 0)
-    if factors.excess > SURELY_MORE and len(sizes) >= FEWEST_INPUTS:
-        is_seen = share > OWN_SHARE
-    halves = np.where(distances / 2 > SAME_INPUT * sizes, distances / 2, 0.0)
-    possible = np.minimum(np.hypot(errors, np.sqrt(PAIR_PRIOR) * halves), MOST_MORE * errors)
-    return distances, np.where(is_seen, np.hypot(errors, halves), possible)

@@ -30,7 +30,7 @@ LAYERS = {
         {"candidates"},
         {"matching"},
         {"directions"},
-        {"certificate", "uncertainty"},
+        {"certificate", "pairs", "uncertainty"},
         {"assembly"},
         {"inverter"},
         {"reconstruction", "tabular"},

@@ -1,0 +1,139 @@
+"""Inputs that come back as one: how far apart they may lie, and when an input has to be taken for several.
+
+Two inputs of one label that are nearly the same have nearly parallel gradients, and what is parallel adds up. Their
+mean comes back, with all the evidence of a single input. What tells are the units that only one of them switches, and
+how large their gradient is together: twice that of the others, before training.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import ndtr
+
+from sparsedl_fl.blocks import row_norms
+from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.lowrank import LowRankGradient
+
+__all__ = ["errors_of_pairs", "resolutions"]
+
+MOST_MORE = 1.8
+"""By how much the mere possibility that an input stands for a pair raises its expected error at most."""
+
+PAIR_PRIOR, SAME_INPUT = 0.02, 1e-3
+"""Probability that an input stands for two as close as the gradient can tell apart; and the distance from their mean,
+relative to their size, up to which these are the same input to anybody."""
+
+SURELY_MORE, OWN_SHARE, FEWEST_INPUTS = 4.0, 0.85, 3
+"""Singular value behind the batch, relative to the largest of white noise, that is no noise; the share of its square in
+the active units of an input that makes it this one's (half by chance); and the inputs from which on this says much."""
+
+MAYBE_MORE, TRACED_PRIOR = 1.3, 0.2
+"""The same for what may be rounding (up to 2.3 in half precision), and how likely it makes a pair."""
+
+TYPICAL_SPREAD, PRIOR_INPUTS = 0.15, 4
+"""Standard deviation of the logarithm of how large the gradients of a batch are (untrained networks), which counts as
+that of so many inputs."""
+
+LIKELY_MORE = 0.05
+"""Probability, given how large its gradient is beside those of the others, from which an input is taken for a pair."""
+
+MOST_COPIES = 4
+
+N_HALVINGS = 40
+
+
+def resolutions(
+    level: float | np.ndarray,
+    weight: np.ndarray,
+    preactivations: np.ndarray,
+    gradients: np.ndarray,
+    sizes: np.ndarray,
+) -> np.ndarray:
+    """Return how far apart two inputs may lie that come back as one, their mean.
+
+    Two inputs of one label that switch the same units have parallel gradients, and what is parallel adds up. They show
+    as two by the units that only one of them switches, and by how their errors differ, once this is more than the
+    noise. A pair at a distance ``r`` (root mean square) in a random direction leaves a trace of about
+    ``r sqrt(n) / 4 (sum_u P[u switches] d_u^2 + |d|^2 (r / |x|)^2)^(1/2)``.
+
+    Parameters
+    ----------
+    level : float
+        Largest trace that goes unseen, a singular value of the gradient.
+    weight : ndarray of shape (m, n)
+        Weights of the layer.
+    preactivations : ndarray of shape (m, b)
+        ``Z``.
+    gradients : ndarray of shape (m, b)
+        ``D``.
+    sizes : ndarray of shape (b,)
+        Root mean square of each input.
+
+    Returns
+    -------
+    ndarray of shape (b,)
+        At most the size of an input.
+    """
+    n = weight.shape[1]
+    margins = np.abs(preactivations) / np.maximum(row_norms(weight), np.finfo(float).tiny)[:, None]
+    squares = gradients**2
+    low, high = np.full(len(sizes), -12.0), np.zeros(len(sizes))
+    for _ in range(N_HALVINGS):
+        exponent = (low + high) / 2
+        distance = 10.0**exponent * sizes
+        switching = np.sum(2 * ndtr(-2 * margins / np.maximum(distance, np.finfo(float).tiny)) * squares, axis=0)
+        trace = distance * np.sqrt(n) / 4 * np.sqrt(switching + squares.sum(axis=0) * 10.0 ** (2 * exponent))
+        low, high = np.where(trace < level, exponent, low), np.where(trace < level, high, exponent)
+    return 10.0**high * sizes
+
+
+def errors_of_pairs(
+    errors: np.ndarray,
+    factors: LowRankGradient,
+    layer: LayerGradient,
+    preactivations: np.ndarray,
+    gradients: np.ndarray,
+    sizes: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return how far apart two inputs may lie that come back as one, and the errors expected with that.
+
+    Any input stands for a pair with a small probability. It is taken to stand for one where its gradient is as large as
+    that of two others, where it has none to compare it with, and where something is left in the gradient that is no
+    noise and has entries only where this input has some.
+
+    Returns
+    -------
+    resolutions, errors : ndarray of shape (b,)
+    """
+    noise = np.sqrt(np.mean(factors.noise_level**2)) * np.sum(np.sqrt(layer.shape))
+    level = max(noise, factors.beyond)
+    distances = resolutions(level, layer.weight, preactivations, gradients, sizes)
+    is_own = (factors.beyond_left**2) @ (gradients != 0) > OWN_SHARE
+    is_seen = is_own & (factors.excess > SURELY_MORE) & (len(sizes) >= FEWEST_INPUTS)
+    prior = np.where(is_own & (factors.excess > MAYBE_MORE), TRACED_PRIOR, PAIR_PRIOR)
+    is_seen |= _probabilities_of_copies(np.linalg.norm(gradients, axis=0), prior) > LIKELY_MORE
+    halves = np.where(distances / 2 > SAME_INPUT * sizes, distances / 2, 0.0)
+    possible = np.minimum(np.hypot(errors, np.sqrt(PAIR_PRIOR) * halves), MOST_MORE * errors)
+    return distances, np.where(is_seen, np.hypot(errors, halves), possible)
+
+
+def _probabilities_of_copies(sizes: np.ndarray, prior: np.ndarray) -> np.ndarray:
+    """Return how likely each input stands for several, by how large its gradient is beside those of the others.
+
+    Those of a batch are about equally large before training, and all the less so behind it: then this says little.
+    """
+    if len(sizes) == 1:
+        return np.ones(1)
+    logs = np.log(np.maximum(sizes, np.finfo(float).tiny))
+    odds = np.empty(len(logs))
+    for index, own in enumerate(logs):
+        others = np.delete(logs, index)
+        centre = np.median(others)
+        variance = (1.4826 * np.median(np.abs(others - centre))) ** 2
+        variance = (len(others) * variance + PRIOR_INPUTS * TYPICAL_SPREAD**2) / (len(others) + PRIOR_INPUTS)
+        variance *= 1 + 1 / len(others)
+        copies = np.log(np.arange(2, MOST_COPIES + 1))
+        exponents = ((own - centre) ** 2 - (own - centre - copies) ** 2) / (2 * variance)
+        odds[index] = np.exp(np.minimum(exponents.max(), 50.0))
+    odds *= prior / (1 - prior)
+    return odds / (1 + odds)
