@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import normalize
 
-__all__ = ["smallest_eigenvectors", "solve_weighted", "weighted_gram"]
+__all__ = ["inverse_iteration", "smallest_eigenvectors", "solve_weighted", "weighted_gram"]
 
 LARGE, N_VECTORS, N_INVERSE_ITERATIONS = 48, 4, 8
 """Size from which on inverse iteration is faster than a decomposition, and how many vectors and steps it takes."""
@@ -30,15 +30,26 @@ def solve_weighted(observations: torch.Tensor, weights: torch.Tensor, right: tor
     return normalize(torch.linalg.solve(gram / scale + ridge, right), dim=1)
 
 
+def inverse_iteration(gram: torch.Tensor, start: torch.Tensor, n_iterations: int = 2) -> torch.Tensor:
+    """Return approximate eigenvectors of the smallest eigenvalues, by a few steps from where the last search ended."""
+    scale = gram.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
+    factor, _ = torch.linalg.cholesky_ex(gram + 1e-6 * scale * torch.eye(gram.shape[1], dtype=gram.dtype))
+    vectors = start[..., None]
+    for _ in range(n_iterations):
+        vectors = normalize(torch.cholesky_solve(vectors, factor), dim=1)
+    return vectors[..., 0].nan_to_num(nan=0.0)
+
+
 def smallest_eigenvectors(gram: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the two smallest eigenvalues and the eigenvector of the smallest, for a stack of semidefinite matrices.
 
-    A column's stands alone, so that a few steps of inverse subspace iteration find it; where it does not, and for small
-    matrices, a full decomposition does. The second value is rough where it is much larger than the first.
+    Where the smallest eigenvalue is well apart from the next, as that of a column is, a few steps of inverse subspace
+    iteration find its vector; elsewhere, and for small matrices, a full decomposition does. The second value is rough
+    where it is much larger than the first.
     """
     is_settled = torch.zeros(len(gram), dtype=torch.bool, device=gram.device)
     if gram.shape[1] >= LARGE:
-        values, vectors, is_settled = _inverse_iteration(gram)
+        values, vectors, is_settled = _subspace_iteration(gram)
         if is_settled.all():
             return values, vectors
     decomposed, complete = torch.linalg.eigh(gram[~is_settled])
@@ -48,7 +59,7 @@ def smallest_eigenvectors(gram: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     return values, vectors
 
 
-def _inverse_iteration(gram: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _subspace_iteration(gram: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the same, and which have settled down to rounding."""
     k, rounding = gram.shape[1], torch.finfo(gram.dtype).eps
     scale = gram.diagonal(dim1=1, dim2=2).mean(dim=1)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from sparsedl_fl.activations import KNOWN, resolve
 from sparsedl_fl.blocks import column_blocks
 from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.models.inspection import RELU_LIKE
 
 __all__ = ["advice", "obstacle", "visible_reason"]
 
@@ -28,12 +28,14 @@ NOISY = 1e-4
 
 def obstacle(layer_gradient: LayerGradient) -> str:
     """Say why no search of ours applies, or nothing; from what is known of the layer."""
-    name = layer_gradient.activation
-    if name is None or name in RELU_LIKE:
+    given = layer_gradient.activation
+    found = resolve(given)
+    if given is None or (found is not None and found.has_flat_part):
         return ""
+    flat = ", ".join(name for name, activation in KNOWN.items() if activation.has_flat_part)
     return (
-        f"{name} follows the layer, whose derivative is nowhere zero; the searches for directions need a gradient that "
-        f"vanishes where a unit is off, as behind {' or '.join(RELU_LIKE)}"
+        f"{given} follows the layer, whose derivative is nowhere zero; the searches need a gradient that "
+        f"vanishes where a unit is off, as behind {flat} or a threshold"
     )
 
 

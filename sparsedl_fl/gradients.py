@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from sparsedl_fl.activations import Activation
 from sparsedl_fl.blocks import times
 from sparsedl_fl.models import named_gradients, plain_names, trace_model
 from sparsedl_fl.models.layers import get_tensor, layer_of_model, pick_layer
@@ -33,7 +34,7 @@ _SETTINGS = ("learning_rate", "activation")
 
 @dataclass(frozen=True, eq=False)
 class LayerGradient:
-    """One linear layer followed by ReLU, ``Z = X W^T + bias``, and the gradient of its parameters.
+    """One linear layer and its activation, ``Z = X W^T + bias``, and the gradient of its parameters.
 
     Arrays and tensors of any floating type are welcome; half precision counts as rounding of known size. They are
     copied; ``weight`` and ``weight_grad`` stay in single precision where they come in it, since they may be large, and
@@ -54,8 +55,9 @@ class LayerGradient:
     learning_rate : float, optional
         Given for a FedAvg update: the client's weights moved from ``weight`` to ``weight - learning_rate *
         weight_grad``, and a unit may have been active at either end.
-    activation : str or None, default="relu"
-        What follows the layer, by name ("relu", "relu6", "gelu", ...); None where that is not known.
+    activation : str, Activation or None, default="relu"
+        What follows the layer, by name ("relu", "relu6", "gelu", ...) or as one of `sparsedl_fl.activations`; None
+        where that is not known.
 
     Raises
     ------
@@ -76,12 +78,14 @@ class LayerGradient:
     bias_grad: Any
     next_weight_grad: Any = None
     learning_rate: float | None = None
-    activation: str | None = "relu"
+    activation: str | Activation | None = "relu"
 
     def __post_init__(self) -> None:
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _SETTINGS}
-        if self.activation is not None and self.activation not in FUNCTIONS:
-            raise ValueError(f"activation must be one of {sorted(FUNCTIONS)} or None, got {self.activation!r}")
+        if not (self.activation is None or isinstance(self.activation, Activation) or self.activation in FUNCTIONS):
+            raise ValueError(
+                f"activation must be an Activation, one of {sorted(FUNCTIONS)} or None, got {self.activation!r}"
+            )
         if self.learning_rate is not None and not (np.isfinite(self.learning_rate) and self.learning_rate > 0):
             raise ValueError(f"learning_rate must be a positive number, got {self.learning_rate!r}")
         for name in ("bias", "bias_grad"):
@@ -129,17 +133,14 @@ class LayerGradient:
         )
         return scaled, scale
 
-    def preactivations(self, inputs: np.ndarray) -> np.ndarray:
-        """Return ``Z = W X + bias`` of shape (m, b) for inputs of shape (b, n).
+    @property
+    def is_update(self) -> bool:
+        """Whether this is a FedAvg update: the client's weights moved, and both ends of the way are known."""
+        return self.learning_rate is not None
 
-        For a FedAvg update it is the larger of the values at the weights sent out and at those sent back: positive
-        where a unit was active at either end.
-        """
-        start = times(self.weight, inputs.T) + self.bias[:, None]
-        if self.learning_rate is None:
-            return start
-        step = times(self.weight_grad, inputs.T) + self.bias_grad[:, None]
-        return np.maximum(start, start - self.learning_rate * step)
+    def preactivations(self, inputs: np.ndarray) -> np.ndarray:
+        """Return ``Z = W X + bias`` of shape (m, b), at the weights sent out, for inputs of shape (b, n)."""
+        return times(self.weight, inputs.T) + self.bias[:, None]
 
     @classmethod
     def from_model(

@@ -12,12 +12,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sparsedl import SparseDictionaryRecovery
 from sparsedl_fl.assembly import Batch, assemble
 from sparsedl_fl.candidates import Candidates
-from sparsedl_fl.certificate import COLUMNS_ALONE
+from sparsedl_fl.certificate import ZerosOfAll
 from sparsedl_fl.diagnosis import advice, obstacle, visible_reason
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections, Directions
 from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.lowrank import CLEAR_GAP, factorize
-from sparsedl_fl.matching import ForwardView, choose
+from sparsedl_fl.lowrank import factorize
+from sparsedl_fl.matching import choose
+from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.theory import Expectation, expect
 
 __all__ = ["GradientInverter"]
@@ -126,7 +127,7 @@ class GradientInverter(BaseEstimator):
         Parameters
         ----------
         layer_gradient : LayerGradient
-            Weights and gradient of one linear layer followed by ReLU.
+            Weights and gradient of one linear layer and its activation.
 
         Returns
         -------
@@ -142,7 +143,7 @@ class GradientInverter(BaseEstimator):
         Parameters
         ----------
         layer_gradient : LayerGradient
-            Weights and gradient of one linear layer followed by ReLU.
+            Weights and gradient of one linear layer and its activation.
         y : None
             Ignored.
 
@@ -158,18 +159,17 @@ class GradientInverter(BaseEstimator):
         default = ActivationDirections(fallback=DictionaryDirections(SparseDictionaryRecovery(patience=PATIENCE)))
         self.directions_ = default if self.directions is None else clone(self.directions)
         given, scale = layer_gradient.in_range()
-        factors = factorize(given, self.batch_size, self.noise_level)
-        candidates = self.directions_.propose(given, factors, random_state=self.random_state, verbose=self.verbose)
-        factors = factors.calibrated(candidates.directions)
-        view = ForwardView.of(given, factors)
-        basis, proposed = choose(view, factors, candidates)
-        batch = assemble(given, factors, view, basis, proposed)
-        self._expose(batch, proposed, candidates, scale)
+        problem = LayerProblem.of(given, self.batch_size, self.noise_level)
+        candidates = self.directions_.propose(problem, random_state=self.random_state, verbose=self.verbose)
+        problem = problem.calibrated(candidates.directions)
+        hypothesis = choose(problem, candidates)
+        batch = assemble(hypothesis)
+        self._expose(batch, hypothesis.proposed, candidates, scale)
         if not batch.recovered.all():
-            verdict = expect(factors.batch_size, _n_live(given), given.next_weight_grad is not None).verdict
-            is_open = self.batch_size is None and factors.signal_to_noise < CLEAR_GAP
-            reason = visible_reason(given, factors.batch_size, is_open)
-            text = advice(proposed, batch.recovered, batch.residual_floor, verdict, reason)
+            verdict = expect(problem.batch_size, _n_live(given), given.next_weight_grad is not None).verdict
+            is_open = self.batch_size is None and not problem.factors.ends_clearly
+            reason = visible_reason(given, problem.batch_size, is_open)
+            text = advice(hypothesis.proposed, batch.recovered, batch.residual_floor, verdict, reason)
             warnings.warn(f"{self.status_}. {text}", ConvergenceWarning, stacklevel=2)
         return self
 
@@ -220,9 +220,7 @@ def _precision_of(batch: Batch) -> str:
     sizes = np.sqrt(np.mean(batch.inputs[proven] ** 2, axis=1))
     if np.any(batch.resolution[proven] > WORTH_SAYING * sizes):
         text += f", one of which may stand for several up to {batch.resolution[proven].max():.1g} apart"
-    alone = int(np.sum(batch.evidence == COLUMNS_ALONE))
+    alone = int(np.sum(batch.evidence == ZerosOfAll.kind))
     if alone:
-        text += (
-            f"; {alone} of them by their columns alone, since the ReLU pattern does not fit (dropout, other weights)"
-        )
+        text += f"; {alone} of them by their columns alone, since the pattern does not fit (dropout, other weights)"
     return text

@@ -78,6 +78,11 @@ class LowRankGradient:
         return len(self.singular_values)
 
     @property
+    def ends_clearly(self) -> bool:
+        """Whether the gap behind the batch is so large that its size is beyond doubt."""
+        return self.signal_to_noise >= CLEAR_GAP
+
+    @property
     def transposed(self) -> LowRankGradient:
         """The factorisation of ``G^T``, in which the inputs take the place of the gradients ``D``."""
         return LowRankGradient(
@@ -152,7 +157,7 @@ class LowRankGradient:
     def likely_zeros(self, directions: np.ndarray) -> np.ndarray:
         """Return which entries of ``U q`` are likelier zero than not, a boolean array of shape (m, c).
 
-        What is to be compared with a ReLU pattern is better cut closer than `zeros` under heavy noise.
+        What is to be compared with a pattern is better cut closer than `zeros` under heavy noise.
         """
         rows = torch.from_numpy(np.ascontiguousarray(directions.T))
         return self.zero_test.likely_zeros(rows).numpy().T

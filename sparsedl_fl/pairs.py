@@ -11,8 +11,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from sparsedl_fl.blocks import row_norms
-from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.lowrank import LowRankGradient
+from sparsedl_fl.problem import LayerProblem
 
 __all__ = ["errors_of_pairs", "resolutions"]
 
@@ -26,6 +25,10 @@ relative to their size, up to which these are the same input to anybody."""
 SURELY_MORE, OWN_SHARE, FEWEST_INPUTS = 4.0, 0.85, 3
 """Singular value behind the batch, relative to the largest of white noise, that is no noise; the share of its square in
 the active units of an input that makes it this one's (half by chance); and the inputs from which on this says much."""
+
+FAR_SMALLER, WORTHLESS = 0.2, 0.3
+"""Size of the gradient of a difference, relative to that of its pair, and the expected error, relative to its size, of
+an input that may be one."""
 
 MAYBE_MORE, TRACED_PRIOR = 1.3, 0.2
 """The same for what may be rounding (up to 2.3 in half precision), and how likely it makes a pair."""
@@ -43,11 +46,7 @@ N_HALVINGS = 40
 
 
 def resolutions(
-    level: float | np.ndarray,
-    weight: np.ndarray,
-    preactivations: np.ndarray,
-    gradients: np.ndarray,
-    sizes: np.ndarray,
+    level: float | np.ndarray, weight: np.ndarray, distances: np.ndarray, gradients: np.ndarray, sizes: np.ndarray
 ) -> np.ndarray:
     """Return how far apart two inputs may lie that come back as one, their mean.
 
@@ -58,12 +57,12 @@ def resolutions(
 
     Parameters
     ----------
-    level : float
+    level : float or ndarray of shape (b,)
         Largest trace that goes unseen, a singular value of the gradient.
     weight : ndarray of shape (m, n)
         Weights of the layer.
-    preactivations : ndarray of shape (m, b)
-        ``Z``.
+    distances : ndarray of shape (m, b)
+        By how much a pre-activation has to change for a unit to switch.
     gradients : ndarray of shape (m, b)
         ``D``.
     sizes : ndarray of shape (b,)
@@ -75,7 +74,7 @@ def resolutions(
         At most the size of an input.
     """
     n = weight.shape[1]
-    margins = np.abs(preactivations) / np.maximum(row_norms(weight), np.finfo(float).tiny)[:, None]
+    margins = distances / np.maximum(row_norms(weight), np.finfo(float).tiny)[:, None]
     squares = gradients**2
     low, high = np.full(len(sizes), -12.0), np.zeros(len(sizes))
     for _ in range(N_HALVINGS):
@@ -88,33 +87,55 @@ def resolutions(
 
 
 def errors_of_pairs(
-    errors: np.ndarray,
-    factors: LowRankGradient,
-    layer: LayerGradient,
-    preactivations: np.ndarray,
-    gradients: np.ndarray,
-    sizes: np.ndarray,
+    errors: np.ndarray, problem: LayerProblem, ends: list[np.ndarray], gradients: np.ndarray, sizes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return how far apart two inputs may lie that come back as one, and the errors expected with that.
 
     Any input stands for a pair with a small probability. It is taken to stand for one where its gradient is as large as
     that of two others, where it has none to compare it with, and where something is left in the gradient that is no
-    noise and has entries only where this input has some.
+    noise and has entries only where this input has some, or came back as an input of its own that is none.
+
+    Parameters
+    ----------
+    errors : ndarray of shape (b,)
+        Expected errors of inputs that stand for themselves.
+    problem : LayerProblem
+        What is known.
+    ends : list of ndarray of shape (m, b)
+        ``Z`` at each end of the client's way.
+    gradients : ndarray of shape (m, b)
+        ``D``.
+    sizes : ndarray of shape (b,)
+        Root mean square of each input.
 
     Returns
     -------
     resolutions, errors : ndarray of shape (b,)
     """
+    factors, layer = problem.factors, problem.layer_gradient
     noise = np.sqrt(np.mean(factors.noise_level**2)) * np.sum(np.sqrt(layer.shape))
-    level = max(noise, factors.beyond)
-    distances = resolutions(level, layer.weight, preactivations, gradients, sizes)
+    traces = _traces(errors > WORTHLESS * sizes, gradients, sizes * np.sqrt(layer.shape[1]))
+    level = np.maximum(max(noise, factors.beyond), traces)
+    distances = resolutions(level, layer.weight, problem.distance_to_kink(ends), gradients, sizes)
     is_own = (factors.beyond_left**2) @ (gradients != 0) > OWN_SHARE
     is_seen = is_own & (factors.excess > SURELY_MORE) & (len(sizes) >= FEWEST_INPUTS)
     prior = np.where(is_own & (factors.excess > MAYBE_MORE), TRACED_PRIOR, PAIR_PRIOR)
+    is_seen |= traces > 0
     is_seen |= _probabilities_of_copies(np.linalg.norm(gradients, axis=0), prior) > LIKELY_MORE
     halves = np.where(distances / 2 > SAME_INPUT * sizes, distances / 2, 0.0)
     possible = np.minimum(np.hypot(errors, np.sqrt(PAIR_PRIOR) * halves), MOST_MORE * errors)
     return distances, np.where(is_seen, np.hypot(errors, halves), possible)
+
+
+def _traces(is_worthless: np.ndarray, gradients: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the size of what passed for an input and is the difference of a pair, for that pair; zero without any.
+
+    Such a difference has entries only where the pair has some, and they are far smaller.
+    """
+    norms = np.linalg.norm(gradients, axis=0)
+    squares = (gradients / np.maximum(norms, np.finfo(float).tiny)) ** 2
+    belongs = (squares.T @ (gradients != 0) > OWN_SHARE) & (norms[:, None] < FAR_SMALLER * norms)
+    return np.max(np.where(belongs & is_worthless[:, None], (norms * lengths)[:, None], 0.0), axis=0)
 
 
 def _probabilities_of_copies(sizes: np.ndarray, prior: np.ndarray) -> np.ndarray:

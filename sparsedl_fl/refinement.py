@@ -1,14 +1,15 @@
 """The last step under noise: the maximum-likelihood batch, once it is known which units were active.
 
-With Gaussian noise on every entry of ``G`` and ``g``, and zeros of ``D`` where the ReLU is inactive, the likeliest
+With Gaussian noise on every entry of ``G`` and ``g``, and zeros of ``D`` where a unit is off, the likeliest
 batch minimises ``|G - D X^T|^2 + |g - D 1|^2`` over ``X`` and over the other entries of ``D``.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import norm
+import torch
 
+from sparsedl_fl.activations import FlatPart
 from sparsedl_fl.blocks import times, transposed_times
 from sparsedl_fl.gradients import LayerGradient
 
@@ -25,12 +26,16 @@ _NORMAL_DENSITY = 0.3989422804014327
 
 
 def active_units(
-    gradients: np.ndarray, gradient_noise: np.ndarray, preactivations: np.ndarray, log_odds: float = LOG_ODDS
+    gradients: np.ndarray,
+    gradient_noise: np.ndarray,
+    preactivations: np.ndarray,
+    activation: FlatPart,
+    log_odds: float = LOG_ODDS,
 ) -> np.ndarray:
-    """Decide which units were active for which sample, from both sides of the ReLU.
+    """Decide which units were active for which input, from both sides of the activation.
 
-    How uncertain the pre-activations of a sample are shows at the units whose gradient is surely not zero: there they
-    are positive, and those estimated to be negative tell by how much they are off.
+    How uncertain the pre-activations of an input are shows at the units whose gradient is surely not zero: these
+    are on, and those estimated to be off tell by how much.
 
     Parameters
     ----------
@@ -40,6 +45,8 @@ def active_units(
         Standard deviation of its entries.
     preactivations : ndarray of shape (m, b)
         Estimate of ``Z``.
+    activation : FlatPart
+        When a unit is on.
     log_odds : float, default=-2
         A unit counts as active when its log odds exceed this.
 
@@ -49,11 +56,12 @@ def active_units(
     """
     spread = preactivations.std(axis=0)
     sure = np.abs(gradients) > SURELY_ACTIVE * gradient_noise
-    # With Gaussian errors e and a density p of active pre-activations near zero, E min(z, 0)^2 = p E|e|^3 / 6.
+    # With Gaussian errors e and a density p of active pre-activations near the kink, E depth^2 = p E|e|^3 / 6.
     density = 2 * _NORMAL_DENSITY / spread
-    cubes = np.sum(np.minimum(preactivations, 0) ** 2 * sure, axis=0) / np.maximum(sure.sum(axis=0), 1)
+    depth = activation.depth(torch.from_numpy(preactivations)).numpy()
+    cubes = np.sum(depth**2 * sure, axis=0) / np.maximum(sure.sum(axis=0), 1)
     uncertainty = np.maximum(np.cbrt(6 * cubes / (density * _HALF_NORMAL_THIRD_MOMENT)), 1e-6 * spread)
-    forward = norm.logcdf(preactivations / uncertainty) - norm.logcdf(-preactivations / uncertainty)
+    forward = activation.log_odds_on(torch.from_numpy(preactivations), torch.from_numpy(uncertainty)).numpy()
     noise = gradient_noise**2
     signal = np.maximum(2 * np.mean(gradients**2, axis=0) - noise, noise)
     backward = 0.5 * (np.log(noise / (noise + signal)) + gradients**2 * (1 / noise - 1 / (noise + signal)))
@@ -61,7 +69,7 @@ def active_units(
 
 
 def maximum_likelihood(
-    layer_gradient: LayerGradient, inputs: np.ndarray, noise_level: np.ndarray
+    layer_gradient: LayerGradient, inputs: np.ndarray, noise_level: np.ndarray, activation: FlatPart
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Decide which entries of ``D`` are zero, then minimise ``|G - D X^T|^2 + |g - D 1|^2`` over the others and ``X``.
 
@@ -75,6 +83,8 @@ def maximum_likelihood(
         Where to start.
     noise_level : ndarray of shape (m,)
         Standard deviation of the noise of each row of the gradient.
+    activation : FlatPart
+        What follows the layer.
 
     Returns
     -------
@@ -89,7 +99,7 @@ def maximum_likelihood(
     moments = inputs @ inputs.T + 1
     gradients = np.linalg.solve(moments, (times(G, inputs.T) + g[:, None]).T).T
     gradient_noise = np.sqrt(np.mean(noise_level**2) * np.diag(np.linalg.inv(moments)))
-    active = active_units(gradients, gradient_noise, layer_gradient.preactivations(inputs))
+    active = active_units(gradients, gradient_noise, layer_gradient.preactivations(inputs), activation)
     for _ in range(N_ITERATIONS):
         gradients = _masked_solve(inputs @ inputs.T + 1, times(G, inputs.T) + g[:, None], active)
         # D X^T does not change when a sample's column grows as its input shrinks; g alone has a say in that.

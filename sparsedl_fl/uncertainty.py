@@ -9,10 +9,11 @@ entries. And each column ``q_j``, estimated from the rows where it vanishes, is 
 from __future__ import annotations
 
 import numpy as np
+import torch
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, solve_triangular
 
-from sparsedl_fl.activations import ActivationSpan
 from sparsedl_fl.lowrank import LowRankGradient
+from sparsedl_fl.views import ActivationSpan
 
 __all__ = ["errors_from_inputs", "errors_from_span", "errors_from_zeros"]
 
@@ -113,7 +114,7 @@ def errors_from_span(
 ) -> np.ndarray:
     """Return the expected error of inputs by the next layer's gradient and by the columns that are proven.
 
-    The activations ``relu(F p)`` lie in the span but for its noise, which shows in how far they do not; and ``p`` is
+    The activations ``phi(F p)`` lie in the span but for its noise, which shows in how far they do not; and ``p`` is
     orthogonal to the columns of other inputs, up to their errors. What one step of Newton's method would still change
     is an error too.
 
@@ -142,16 +143,17 @@ def errors_from_span(
     basis, S = span.basis.numpy(), factors.singular_values
     (m, b), n = basis.shape, factors.right.shape[1]
     preactivations = forward @ samples.T
-    activations = np.maximum(preactivations, 0)
+    activations = span.activation.value(torch.from_numpy(preactivations)).numpy()
+    slopes = span.activation.derivative(torch.from_numpy(preactivations)).numpy()
     residuals = activations - basis @ (basis.T @ activations)
-    freedom = np.maximum(m - b - np.minimum((preactivations > 0).sum(axis=0), b - 1), 1)
+    freedom = np.maximum(m - b - np.minimum(np.sum(slopes != 0, axis=0), b - 1), 1)
     sizes = np.linalg.norm(activations, axis=0)
     deviations = sizes * np.sqrt(np.mean(np.sum((residuals / sizes) ** 2, axis=0) / freedom))
     errors = np.full(len(samples), np.inf)
     for index, p in enumerate(samples):
         # A multiple of p fits as well, and the bias gradient fixes it.
         free = np.linalg.qr(p[:, None], mode="complete")[0][:, 1:]
-        jacobian = (forward @ free) * (preactivations[:, index] > 0)[:, None]
+        jacobian = (forward @ free) * slopes[:, [index]]
         jacobian = (jacobian - basis @ (basis.T @ jacobian)) / deviations[index]
         known = np.isfinite(products[index]) & (products[index] > 0)
         constraints = columns[known] @ free / products[index, known, None]
@@ -167,19 +169,19 @@ def errors_from_span(
     return errors
 
 
-def errors_from_inputs(factors: LowRankGradient, inputs: np.ndarray, zeros: np.ndarray) -> np.ndarray:
+def errors_from_inputs(transposed: LowRankGradient, inputs: np.ndarray, zeros: np.ndarray) -> np.ndarray:
     """Return the expected error of inputs that zeros of their own determine, each by itself.
 
     Parameters
     ----------
-    factors : LowRankGradient
-        The factorised gradient.
+    transposed : LowRankGradient
+        The factorised ``G^T``.
     inputs : ndarray of shape (k, n)
         Recovered inputs.
     zeros : ndarray of shape (n, k) of bool
         Where they are zero.
     """
-    V, S, noise = factors.right.T, factors.singular_values, factors.input_noise_level
+    V, S, noise = transposed.left, transposed.singular_values, transposed.noise_level
     errors = np.empty(len(inputs))
     for index, x in enumerate(inputs):
         direction = V.T @ x

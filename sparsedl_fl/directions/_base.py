@@ -8,30 +8,20 @@ from typing import Any
 from sklearn.base import BaseEstimator
 
 from sparsedl_fl.candidates import Candidates
-from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.lowrank import LowRankGradient
+from sparsedl_fl.problem import LayerProblem
 
 
 class Directions(BaseEstimator, ABC):
-    """Proposes candidate directions for a factorised gradient."""
+    """Proposes candidate directions for the columns of a batch."""
 
     @abstractmethod
-    def propose(
-        self,
-        layer_gradient: LayerGradient,
-        factors: LowRankGradient,
-        *,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> Candidates:
+    def propose(self, problem: LayerProblem, *, random_state: Any = None, verbose: bool = False) -> Candidates:
         """Search for candidates.
 
         Parameters
         ----------
-        layer_gradient : LayerGradient
-            Weights, bias and gradients.
-        factors : LowRankGradient
-            The factorisation of the weight gradient.
+        problem : LayerProblem
+            Weights, gradients, and what is known of the inputs behind them.
         random_state : int, RandomState or None, default=None
             Seed.
         verbose : bool, default=False

@@ -14,8 +14,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sparsedl import SparseDictionaryRecovery
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.directions._base import Directions
-from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
+from sparsedl_fl.problem import LayerProblem
 
 SIDES = ("auto", "gradient", "input")
 
@@ -45,18 +45,11 @@ class DictionaryDirections(Directions):
     recovery: SparseDictionaryRecovery | None = None
     sparsity: str = "auto"
 
-    def propose(
-        self,
-        layer_gradient: LayerGradient,
-        factors: LowRankGradient,
-        *,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> Candidates:
+    def propose(self, problem: LayerProblem, *, random_state: Any = None, verbose: bool = False) -> Candidates:
         """Recover the dictionary and return its candidates as directions of ``U``."""
         if self.sparsity not in SIDES:
             raise ValueError(f"sparsity must be one of {SIDES}, got {self.sparsity!r}")
-        settings = {"random_state": random_state, "verbose": verbose}
+        factors, settings = problem.factors, {"random_state": random_state, "verbose": verbose}
         found = Candidates.empty(factors.batch_size)
         if self.sparsity != "input":
             found = self._recover(factors, np.eye(factors.batch_size), **settings)

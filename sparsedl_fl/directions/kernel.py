@@ -18,9 +18,9 @@ from sparsedl.progress import progress_bar
 from sparsedl.zeros import KERNEL_RATIO
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.directions._base import Directions
-from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.lowrank import LowRankGradient
-from sparsedl_fl.matching import TRUSTED_AGREEMENT, ForwardView, basis_agreement, greedy_filter
+from sparsedl_fl.hypothesis import TRUSTED_AGREEMENT
+from sparsedl_fl.matching import first_choice, greedy_filter
+from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.theory import sparsity_threshold
 
 NEAR_ZERO = 1e-3
@@ -67,23 +67,16 @@ class KernelDirections(Directions):
     false_rejection: float = 1e-5
     device: Any = "cpu"
 
-    def propose(
-        self,
-        layer_gradient: LayerGradient,
-        factors: LowRankGradient,
-        *,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> Candidates:
+    def propose(self, problem: LayerProblem, *, random_state: Any = None, verbose: bool = False) -> Candidates:
         """Draw until the columns found are the batch's, or the budget is spent."""
         if self.max_draws < 1 or self.draws_per_batch < 1 or not 0 < self.false_rejection < 1:
             raise ValueError("max_draws and draws_per_batch must be positive and false_rejection in (0, 1)")
         device = check_device(self, self.device)
+        factors = problem.factors
         test, b = factors.zero_test, factors.batch_size
         is_noisy = factors.signal_to_noise < NOISY_BELOW
         needed = sparsity_threshold(len(factors.left), self.false_rejection) * len(factors.left)
-        view, rows = ForwardView.of(layer_gradient, factors), self._rows(layer_gradient, factors).to(device)
-        observations = test.observations.to(device)
+        rows, observations = self._rows(problem).to(device), test.observations.to(device)
         sets = rows
         generator = torch.Generator(device).manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))
         pool, found, spent, hits, is_done = CandidatePool.empty(b), Candidates.empty(b), 0, 0, False
@@ -101,20 +94,20 @@ class KernelDirections(Directions):
                 if pool.add_proven(kernels, test):
                     directions = pool.directions.numpy().T
                     found = Candidates(directions, factors.zeros(directions).sum(axis=0), "", spent, hits)
-                    is_done = found.is_complete and _matches(view, factors, found)
+                    is_done = found.is_complete and _matches(problem, found)
                     sets = _favour_unserved(rows, factors.zeros(directions))
                 report(found.selection().shape[1], f"{spent} draws, {hits} in a column")
         status = "complete" if is_done else f"the budget of {self.max_draws} draws is spent"
         return Candidates(found.directions, found.n_zeros, status, spent, hits)
 
-    def _rows(self, layer_gradient: LayerGradient, factors: LowRankGradient) -> torch.Tensor:
+    def _rows(self, problem: LayerProblem) -> torch.Tensor:
         """Return the sets of rows to draw from, one set a row: all of them, in one set."""
-        return torch.arange(len(factors.left))[None]
+        return torch.arange(problem.width)[None]
 
 
-def _matches(view: ForwardView, factors: LowRankGradient, found: Candidates) -> bool:
-    basis, _ = greedy_filter(view, factors, found)
-    return bool(basis_agreement(view, factors, basis).mean() >= TRUSTED_AGREEMENT)
+def _matches(problem: LayerProblem, found: Candidates) -> bool:
+    agreement = greedy_filter(first_choice(problem, found), found).agreement
+    return bool(agreement.mean() >= TRUSTED_AGREEMENT)
 
 
 def _favour_unserved(rows: torch.Tensor, zeros: np.ndarray) -> torch.Tensor:

@@ -9,13 +9,12 @@ import numpy as np
 import torch
 
 from sparsedl_fl.directions.kernel import KernelDirections
-from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.lowrank import LowRankGradient
+from sparsedl_fl.problem import LayerProblem
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PriorDirections(KernelDirections):
-    """Draws the rows of a sample among those with its most negative pre-activations, as an approximation has them.
+    """Draws the rows of an input among those whose units are off by most, as an approximation has it.
 
     The approximation may come from any attack; `sparsedl_fl.reconstruction.match_gradients` is one. It need not be
     good: a rough picture of a sample already knows which units it leaves clearly inactive. ``batch_size`` samples are
@@ -38,9 +37,10 @@ class PriorDirections(KernelDirections):
     inputs: Any = None
     rows_per_sample: int = 3
 
-    def _rows(self, layer_gradient: LayerGradient, factors: LowRankGradient) -> torch.Tensor:
-        """Return the rows with the most negative pre-activations, one set for each approximate sample."""
-        n = layer_gradient.shape[1]
+    def _rows(self, problem: LayerProblem) -> torch.Tensor:
+        """Return the rows whose units are off by most, one set for each approximate input."""
+        given = problem.layer_gradient
+        n = given.shape[1]
         if self.inputs is None:
             raise ValueError(f"inputs must be an approximate reconstruction of shape (n_samples, {n}), got None")
         inputs = self.inputs.detach().cpu().numpy() if isinstance(self.inputs, torch.Tensor) else self.inputs
@@ -49,6 +49,9 @@ class PriorDirections(KernelDirections):
             raise ValueError(f"inputs must be finite and of shape (n_samples, {n}), got shape {inputs.shape}")
         if self.rows_per_sample < 1:
             raise ValueError(f"rows_per_sample must be at least 1, got {self.rows_per_sample!r}")
-        n_rows = min(self.rows_per_sample * factors.batch_size, len(factors.left))
-        order = np.argsort(layer_gradient.preactivations(inputs), axis=0)
-        return torch.from_numpy(order[:n_rows].T.copy())
+        n_rows = min(self.rows_per_sample * problem.batch_size, problem.width)
+        z = torch.from_numpy(given.preactivations(inputs))
+        order = (problem.activation.distance_to_kink(z) * problem.activation.is_off(z).double().mul(2).sub(1)).argsort(
+            dim=0, descending=True, stable=True
+        )
+        return order[:n_rows].T.contiguous()

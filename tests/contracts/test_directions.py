@@ -5,7 +5,7 @@ import pytest
 from sklearn.base import clone
 
 from sparsedl_fl import LayerGradient, directions
-from sparsedl_fl.lowrank import factorize
+from sparsedl_fl.problem import LayerProblem
 
 MAKERS = {
     directions.ActivationDirections: lambda batch: directions.ActivationDirections(),
@@ -26,26 +26,26 @@ class TestDirections:
     def test_proposes_the_true_columns(self, kind, small_problem):
         batch, model, gradient = small_problem
         layer_gradient = LayerGradient.from_model(model, gradient)
-        factors = factorize(layer_gradient)
-        candidates = MAKERS[kind](batch).propose(layer_gradient, factors, random_state=0)
+        problem = LayerProblem.of(layer_gradient)
+        candidates = MAKERS[kind](batch).propose(problem, random_state=0)
         np.testing.assert_allclose(np.linalg.norm(candidates.directions, axis=0), 1)
-        true = np.linalg.inv(batch @ factors.right.T / factors.singular_values)
+        true = np.linalg.inv(batch @ problem.factors.right.T / problem.factors.singular_values)
         cosines = np.abs((true / np.linalg.norm(true, axis=0)).T @ candidates.directions)
         np.testing.assert_allclose(cosines.max(axis=1), 1, atol=1e-10)
 
     def test_counts_the_zeros(self, kind, small_problem):
         batch, model, gradient = small_problem
         layer_gradient = LayerGradient.from_model(model, gradient)
-        factors = factorize(layer_gradient)
-        candidates = MAKERS[kind](batch).propose(layer_gradient, factors, random_state=0)
-        np.testing.assert_array_equal(candidates.n_zeros, factors.zeros(candidates.directions).sum(axis=0))
+        problem = LayerProblem.of(layer_gradient)
+        candidates = MAKERS[kind](batch).propose(problem, random_state=0)
+        np.testing.assert_array_equal(candidates.n_zeros, problem.factors.zeros(candidates.directions).sum(axis=0))
         assert 0 < candidates.n_successes <= candidates.n_starts
 
     def test_same_seed_same_candidates(self, kind, small_problem):
         batch, model, gradient = small_problem
         layer_gradient = LayerGradient.from_model(model, gradient)
-        factors = factorize(layer_gradient)
-        one, two = (MAKERS[kind](batch).propose(layer_gradient, factors, random_state=5).directions for _ in range(2))
+        problem = LayerProblem.of(layer_gradient)
+        one, two = (MAKERS[kind](batch).propose(problem, random_state=5).directions for _ in range(2))
         np.testing.assert_array_equal(one, two)
 
     def test_clones(self, kind):

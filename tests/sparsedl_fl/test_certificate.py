@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,13 +11,37 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
 from sparsedl_fl import GradientInverter, LayerGradient
-from sparsedl_fl.certificate import COLUMNS_ALONE, NONE, SPAN, ZEROS, certify
+from sparsedl_fl.certificate import EVIDENCE, NONE, Case, Evidence, ZerosOfAll, ZerosOfOthers, certify
+from sparsedl_fl.directions.activation import Alternation
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.reproduce.hostile import hostile_problem
 from sparsedl_fl.simulation import client_gradient, fully_connected
 
 TRUE, FALSE = np.ones(4, dtype=bool), np.zeros(4, dtype=bool)
-FINE = {"agreement": np.ones(4), "one_sided": np.ones(4), "relative_errors": np.zeros(4), "excess": 1.0}
+
+
+class Fixed(Evidence):
+    """Proves what it is told to."""
+
+    kind = "told"
+
+    def __init__(self, proven, error=0.0):
+        self.proven, self.error = np.array(proven), error
+
+    def prove(self, case):
+        return self.proven, np.where(self.proven, self.error, np.inf)
+
+
+def case(columns, agreement=1.0, consistency=1.0):
+    """A case of four inputs at ten units, of which as many agree as is said; the zeros determine every input."""
+    zeros = np.zeros((100, 4), dtype=bool)
+    zeros[50:] = True
+    is_active = ~zeros
+    is_active[: round(50 * (1 - consistency))] = False
+    is_active[50 : 50 + round(100 * (1 - agreement) - 50 * (1 - consistency))] = True
+    made = Case(SimpleNamespace(likely_zeros=zeros), np.zeros((4, 9)), np.array(columns), zeros, np.eye(4), is_active)
+    made.__dict__["errors_by_columns"] = (np.full(4, 0.1), np.zeros((4, 4)), np.zeros(4))
+    return made
 
 
 def invert(given, **parameters):
@@ -26,30 +51,38 @@ def invert(given, **parameters):
 
 
 class TestCombination:
+    KINDS = (ZerosOfOthers(), ZerosOfAll())
+
     def test_all_columns_prove_all_inputs(self):
-        assert set(certify(TRUE, FALSE, FALSE, **FINE).evidence) == {ZEROS}
+        assert set(certify(case(TRUE), self.KINDS).evidence) == {ZerosOfOthers.kind}
 
     def test_beside_a_missing_column_only_its_own_input_follows(self):
         columns = np.array([True, True, False, True])
-        assert certify(columns, FALSE, FALSE, **FINE).proven.tolist() == [False, False, True, False]
+        assert certify(case(columns), self.KINDS).proven.tolist() == [False, False, True, False]
         columns[0] = False
-        assert not certify(columns, FALSE, FALSE, **FINE).proven.any()
+        assert not certify(case(columns), self.KINDS).proven.any()
 
     def test_an_input_proven_by_itself_needs_no_columns(self):
-        by_span = np.array([True, False, False, False])
-        assert certify(FALSE, by_span, FALSE, **FINE).evidence.tolist() == [SPAN, NONE, NONE, NONE]
+        found = certify(case(FALSE), (*self.KINDS, Fixed([True, False, False, False])))
+        assert found.evidence.tolist() == ["told", NONE, NONE, NONE]
 
     def test_without_the_pattern_columns_alone_prove_what_is_not_contradicted(self):
-        doubtful = {**FINE, "agreement": np.full(4, 0.75)}
-        assert set(certify(TRUE, FALSE, FALSE, **doubtful).evidence) == {COLUMNS_ALONE}
-        assert not certify(TRUE, FALSE, FALSE, **{**doubtful, "one_sided": np.full(4, 0.5)}).proven.any()
+        assert set(certify(case(TRUE, agreement=0.75), self.KINDS).evidence) == {ZerosOfAll.kind}
+        assert not certify(case(TRUE, agreement=0.75, consistency=0.6), self.KINDS).proven.any()
 
-    def test_what_is_as_uncertain_as_it_is_large_is_no_recovery(self):
-        uncertain = {**FINE, "relative_errors": np.array([0.0, 0.5, 0.0, np.inf])}
-        assert certify(TRUE, FALSE, FALSE, **uncertain).proven.tolist() == [True, False, True, False]
+    def test_the_first_kind_names_and_the_least_error_counts(self):
+        found = certify(case(TRUE), (*self.KINDS, Fixed(TRUE, error=0.05)))
+        assert set(found.evidence) == {ZerosOfOthers.kind}
+        assert found.errors.tolist() == [0.05] * 4
 
-    def test_more_inputs_than_were_looked_for_certify_nothing(self):
-        assert not certify(TRUE, TRUE, TRUE, **{**FINE, "excess": 50.0}).proven.any()
+    def test_what_is_doubtful_is_taken_out(self):
+        found = certify(case(TRUE), self.KINDS).without(np.array([True, False, False, False]))
+        assert found.proven.tolist() == [False, True, True, True]
+
+    def test_every_kind_has_a_name_of_its_own(self):
+        kinds = [kind.kind for kind in EVIDENCE]
+        assert len(set(kinds)) == len(kinds) == 4
+        assert NONE not in kinds
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -59,7 +92,7 @@ def test_dropout_is_certified_by_the_columns_alone(before):
     model, batch = nn.Sequential(nn.Linear(80, 120), *order, nn.Linear(120, 10)), torch.randn(8, 80)
     inverter = invert(LayerGradient.from_model(model, client_gradient(model, batch, torch.arange(8))))
     assert inverter.recovered_.all()
-    assert set(inverter.evidence_) == {COLUMNS_ALONE}
+    assert set(inverter.evidence_) == {ZerosOfAll.kind}
     assert match_batches(batch, inverter.inputs_).squared_errors.max() < 1e-8
     assert "8 of them by their columns alone" in inverter.status_
 
@@ -121,10 +154,8 @@ def test_noise_is_said_in_the_units_of_the_inputs(cifar):
 
 
 def test_a_search_that_is_interrupted_keeps_what_it_found(cifar, monkeypatch):
-    from sparsedl_fl.directions import activation
-
     _, given = cifar.problem(60, 200, 0)
-    calls, original = [], activation.alternate
+    calls, original = [], Alternation.run
 
     def interrupted(*arguments):
         calls.append(1)
@@ -132,7 +163,7 @@ def test_a_search_that_is_interrupted_keeps_what_it_found(cifar, monkeypatch):
             raise KeyboardInterrupt
         return original(*arguments)
 
-    monkeypatch.setattr(activation, "alternate", interrupted)
+    monkeypatch.setattr(Alternation, "run", interrupted)
     with pytest.warns(ConvergenceWarning, match="search interrupted"):
         inverter = GradientInverter(random_state=0).fit(replace(given, next_weight_grad=None))
     assert 0 < np.sum(inverter.provenance_ != "completed") < 60

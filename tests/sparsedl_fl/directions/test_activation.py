@@ -8,19 +8,18 @@ import torch
 from torch.nn.functional import normalize
 
 from sparsedl_fl import GradientInverter, LayerGradient
-from sparsedl_fl.activations import ActivationSpan
-from sparsedl_fl.directions import ActivationDirections, DictionaryDirections, _projection, activation
-from sparsedl_fl.directions._alternation import N_COARSE, N_FINE, alternate
-from sparsedl_fl.directions._progress import Progress
-from sparsedl_fl.directions._projection import _add_rows, _span_reflections, project
-from sparsedl_fl.directions._reflection import reflect
-from sparsedl_fl.directions._samples import estimate_samples
-from sparsedl_fl.directions._views import PrincipalForward, TwoViews, leaders
-from sparsedl_fl.lowrank import factorize
-from sparsedl_fl.matching import ForwardView
+from sparsedl_fl.activations import ReLU
+from sparsedl_fl.directions import ActivationDirections, DictionaryDirections
+from sparsedl_fl.directions.activation import Alternation, Projection, Reflection, Schedule
+from sparsedl_fl.directions.activation.estimates import PosteriorMeans
+from sparsedl_fl.directions.activation.knowledge import Knowledge
+from sparsedl_fl.directions.activation.projection import _add_rows
+from sparsedl_fl.directions.activation.two_views import PrincipalForward, TwoViews, leaders
 from sparsedl_fl.metrics import psnr
+from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.simulation import client_gradient, fully_connected
 from sparsedl_fl.theory import expected_samples
+from sparsedl_fl.views import ActivationSpan
 
 EVERY = torch.ones(25, dtype=torch.bool)
 
@@ -32,17 +31,18 @@ class Problem:
         batch = torch.randn(batch_size, 80, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         model = fully_connected(80, width=100, random_state=0).double()
         self.given = LayerGradient.from_model(model, client_gradient(model, batch, torch.arange(batch_size) % 10))
-        self.factors = factorize(self.given)
+        self.problem = LayerProblem.of(self.given)
+        self.factors = self.problem.factors
         self.batch = batch.numpy()
         # Rows p of P = Q^-1, and columns q of Q, as unit rows.
         samples = self.batch @ self.factors.right.T / self.factors.singular_values
         self.samples = torch.from_numpy(samples / np.linalg.norm(samples, axis=1, keepdims=True))
         columns = np.linalg.inv(samples).T
         self.columns = torch.from_numpy(columns / np.linalg.norm(columns, axis=1, keepdims=True))
-        self.forward = torch.from_numpy(ForwardView.of(self.given, self.factors).regressors)
+        self.forward = self.problem.regressors()
         self.test = self.factors.zero_test
-        self.views = TwoViews.of(self.test.observations, self.forward)
-        self.span = ActivationSpan.of(self.given.next_weight_grad, batch_size)
+        self.views = TwoViews.of(self.test.observations, self.forward, ReLU())
+        self.span = self.problem.span
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +67,13 @@ def generator():
 class TestTwoViews:
     def test_the_forward_view_has_the_true_pattern(self, problem):
         z = problem.forward @ problem.samples.T
-        scale = problem.samples @ torch.from_numpy(ForwardView.of(problem.given, problem.factors).scale)
+        scale = problem.samples @ torch.from_numpy(problem.problem.forward.scale)
         expected = problem.given.preactivations(problem.batch)
         np.testing.assert_allclose((z / scale).numpy(), expected, atol=1e-9)
 
     def test_random_starts_end_in_true_columns(self, problem):
         path = []
-        ends = alternate(problem.views, 64, 0.02, generator(), observe=lambda q, z: path.append((q, z)))
+        ends = Alternation().run(problem.views, 64, 0.02, generator(), observe=lambda q, z: path.append((q, z)))
         is_true = cosines(ends, problem.columns) > 0.999
         assert is_true.double().mean() > 0.1
         # On the way ``U q`` gets its zeros, and they are where the forward view has its inactive units.
@@ -83,15 +83,15 @@ class TestTwoViews:
 
     def test_a_start_goes_on_only_as_long_as_it_moves(self):
         easy, path = Problem(4), []
-        ends = alternate(easy.views, 16, 0.02, generator(), observe=lambda q, z: path.append((q, z)))
-        assert len(path) < N_COARSE + N_FINE
+        ends = Alternation().run(easy.views, 16, 0.02, generator(), observe=lambda q, z: path.append((q, z)))
+        assert len(path) < Alternation().n_coarse + Alternation().n_fine
         is_still = [((before[1] == after[1]).all(dim=1)) for before, after in zip(path[:-1], path[1:], strict=True)]
         assert 0 < torch.stack(is_still).double().mean() < 1
         assert (cosines(ends, easy.columns) > 0.999).double().mean() > 0.9
 
     def test_what_is_known_is_not_found_again(self, problem):
         views = knowing(problem, problem.columns[:20])
-        ends = alternate(views, 64, 0.02, generator())
+        ends = Alternation().run(views, 64, 0.02, generator())
         ends = ends[cosines(ends, problem.columns) > 0.999]
         assert len(ends) > 32
         assert (cosines(ends, problem.columns[20:]) > 0.999).double().mean() > 0.95
@@ -124,7 +124,7 @@ class TestTwoViews:
         is_active = ~problem.test.zeros(views.found)
         is_wrong = torch.rand(is_active.shape, generator=generator()) < 0.02
         for pattern, enough in ((is_active, 0.95), (is_active ^ is_wrong, 0.85)):
-            estimates = estimate_samples(views.found, views.free, views.forward, pattern)
+            estimates = PosteriorMeans().of(views.found, views.free, views.forward, pattern)
             assert (estimates * problem.samples[:15]).sum(dim=1).mean() > enough
 
     def test_the_principal_forward_view_spans_the_free_preactivations(self, problem):
@@ -139,7 +139,7 @@ class TestReflections:
     @pytest.mark.parametrize("n_known", [0, 12, 22])
     def test_what_it_returns_are_columns_and_most_of_them_new(self, problem, n_known):
         known = problem.columns[:n_known]
-        ends = reflect(knowing(problem, known), 256, generator())
+        ends = Reflection().run(knowing(problem, known), 256, generator())
         is_known = ((ends @ known.T).abs() > 1 - 1e-9).any(dim=1)
         is_true = (cosines(ends, problem.columns) > 0.999) & ~is_known
         assert is_true.sum() > is_known.sum()
@@ -163,7 +163,7 @@ class TestSpan:
 
     def test_it_identifies_less_than_half_the_width(self):
         def span(m, b):
-            return ActivationSpan(torch.linalg.qr(torch.randn(m, b))[0], 1e-5)
+            return ActivationSpan(torch.linalg.qr(torch.randn(m, b, generator=generator()))[0], 1e-5, ReLU())
 
         assert span(100, 48).identifies
         assert not span(100, 49).identifies
@@ -177,19 +177,19 @@ class TestSpan:
 
 class TestProjection:
     def test_what_it_returns_are_samples(self, problem):
-        found, is_determined = project(problem.views, problem.span, 128, generator())
+        found, is_determined = Projection().run(problem.views, problem.span, 128, generator())
         assert len(found) > 3
         assert is_determined.all()
         assert (cosines(found, problem.samples) > 1 - 1e-9).all()
 
-    def test_most_starts_close_to_the_limit_end_in_samples_too(self, monkeypatch):
-        monkeypatch.setattr(_projection, "MORE_REFLECTIONS", 2 * _projection.MORE_REFLECTIONS)
+    def test_most_starts_close_to_the_limit_end_in_samples_too(self):
+        patient = Projection(more=2 * Projection().more)
         crowded = Problem(batch_size=42)
         z = normalize(crowded.samples @ crowded.forward.T, dim=1)
         forward = PrincipalForward.of(crowded.views)
-        ends = _span_reflections(forward, crowded.span.basis.float(), 64, generator())
+        ends = patient.reflections(forward, replace(crowded.span, basis=crowded.span.basis.float()), 64, generator())
         assert (cosines(ends.double() @ forward.orthonormal.T, z) > 0.99).double().mean() > 0.5
-        found, is_determined = project(crowded.views, crowded.span, 512, generator())
+        found, is_determined = patient.run(crowded.views, crowded.span, 512, generator())
         assert is_determined.any()
         assert (cosines(found[is_determined], crowded.samples) > 1 - 1e-9).all()
 
@@ -197,7 +197,7 @@ class TestProjection:
         crowded = Problem(batch_size=47)
         z = crowded.samples @ crowded.forward.T
         n_active = (z > 0).sum(dim=1)
-        found, is_determined = project(crowded.views, crowded.span, 512, generator())
+        found, is_determined = Projection().run(crowded.views, crowded.span, 512, generator())
         of = (found @ crowded.samples.T).abs().argmax(dim=1)
         assert is_determined.any()
         assert not is_determined.all()
@@ -208,7 +208,7 @@ class TestProjection:
         assert (cosines(activations, normalize(torch.relu(z), dim=1)) > 1 - 1e-9).all()
 
     def test_rows_that_change_are_added_as_if_all_were(self):
-        left, right = torch.randn(40, 3, dtype=torch.float64), torch.randn(40, 5, dtype=torch.float64)
+        left, right = torch.randn(40, 8, generator=generator(), dtype=torch.float64).split([3, 5], dim=1)
         weights = torch.zeros(3, 40, dtype=torch.float64)
         weights[0, :2], weights[1, 5], weights[1, 7], weights[2] = 1, -1, 1, 1
         expected = torch.stack([left.T @ torch.diag(row) @ right for row in weights])
@@ -219,18 +219,18 @@ class TestProjection:
     @pytest.mark.parametrize("by_columns", [False, True])
     def test_it_stays_among_the_unknown(self, problem, by_columns):
         views = replace(problem.views.knowing(problem.columns[:20]), samples=problem.samples[:20])
-        found, _ = project(views, problem.span, 64, generator(), by_columns)
+        found, _ = Projection().run(views, problem.span, 64, generator(), Reflection() if by_columns else None)
         assert len(found) > 0
         assert (cosines(found, problem.samples[20:]) > 1 - 1e-9).all()
 
 
-class TestProgress:
+class TestKnowledge:
     def test_samples_become_columns(self, problem):
-        progress = Progress(problem.test, problem.forward)
-        assert progress.add_samples(problem.samples[:7], EVERY[:7])
-        assert progress.n_found == 7
-        assert (cosines(progress.views.found, problem.columns[:7]) > 1 - 1e-12).all()
-        assert not progress.add_samples(problem.samples[:7], EVERY[:7])
+        knowledge = Knowledge(problem.test, problem.forward, ReLU())
+        assert knowledge.add_samples(problem.samples[:7], EVERY[:7])
+        assert knowledge.n_found == 7
+        assert (cosines(knowledge.views.found, problem.columns[:7]) > 1 - 1e-12).all()
+        assert not knowledge.add_samples(problem.samples[:7], EVERY[:7])
 
     def test_a_sample_without_enough_zeros_waits_for_the_others(self, problem):
         # Rows that are all active for sample 0 leave its column open until the other samples close it.
@@ -240,42 +240,42 @@ class TestProgress:
         test = type(problem.test)(
             problem.test.observations[keep], problem.test.unmixing, problem.test.noise_level[keep]
         )
-        progress = Progress(test, problem.forward[keep])
-        progress.add_samples(problem.samples[:1], EVERY[:1])
-        assert progress.n_found == 0
-        progress.add_samples(problem.samples[1:], EVERY[1:])
-        assert (cosines(problem.columns[:1], progress.views.found) > 1 - 1e-9).all()
+        knowledge = Knowledge(test, problem.forward[keep], ReLU())
+        knowledge.add_samples(problem.samples[:1], EVERY[:1])
+        assert knowledge.n_found == 0
+        knowledge.add_samples(problem.samples[1:], EVERY[1:])
+        assert (cosines(problem.columns[:1], knowledge.views.found) > 1 - 1e-9).all()
 
     def test_of_a_sample_that_is_not_determined_only_the_column_is_taken(self, problem):
-        progress = Progress(problem.test, problem.forward)
-        assert progress.add_samples(problem.samples[:1], ~EVERY[:1])
-        assert (cosines(progress.views.found, problem.columns[:1]) > 1 - 1e-12).all()
-        assert len(progress.samples) == 0
+        knowledge = Knowledge(problem.test, problem.forward, ReLU())
+        assert knowledge.add_samples(problem.samples[:1], ~EVERY[:1])
+        assert (cosines(knowledge.views.found, problem.columns[:1]) > 1 - 1e-12).all()
+        assert len(knowledge.samples) == 0
 
     def test_a_column_that_contradicts_the_other_samples_is_not_taken(self, problem):
-        progress = Progress(problem.test, problem.forward)
+        knowledge = Knowledge(problem.test, problem.forward, ReLU())
         wrong = normalize(problem.samples[1:2] + 0.1 * problem.samples[:1], dim=1)
-        progress.add_samples(torch.cat([problem.samples[:1], wrong]), EVERY[:2])
-        assert progress.n_found == 0
+        knowledge.add_samples(torch.cat([problem.samples[:1], wrong]), EVERY[:2])
+        assert knowledge.n_found == 0
 
     def test_the_column_view_loses_samples_known_and_estimates_of_the_others(self, problem):
-        progress = Progress(problem.test, problem.forward)
-        progress.add_samples(problem.samples[:3], EVERY[:3])
-        progress.add_columns(problem.columns[3:5])
-        progress.deflate_columns()
-        closest = cosines(problem.samples[:5], progress.views.samples)
-        assert len(progress.views.samples) == progress.n_found == 5
+        knowledge = Knowledge(problem.test, problem.forward, ReLU())
+        knowledge.add_samples(problem.samples[:3], EVERY[:3])
+        knowledge.add_columns(problem.columns[3:5])
+        knowledge.deflate_columns()
+        closest = cosines(problem.samples[:5], knowledge.views.samples)
+        assert len(knowledge.views.samples) == knowledge.n_found == 5
         assert (closest[:3] > 1 - 1e-12).all()
         assert ((closest[3:] > 0.6) & (closest[3:] < 1 - 1e-6)).all()
-        assert progress.n_known == 8
+        assert knowledge.n_known == 8
 
     def test_ends_that_prove_nothing_are_not_taken(self, problem):
-        progress = Progress(problem.test, problem.forward)
+        knowledge = Knowledge(problem.test, problem.forward, ReLU())
         random = normalize(torch.randn(50, 25, generator=generator(), dtype=torch.float64), dim=1)
-        assert not progress.add_columns(random)
-        assert progress.n_found == 0
-        assert progress.add_columns(torch.cat([random, problem.columns[:3]]))
-        assert progress.n_found == 3
+        assert not knowledge.add_columns(random)
+        assert knowledge.n_found == 0
+        assert knowledge.add_columns(torch.cat([random, problem.columns[:3]]))
+        assert knowledge.n_found == 3
 
 
 class TestActivationDirections:
@@ -300,13 +300,13 @@ class TestActivationDirections:
     def test_what_brings_more_leads(self, problem, monkeypatch):
         leads = []
 
-        def only_by_columns(views, span, n_starts, generator, by_columns):
-            leads.append(by_columns)
-            n = 3 * sum(leads) * by_columns
+        def only_by_columns(self, views, span, n_starts, generator, by_columns):
+            leads.append(by_columns is not None)
+            n = 3 * sum(leads) * leads[-1]
             return problem.samples[:n], EVERY[:n]
 
-        monkeypatch.setattr(activation, "project", only_by_columns)
-        assert ActivationDirections().propose(problem.given, problem.factors, random_state=0).is_complete
+        monkeypatch.setattr(Projection, "run", only_by_columns)
+        assert ActivationDirections().propose(problem.problem, random_state=0).is_complete
         assert leads == [False] + 9 * [True]
 
     def test_patterns_that_nearly_agree(self):
@@ -318,16 +318,30 @@ class TestActivationDirections:
             assert GradientInverter(random_state=0).fit(given).recovered_.all()
 
     def test_a_spent_budget_is_said(self, problem):
-        search = ActivationDirections(patience=1, starts_per_round=1, use_next_layer=False)
-        candidates = search.propose(problem.given, problem.factors, random_state=0)
+        search = ActivationDirections(patience=1, schedule=Schedule(starts_per_round=1), use_next_layer=False)
+        candidates = search.propose(problem.problem, random_state=0)
         assert candidates.status == "nothing new in 1 rounds (views: gradient and weights)"
         search = ActivationDirections(max_seconds=1e-9)
-        assert "the budget of 1e-09 seconds is spent" in search.propose(problem.given, problem.factors).status
+        assert "cut short by the cap of 1e-09 seconds" in search.propose(problem.problem).status
+        candidates = ActivationDirections(max_starts=100, use_next_layer=False).propose(problem.problem, random_state=0)
+        assert "the budget of 100 starts is spent" in candidates.status
+        assert candidates.n_starts == 128
+
+    def test_the_same_seed_gives_the_same_result_however_slow_the_machine_is(self, problem, monkeypatch):
+        search = ActivationDirections(use_next_layer=False, patience=3)
+        first = search.propose(problem.problem, random_state=0)
+        clock = iter(range(10**9, 10**12, 10**6))
+        monkeypatch.setattr("time.monotonic", lambda: next(clock))
+        second = search.propose(problem.problem, random_state=0)
+        assert first.n_starts == second.n_starts
+        np.testing.assert_array_equal(first.directions, second.directions)
 
     def test_what_is_left_over_goes_to_the_fallback(self, small_problem):
         _, model, gradient = small_problem
         given = LayerGradient.from_model(model, gradient)
-        search = ActivationDirections(patience=1, starts_per_round=1, fallback=DictionaryDirections())
+        search = ActivationDirections(
+            patience=1, schedule=Schedule(starts_per_round=1), fallback=DictionaryDirections()
+        )
         inverter = GradientInverter(search, random_state=0).fit(given)
         assert inverter.recovered_.all()
         assert "nothing new" not in inverter.status_
@@ -337,7 +351,7 @@ class TestActivationDirections:
             self.pool.add_proven(problem.columns[:-1], self.test)
             return self._deflate()
 
-        monkeypatch.setattr(Progress, "add_columns", all_but_one)
+        monkeypatch.setattr(Knowledge, "add_columns", all_but_one)
         search = ActivationDirections(use_next_layer=False, fallback=DictionaryDirections())
         monkeypatch.setattr(DictionaryDirections, "propose", lambda *args, **options: pytest.fail("it was called"))
         inverter = GradientInverter(search, random_state=0).fit(problem.given)
@@ -346,11 +360,11 @@ class TestActivationDirections:
 
     def test_a_spent_budget_leaves_nothing_to_the_fallback(self, problem):
         search = ActivationDirections(max_seconds=1e-9, fallback=DictionaryDirections())
-        candidates = search.propose(problem.given, problem.factors, random_state=0)
+        candidates = search.propose(problem.problem, random_state=0)
         assert candidates.n_starts == 0
-        assert "the budget of 1e-09 seconds is spent" in candidates.status
+        assert "cut short by the cap of 1e-09 seconds" in candidates.status
 
-    @pytest.mark.parametrize("name", ["max_seconds", "patience", "starts_per_round"])
+    @pytest.mark.parametrize("name", ["max_seconds", "max_starts", "patience"])
     def test_bad_parameters_are_named(self, problem, name):
         with pytest.raises(ValueError, match=f"{name} must be positive, got 0"):
-            ActivationDirections(**{name: 0}).propose(problem.given, problem.factors)
+            ActivationDirections(**{name: 0}).propose(problem.problem)

@@ -1,4 +1,4 @@
-"""What the activation search knows so far: columns, samples, and what follows from the ones for the others."""
+"""What the search knows so far: columns ``q``, inputs as their ``p``, and what follows from the ones for the others."""
 
 from __future__ import annotations
 
@@ -10,33 +10,53 @@ from sparsedl.linalg import smallest_eigenvectors
 from sparsedl.pools import CandidatePool
 from sparsedl.selection import select_independent
 from sparsedl.zeros import ZeroTest
-from sparsedl_fl.directions._views import TwoViews
+from sparsedl_fl.activations import FlatPart
+from sparsedl_fl.directions.activation.two_views import TwoViews
 
-__all__ = ["Progress"]
-
-NEAR_ZERO = 1e-2
-"""What counts as zero of ``U q`` before a direction is estimated again, relative to its mean square."""
-
-INACTIVE = -1e-3
-"""A unit counts as inactive when its pre-activation, relative to the mean square, is below."""
-
-SAMPLE_WEIGHT, DETERMINED = 1e-3, 1e-9
-"""Other samples decide only where the inactive rows leave it open, since they are less exact; a second smallest
-eigenvalue, relative to their mean, above this means that nothing is left open."""
-
-OWN_SAMPLE = 1e-3
-"""Product of a column and a sample, both of unit length, above which one belongs to the other."""
+__all__ = ["Knowledge"]
 
 
-class Progress:
-    """Columns ``q`` proven by their zeros, samples ``p`` proven by the next layer, and the views they deflate.
+class Knowledge:
+    """Columns ``q`` proven by their zeros, inputs ``p`` proven by the next layer, and the views they deflate.
 
-    A sample becomes a column, the kernel of its inactive rows and of the other samples, as soon as these determine it.
+    A ``p`` becomes a column, the kernel of its inactive rows and of the other ``p``, as soon as these determine it.
+
+    Parameters
+    ----------
+    test : ZeroTest
+        What proves a column.
+    forward : torch.Tensor of shape (m, b)
+        ``F``.
+    activation : FlatPart
+        When a unit is off, for pre-activations of no particular scale.
+    near_zero : float, default=1e-2
+        What counts as zero of ``U q`` before a direction is estimated again, relative to its mean square.
+    surely_off : float, default=1e-3
+        A unit counts as off when it is so by this much of the spread of the pre-activations.
+    sample_weight : float, default=1e-3
+        Weight of the other ``p`` beside the inactive rows: less exact, they decide only what these leave open.
+    determined : float, default=1e-9
+        A second smallest eigenvalue, relative to their mean, above this means that nothing is left open.
+    own_product : float, default=1e-3
+        Product of a ``q`` and a ``p``, both of unit length, above which one belongs to the other.
     """
 
-    def __init__(self, test: ZeroTest, forward: torch.Tensor) -> None:
+    def __init__(
+        self,
+        test: ZeroTest,
+        forward: torch.Tensor,
+        activation: FlatPart,
+        *,
+        near_zero: float = 1e-2,
+        surely_off: float = 1e-3,
+        sample_weight: float = 1e-3,
+        determined: float = 1e-9,
+        own_product: float = 1e-3,
+    ) -> None:
         self.test = test
-        self.views = TwoViews.of(test.observations, forward)
+        self.near_zero, self.surely_off, self.own_product = near_zero, surely_off, own_product
+        self.sample_weight, self.determined = sample_weight, determined
+        self.views = TwoViews.of(test.observations, forward, activation)
         self.pool = CandidatePool.empty(forward.shape[1])
         self.samples = torch.zeros((0, forward.shape[1]), dtype=forward.dtype)
         self.n_hits = 0
@@ -66,7 +86,7 @@ class Progress:
         if len(self.views.samples) >= max(self.n_found, len(self.samples)):
             return
         samples, found = self.samples, self.views.found
-        is_own = (found @ samples.T).abs() > OWN_SAMPLE
+        is_own = (found @ samples.T).abs() > self.own_product
         if not is_own.any(dim=1).all():
             estimates = self.views.estimated_samples(~self.test.likely_zeros(found))
             samples = torch.cat([samples, estimates[~is_own.any(dim=1)]])
@@ -74,7 +94,7 @@ class Progress:
 
     def add_columns(self, ends: torch.Tensor) -> bool:
         """Accept the ends of the two-view search that are proven columns; return whether any is new."""
-        widths = self.test.tolerances(ends).clamp(min=NEAR_ZERO)
+        widths = self.test.tolerances(ends).clamp(min=self.near_zero)
         is_near = ((ends @ self.test.observations.T).abs() < widths).sum(dim=1) > ends.shape[1]
         ends = ends[is_near]
         self.n_hits += len(ends)
@@ -106,19 +126,19 @@ class Progress:
         """Return which samples have no column yet: every other column is orthogonal to a sample."""
         if self.n_found == 0:
             return list(range(len(samples)))
-        return torch.nonzero((samples @ self.views.found.T).abs().amax(dim=1) <= OWN_SAMPLE)[:, 0].tolist()
+        return torch.nonzero((samples @ self.views.found.T).abs().amax(dim=1) <= self.own_product)[:, 0].tolist()
 
     def _column_of(self, sample: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
         """Return the column of a sample as one row, or none before its inactive rows and other samples determine it."""
         nothing = self.samples[:0]
         z = self.views.forward @ sample
-        is_inactive = z < INACTIVE * z.std()
+        is_inactive = self.views.activation.is_off(z, self.surely_off * z.std())
         rows = self.views.left[is_inactive]
-        gram = rows.T @ rows + SAMPLE_WEIGHT**2 * (others.T @ others)
+        gram = rows.T @ rows + self.sample_weight**2 * (others.T @ others)
         values, column = smallest_eigenvectors(gram[None])
-        if values.shape[1] > 1 and values[0, 1] < DETERMINED * gram.diagonal().mean():
+        if values.shape[1] > 1 and values[0, 1] < self.determined * gram.diagonal().mean():
             return nothing
-        is_consistent = bool((others @ column.T).abs().lt(OWN_SAMPLE).all())
+        is_consistent = bool((others @ column.T).abs().lt(self.own_product).all())
         return column if is_consistent and self.test.zeros(column)[0, is_inactive].all() else nothing
 
     def _deflate(self) -> bool:

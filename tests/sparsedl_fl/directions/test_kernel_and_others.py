@@ -7,8 +7,8 @@ from torch import nn
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.directions import DictionaryDirections, KernelDirections, PriorDirections
 from sparsedl_fl.directions.kernel import draw_kernels, draw_overdetermined_kernels
-from sparsedl_fl.lowrank import factorize
 from sparsedl_fl.metrics import match_batches, psnr
+from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.simulation import client_gradient
 from sparsedl_fl.theory import expected_samples
 
@@ -42,7 +42,7 @@ def test_a_spent_budget_is_said(small_problem):
     _, model, gradient = small_problem
     layer_gradient = LayerGradient.from_model(model, gradient)
     directions = KernelDirections(max_draws=5, draws_per_batch=2)
-    candidates = directions.propose(layer_gradient, factorize(layer_gradient), random_state=0)
+    candidates = directions.propose(LayerProblem.of(layer_gradient), random_state=0)
     assert candidates.n_starts == 5
     assert candidates.status == "the budget of 5 draws is spent"
 
@@ -52,7 +52,7 @@ def test_bad_parameters_are_named(parameters, small_problem):
     _, model, gradient = small_problem
     layer_gradient = LayerGradient.from_model(model, gradient)
     with pytest.raises(ValueError, match="max_draws and draws_per_batch must be positive and false_rejection in"):
-        KernelDirections(**parameters).propose(layer_gradient, factorize(layer_gradient))
+        KernelDirections(**parameters).propose(LayerProblem.of(layer_gradient))
 
 
 def test_draws_stay_within_their_sets():
@@ -106,7 +106,7 @@ def test_bad_priors_are_named(parameters, message, small_problem):
     _, model, gradient = small_problem
     layer_gradient = LayerGradient.from_model(model, gradient)
     with pytest.raises(ValueError, match=message):
-        PriorDirections(**parameters).propose(layer_gradient, factorize(layer_gradient))
+        PriorDirections(**parameters).propose(LayerProblem.of(layer_gradient))
 
 
 class TestSides:

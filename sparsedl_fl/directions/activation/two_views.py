@@ -1,8 +1,9 @@
 """Both views of the batch: the columns of the gradient, and the pre-activations that say where they vanish.
 
-For sample ``i`` the column ``U q_i`` of the gradient is zero exactly where its pre-activations ``F p_i`` are not
-positive. Here ``p = S^-1 V^T x``, so that ``F = W V S + bias h^T`` with ``h = U^T g`` (every true ``p`` has
-``h^T p = 1``), the natural prior of ``p`` is isotropic, and ``P Q = I``: ``p_i`` is orthogonal to every other ``q_j``.
+For input ``i`` the column ``U q_i`` of the gradient is zero exactly where its pre-activations ``F p_i`` say that a unit
+is off. Here ``p = S^-1 V^T x``, so that ``F = W V S + bias h^T`` with ``h = U^T g`` (every true ``p`` has
+``h^T p = 1``; a kink elsewhere than at zero is subtracted from the bias), the natural prior of ``p`` is isotropic, and
+``P Q = I``: ``p_i`` is orthogonal to every other ``q_j``.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn.functional import normalize
 
-from sparsedl_fl.directions._samples import estimate_samples
+from sparsedl_fl.activations import FlatPart
+from sparsedl_fl.directions.activation.estimates import PosteriorMeans
 
-__all__ = ["PrincipalForward", "TwoViews", "leaders"]
+__all__ = ["WORKING", "PrincipalForward", "TwoViews", "leaders"]
+
+WORKING = torch.float32
+"""Precision in which starts are taken near their ends."""
 
 SAME_END = 0.98
 """Cosine of the pre-activations of two starts above which one of them goes on for both."""
-
-_WORKING = torch.float32
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class TwoViews:
         Orthonormal basis of what is orthogonal to them: where the ``p`` of the others are.
     samples : torch.Tensor of shape (k, b)
         The ``p`` of the columns found or estimates of them, as unit rows; every other ``q`` is orthogonal to them.
+    activation : FlatPart
+        When a unit is off, for pre-activations of no particular scale above the kink.
     """
 
     left: torch.Tensor
@@ -45,13 +50,14 @@ class TwoViews:
     found: torch.Tensor
     free: torch.Tensor
     samples: torch.Tensor
+    activation: FlatPart
 
     @classmethod
-    def of(cls, left: torch.Tensor, forward: torch.Tensor) -> TwoViews:
+    def of(cls, left: torch.Tensor, forward: torch.Tensor, activation: FlatPart) -> TwoViews:
         """Begin, with nothing found."""
         b = left.shape[1]
         nothing = torch.zeros((0, b), dtype=left.dtype)
-        return cls(left, forward, nothing, torch.eye(b, dtype=left.dtype), nothing)
+        return cls(left, forward, nothing, torch.eye(b, dtype=left.dtype), nothing, activation)
 
     def knowing(self, found: torch.Tensor) -> TwoViews:
         """Deflate the forward view by the columns found."""
@@ -59,8 +65,8 @@ class TwoViews:
         return replace(self, found=found, free=free, samples=self.samples[:0])
 
     def estimated_samples(self, is_active: torch.Tensor) -> torch.Tensor:
-        """Estimate the samples of the columns found from their patterns."""
-        return estimate_samples(self.found, self.free, self.forward, is_active)
+        """Estimate the ``p`` of the columns found from their patterns."""
+        return PosteriorMeans().of(self.found, self.free, self.forward, is_active)
 
 
 @dataclass(frozen=True)
@@ -91,12 +97,12 @@ class PrincipalForward:
     @property
     def power(self) -> torch.Tensor:
         """Square of the sizes, relative to their mean, in single precision."""
-        return (self.sizes.square() / self.sizes.square().mean()).to(_WORKING)
+        return (self.sizes.square() / self.sizes.square().mean()).to(WORKING)
 
     def draw(self, n_starts: int, generator: torch.Generator) -> torch.Tensor:
         """Return unit pre-activations of shape (n_starts, m), drawn from the natural prior, in single precision."""
         coordinates = torch.randn((n_starts, len(self.sizes)), generator=generator) * self.power.sqrt()
-        return normalize(coordinates @ self.orthonormal.to(_WORKING).T, dim=1)
+        return normalize(coordinates @ self.orthonormal.to(WORKING).T, dim=1)
 
 
 def leaders(rows: torch.Tensor, same: float = SAME_END) -> torch.Tensor:

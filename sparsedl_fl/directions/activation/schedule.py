@@ -1,0 +1,114 @@
+"""Which stage runs next, with how many starts, and when to give up: in starts and rounds, never by the clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import cycle
+
+from sklearn.base import BaseEstimator
+
+from sparsedl_fl.directions.activation.knowledge import Knowledge
+
+__all__ = ["Lead", "Schedule"]
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Schedule(BaseEstimator):
+    """The order of the stages, and the patience with them.
+
+    Parameters
+    ----------
+    starts_per_round : int or None, default=None
+        Starts that run at once; None takes 64 up to the width ``wide``, and 16 beyond. Reflections take twice as many.
+    wide : int, default=400
+        Width above which reflections go before the alternation, whose eigenproblems grow too large.
+    alternation_every : int, default=4
+        Where there are reflections, the alternation has one round of so many, if they bring nothing new.
+    ridges : tuple of float, default=(0.005, 0.05, 5e-5, 0.02)
+        Regression noise of successive rounds of the alternation: some inputs show under a small one, some under a large
+        one. The smallest is for deep layers, where inputs differ in directions that hold little of the variance of the
+        pre-activations.
+    optimism : float, default=0.25
+        With the next layer's gradient either the span or the columns lead the starts, whichever brought more lately.
+        Each round adds so many expected finds to both, so that the one that is not chosen gets its turn.
+    full_patience_from, least_patience : float, default=0.3 and 0.05
+        Share of the width from which on a batch takes the whole patience; a small one shows soon or never, so that it
+        takes less in proportion, but no less than the second share.
+    first_share : float, default=1/3
+        Share of the patience for a search that has found nothing at all: a batch within reach shows sooner.
+    nearly_all, last_share : int and float, default=2 and 1/12
+        With so few columns missing, what is not found in that share of the patience cannot be proven by zeros; it
+        follows from the others.
+    beyond : int, default=2
+        Rounds for a batch beyond what the equations determine if half of the units are off: it takes many more zeros.
+    """
+
+    starts_per_round: int | None = None
+    wide: int = 400
+    alternation_every: int = 4
+    ridges: tuple[float, ...] = (0.005, 0.05, 5e-5, 0.02)
+    optimism: float = 0.25
+    full_patience_from: float = 0.3
+    least_patience: float = 0.05
+    first_share: float = 1 / 3
+    nearly_all: int = 2
+    last_share: float = 1 / 12
+    beyond: int = 2
+
+    def is_wide(self, width: int) -> bool:
+        """Whether reflections go before the alternation."""
+        return width > self.wide
+
+    def n_starts(self, width: int) -> int:
+        """Return the starts of a round of the alternation."""
+        return self.starts_per_round or (16 if self.is_wide(width) else 64)
+
+    def cycle_of_ridges(self) -> Iterator[float]:
+        """Yield the ridge of one round of the alternation after the other."""
+        return cycle(self.ridges)
+
+    def patience(self, whole: int, knowledge: Knowledge, is_determined: bool) -> int:
+        """Return after how many rounds without anything new to give up.
+
+        Parameters
+        ----------
+        whole : int
+            For a large batch of which something is known.
+        knowledge : Knowledge
+            What is known so far.
+        is_determined : bool
+            Whether there are equations enough for the batch.
+        """
+        m, b = knowledge.views.left.shape
+        if knowledge.is_empty and not is_determined:
+            return self.beyond
+        share = max(self.least_patience, min(1.0, b / m / self.full_patience_from))
+        if knowledge.n_found >= b - self.nearly_all:
+            share = min(share, self.last_share)
+        elif knowledge.is_empty:
+            share *= self.first_share
+        return max(1, round(whole * share))
+
+
+class Lead:
+    """Which of the span and the columns leads the starts: the one that brought more, with some optimism for the other.
+
+    The span has the first turn.
+    """
+
+    def __init__(self, optimism: float) -> None:
+        self.optimism = optimism
+        self.gains = [math.inf, 0.0]
+
+    @property
+    def by_columns(self) -> bool:
+        """Whether the columns lead the next round."""
+        return self.gains[1] > self.gains[0]
+
+    def learn(self, n_new: int) -> None:
+        """Take in what the last round brought."""
+        index = self.by_columns
+        self.gains = [gain + self.optimism for gain in self.gains]
+        self.gains[index] = n_new

@@ -1,0 +1,214 @@
+"""The activation search as a strategy: stages, one after the other, until the columns found are a basis."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from sklearn.base import clone
+from sklearn.utils import check_random_state
+from threadpoolctl import threadpool_limits
+
+from sparsedl.progress import progress_bar
+from sparsedl_fl.candidates import Candidates
+from sparsedl_fl.directions._base import Directions
+from sparsedl_fl.directions.activation.alternation import Alternation
+from sparsedl_fl.directions.activation.knowledge import Knowledge
+from sparsedl_fl.directions.activation.projection import Projection
+from sparsedl_fl.directions.activation.reflection import Reflection
+from sparsedl_fl.directions.activation.schedule import Lead, Schedule
+from sparsedl_fl.matching import first_choice
+from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.theory import expect
+from sparsedl_fl.views import ActivationSpan
+
+INTERRUPTED = "interrupted"
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ActivationDirections(Directions):
+    """Searches for each input's pre-activations and gradients together: a unit is on where the other is not zero.
+
+    Each column found takes one dimension from the forward view, exactly, and one from the column view, as its own
+    input becomes determined; the search speeds up as it goes. It needs the weights and the bias at which the gradient
+    was taken, and an activation with a flat part behind the layer. A direction is accepted by its zeros alone (see
+    `sparsedl.zeros.ZeroTest`): wrong weights cost time and never the truth.
+
+    Parameters
+    ----------
+    use_next_layer : bool, default=True
+        Whether to use ``next_weight_grad`` where the gradient has it: a third view, with which batches come back that
+        are too large for one layer.
+    patience : int, default=120
+        Rounds without a new column or input after which the search gives up. The schedule takes a share of it for
+        small batches, as long as nothing is found at all, and for the last columns.
+    max_starts : int or None, default=None
+        Budget of starts; None sets none, and the patience ends the search.
+    max_seconds : float or None, default=None
+        A cap on the time; what it cuts short depends on the machine, and the status says so.
+    schedule, alternation, reflection, projection : Schedule, Alternation, Reflection, Projection or None, default=None
+        The stages and their order; None takes their defaults.
+    fallback_reach : float, default=0.25
+        Share of the width up to which the fallback may find a batch of which this search found less than half.
+    fallback : Directions or None, default=None
+        What looks for the rest, on its own budget, when this search gives up before its budget is spent. Not for a last
+        column, which follows from the others.
+
+    References
+    ----------
+    SPEAR (2024), Theorems 3.1 to 3.5, for the two views. The search is this project's own.
+    """
+
+    use_next_layer: bool = True
+    patience: int = 120
+    max_starts: int | None = None
+    max_seconds: float | None = None
+    schedule: Schedule | None = None
+    alternation: Alternation | None = None
+    reflection: Reflection | None = None
+    projection: Projection | None = None
+    fallback_reach: float = 0.25
+    fallback: Directions | None = None
+
+    def propose(self, problem: LayerProblem, *, random_state: Any = None, verbose: bool = False) -> Candidates:
+        """Search until the columns found are a basis, or the patience or a budget is spent."""
+        for name in ("patience", "max_starts", "max_seconds"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be positive, got {value!r}")
+        random_state = check_random_state(random_state)
+        generator = torch.Generator().manual_seed(int(random_state.randint(2**31 - 1)))
+        span = problem.span.up_to_scale() if self.use_next_layer and problem.span is not None else None
+        budget = _Budget(self.max_starts, self.max_seconds)
+        with progress_bar(verbose, total=problem.batch_size, description="columns") as report:
+            found = self._search(problem, span, budget, generator, report)
+            is_whole = found.is_complete and INTERRUPTED not in found.status
+            if span is not None and is_whole and not first_choice(problem, found).fits.all():
+                # Inputs that switch the same units leave their mixtures in the span as well.
+                alone = self._search(problem, None, budget, generator, report)
+                found = replace(alone, n_starts=budget.spent)
+        # A last column without enough zeros for a proof follows from the others, and from no other search.
+        is_over = found.status.startswith(INTERRUPTED) or budget.ended
+        b = problem.batch_size
+        is_hopeless = b > self.fallback_reach * problem.width and found.n_missing > b / 2
+        if is_over or found.n_missing <= 1 or self.fallback is None or is_hopeless:
+            return found
+        rest = self.fallback.propose(problem, random_state=random_state, verbose=verbose)
+        return found.joined(rest.directions, problem.factors, rest)
+
+    def _search(
+        self,
+        problem: LayerProblem,
+        span: ActivationSpan | None,
+        budget: _Budget,
+        generator: torch.Generator,
+        report: Callable[[int, str], None],
+    ) -> Candidates:
+        """Search two views, or three where there is a span."""
+        factors, idle = problem.factors, 0
+        rounds = _Rounds(self, problem, span, generator)
+        knowledge, is_determined = rounds.knowledge, _is_determined(problem, span)
+        try:
+            # One thread: the matrices are small, and spinning threads cost more than they bring.
+            with threadpool_limits(limits=1):
+                while (
+                    not knowledge.is_complete
+                    and not budget.ended
+                    and idle < rounds.schedule.patience(self.patience, knowledge, is_determined)
+                ):
+                    is_new, n_starts = rounds.run_next()
+                    budget.spend(n_starts)
+                    idle = 0 if is_new else idle + 1
+                    report(knowledge.n_found, f"{budget.spent} starts, {knowledge.n_hits} in a column")
+            status = "complete" if knowledge.is_complete else budget.ended or f"nothing new in {idle} rounds"
+        except KeyboardInterrupt:
+            status = INTERRUPTED
+        views = "gradient, weights and the next layer's gradient" if span is not None else "gradient and weights"
+        directions = knowledge.pool.directions.numpy().T
+        return Candidates(
+            directions=directions,
+            n_zeros=factors.zeros(directions).sum(axis=0),
+            status=f"{status} (views: {views})",
+            n_starts=budget.spent,
+            n_successes=knowledge.n_hits,
+        )
+
+
+class _Rounds:
+    """One round after the other, on the knowledge of all before."""
+
+    def __init__(
+        self,
+        search: ActivationDirections,
+        problem: LayerProblem,
+        span: ActivationSpan | None,
+        generator: torch.Generator,
+    ) -> None:
+        def stage(given: Any, default: Any) -> Any:
+            return default if given is None else clone(given)
+
+        self.schedule = stage(search.schedule, Schedule())
+        self.alternation = stage(search.alternation, Alternation())
+        self.reflection = stage(search.reflection, Reflection())
+        self.projection = stage(search.projection, Projection())
+        self.span, self.generator = span, generator
+        self.knowledge = Knowledge(problem.factors.zero_test, problem.regressors(), problem.activation.above_kink())
+        self.lead, self.ridges = Lead(self.schedule.optimism), self.schedule.cycle_of_ridges()
+        self.is_wide, self.n_starts = self.schedule.is_wide(problem.width), self.schedule.n_starts(problem.width)
+        self.n_rounds = 0
+
+    def run_next(self) -> tuple[bool, int]:
+        """Run a round; return whether it brought anything new, and the starts it took."""
+        knowledge, spent, is_new = self.knowledge, 0, False
+        self.n_rounds += 1
+        knowledge.deflate_columns()
+        if self.span is not None:
+            is_new, spent = self._by_span(), 2 * self.n_starts
+        elif self.is_wide:
+            is_new, spent = self._by_reflections(), 2 * self.n_starts
+        if not is_new and (spent == 0 or self.n_rounds % self.schedule.alternation_every == 0):
+            ends = self.alternation.run(knowledge.views, self.n_starts, next(self.ridges), self.generator)
+            is_new, spent = knowledge.add_columns(ends), spent + self.n_starts
+        return is_new, spent
+
+    def _by_span(self) -> bool:
+        knowledge, leader = self.knowledge, self.reflection if self.lead.by_columns else None
+        n_before = knowledge.n_known
+        found = self.projection.run(knowledge.views, self.span, 2 * self.n_starts, self.generator, leader)
+        is_new = knowledge.add_samples(*found)
+        self.lead.learn(knowledge.n_known - n_before)
+        return is_new
+
+    def _by_reflections(self) -> bool:
+        ends = self.reflection.run(self.knowledge.views, 2 * self.n_starts, self.generator)
+        return self.knowledge.add_columns(ends)
+
+
+class _Budget:
+    """Starts, and an optional cap on the time."""
+
+    def __init__(self, max_starts: int | None, max_seconds: float | None) -> None:
+        self.max_starts, self.max_seconds, self.spent = max_starts, max_seconds, 0
+        self.deadline = None if max_seconds is None else time.monotonic() + max_seconds
+
+    def spend(self, n_starts: int) -> None:
+        """Count starts."""
+        self.spent += n_starts
+
+    @property
+    def ended(self) -> str:
+        """What has ended the search, in words, or nothing."""
+        if self.max_starts is not None and self.spent >= self.max_starts:
+            return f"the budget of {self.max_starts} starts is spent"
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            return f"cut short by the cap of {self.max_seconds:g} seconds"
+        return ""
+
+
+def _is_determined(problem: LayerProblem, span: ActivationSpan | None) -> bool:
+    """Return whether there are equations enough for the batch, if half of the units are off."""
+    n_live = int(problem.factors.zero_test.distinct_rows.sum())
+    return expect(problem.batch_size, n_live, span is not None and span.identifies).is_determined

@@ -1,0 +1,101 @@
+"""The problem that a layer's gradient poses: everything that searches, filter and certificate share, built once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from sparsedl_fl.activations import FlatPart, ReLU, resolve
+from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.lowrank import LowRankGradient, factorize
+from sparsedl_fl.views import ActivationSpan, ForwardView
+
+__all__ = ["LayerProblem"]
+
+
+@dataclass(frozen=True)
+class LayerProblem:
+    """A layer's gradient with its factors, and the views of the inputs behind it.
+
+    Attributes
+    ----------
+    layer_gradient : LayerGradient
+        Weights and gradients.
+    factors : LowRankGradient
+        The factorised gradient.
+    activation : FlatPart
+        What follows the layer; a layer of which that is not known is taken to have a ReLU.
+    forward : ForwardView
+        What the weights say of a candidate.
+    span : ActivationSpan or None
+        What the next layer's gradient says of it, where there is one that can be used.
+    """
+
+    layer_gradient: LayerGradient
+    factors: LowRankGradient
+    activation: FlatPart
+    forward: ForwardView
+    span: ActivationSpan | None
+
+    @classmethod
+    def of(
+        cls, layer_gradient: LayerGradient, batch_size: int | None = None, noise_level: float | None = None
+    ) -> LayerProblem:
+        """Factorise a gradient and look at it from all sides.
+
+        Parameters
+        ----------
+        layer_gradient : LayerGradient
+            Weights and gradients.
+        batch_size, noise_level
+            As in `sparsedl_fl.lowrank.factorize`.
+        """
+        activation = ReLU() if layer_gradient.activation is None else resolve(layer_gradient.activation)
+        if not isinstance(activation, FlatPart):
+            raise ValueError(
+                f"{layer_gradient.activation} follows the layer, and there is no view of inputs behind an activation "
+                "without flat parts"
+            )
+        factors = factorize(layer_gradient, batch_size, noise_level)
+        forward = ForwardView.of(layer_gradient, factors)
+        span = ActivationSpan.of(layer_gradient.next_weight_grad, factors.batch_size, activation)
+        return cls(layer_gradient, factors, activation, forward, span)
+
+    @property
+    def batch_size(self) -> int:
+        """The number of inputs, ``b``."""
+        return self.factors.batch_size
+
+    @property
+    def width(self) -> int:
+        """The number of outputs, ``m``."""
+        return len(self.factors.left)
+
+    @property
+    def noise_share(self) -> float:
+        """What the noise alone contributes to ``|G - D X^T| / |G|``."""
+        n, signal = self.layer_gradient.shape[1], np.linalg.norm(self.factors.singular_values)
+        noise = np.linalg.norm(self.factors.noise_level) * np.sqrt(n)
+        return float(noise / np.hypot(signal, noise))
+
+    def calibrated(self, directions: np.ndarray) -> LayerProblem:
+        """Raise the noise level to what the zeros of directions show (see `LowRankGradient.calibrated`)."""
+        return replace(self, factors=self.factors.calibrated(directions))
+
+    def regressors(self) -> torch.Tensor:
+        """Return ``F`` of shape (m, b): ``F p`` is above zero where a unit is on, below its upper end."""
+        return torch.from_numpy(self.forward.regressors(self.activation.lower))
+
+    def is_active(self, ends: list[np.ndarray]) -> np.ndarray:
+        """Return where a unit is on, at either end of the way of a client, for pre-activations at each end."""
+        return np.any([~self.activation.is_off(torch.from_numpy(z)).numpy() & ~np.isnan(z) for z in ends], axis=0)
+
+    def depth(self, ends: list[np.ndarray]) -> np.ndarray:
+        """Return how deep inside a flat part a unit stays all the way; zero where it was on."""
+        return np.nan_to_num(np.min([self.activation.depth(torch.from_numpy(z)).numpy() for z in ends], axis=0))
+
+    def distance_to_kink(self, ends: list[np.ndarray]) -> np.ndarray:
+        """Return by how much pre-activations would have to change for a unit to switch somewhere on the way."""
+        return np.min([self.activation.distance_to_kink(torch.from_numpy(z)).numpy() for z in ends], axis=0)

@@ -1,0 +1,118 @@
+"""Laws that every public activation obeys; the list in `sparsedl_fl.activations` drives them."""
+
+import inspect
+import pickle
+
+import pytest
+import torch
+
+import sparsedl_fl.activations as package
+from sparsedl_fl.activations import KNOWN, Activation, Hardtanh, Threshold, resolve
+
+CLASSES = [
+    value
+    for name in package.__all__
+    if inspect.isclass(value := getattr(package, name)) and issubclass(value, Activation) and hasattr(value, "name")
+]
+OTHERS = [Hardtanh(-0.3, 2.0), Threshold(0.2, 0.2), Threshold(-0.5, 0.1), Threshold(0.3, -0.2)]
+ACTIVATIONS = [cls() for cls in CLASSES] + OTHERS
+GRID = torch.cat([torch.linspace(-9, 9, 1801, dtype=torch.float64) + 0.0037])
+
+every = pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
+
+
+def test_the_list_is_whole():
+    assert {cls.name for cls in CLASSES} >= {"relu", "relu6", "hardtanh", "threshold"}
+    assert all(type(activation) in CLASSES for activation in KNOWN.values())
+
+
+@every
+def test_value_is_that_of_the_torch_module(activation):
+    parameters = {
+        "hardtanh": lambda cls: cls(activation.lower, activation.upper),
+        "threshold": lambda cls: cls(activation.lower, activation.value_below),
+    }
+    assert activation.torch_types
+    for cls in activation.torch_types:
+        module = parameters.get(activation.name, lambda cls: cls())(cls)
+        torch.testing.assert_close(activation.value(GRID), module(GRID))
+
+
+@every
+def test_derivative_is_that_of_autograd(activation):
+    z = GRID.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(activation.value(z).sum(), z)
+    torch.testing.assert_close(activation.derivative(GRID), gradient)
+
+
+@every
+@pytest.mark.parametrize("weight", [0.1, 1.0, 50.0])
+def test_nearest_point_of_the_graph_is_that_of_brute_force(activation, weight):
+    generator = torch.Generator().manual_seed(0)
+    z, y = (4 * torch.randn(200, generator=generator, dtype=torch.float64) for _ in range(2))
+    near_z, near_y = activation.nearest_on_graph(z, y, weight)
+    cost = (near_z - z).square() + weight * (near_y - y).square()
+    grid = torch.linspace(-15, 15, 300_001, dtype=torch.float64)
+    values = activation.value(grid)
+    for i in range(0, 200, 5):
+        least = ((grid - z[i]).square() + weight * (values - y[i]).square()).min()
+        assert cost[i] <= least + 1e-9
+    # At a jump the end of a piece counts as a point of the graph.
+    gap = (activation.value(near_z) - near_y).abs()
+    below, above = activation.value(near_z - 1e-9), activation.value(near_z + 1e-9)
+    assert torch.all((gap < 1e-6) | ((below - near_y).abs() < 1e-6) | ((above - near_y).abs() < 1e-6))
+
+
+@every
+def test_flags_are_true(activation):
+    values, slopes = activation.value(GRID), activation.derivative(GRID)
+    assert activation.is_monotone == bool((values.diff() >= 0).all())
+    assert activation.is_positively_homogeneous == all(
+        torch.allclose(activation.value(c * GRID), c * values) for c in (0.5, 3.0)
+    )
+    assert activation.has_flat_part == bool((slopes == 0).any())
+
+
+@every
+def test_units_are_off_where_the_derivative_is_zero(activation):
+    is_off = activation.is_off(GRID)
+    torch.testing.assert_close(is_off, activation.derivative(GRID) == 0)
+    assert is_off[activation.is_off(GRID, 0.1)].all()
+    if activation.has_flat_part:
+        depth = activation.depth(GRID)
+        assert torch.all((depth > 0) == is_off)
+        torch.testing.assert_close(depth >= 0.1, activation.is_off(GRID, 0.1))
+        assert not activation.is_off(activation.nearest_on(GRID), 1e-12).any()
+        torch.testing.assert_close((activation.nearest_on(GRID) - GRID).abs(), depth)
+        moved = activation.is_off(GRID + activation.distance_to_kink(GRID) + 1e-9) != is_off
+        moved |= activation.is_off(GRID - activation.distance_to_kink(GRID) - 1e-9) != is_off
+        assert moved.all()
+
+
+@every
+def test_odds_are_those_of_draws(activation):
+    if not activation.has_flat_part:
+        pytest.skip("units are never off")
+    z = torch.linspace(activation.lower - 1, activation.lower + 2, 7, dtype=torch.float64)
+    draws = z + 0.7 * torch.randn((200_000, 7), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    share = (~activation.is_off(draws)).double().mean(dim=0)
+    odds = torch.sigmoid(activation.log_odds_on(z, torch.tensor(0.7, dtype=torch.float64)))
+    assert (share - odds).abs().max() < 0.005
+
+
+@every
+def test_can_be_copied_and_compared(activation):
+    assert pickle.loads(pickle.dumps(activation)) == activation
+    assert hash(pickle.loads(pickle.dumps(activation))) == hash(activation)
+    assert resolve(activation) is activation
+
+
+@pytest.mark.parametrize("wrong", [(1.0, 1.0), (0.0, float("inf"))])
+def test_wrong_ends_are_refused(wrong):
+    with pytest.raises(ValueError, match="lower and upper"):
+        Hardtanh(*wrong)
+
+
+def test_wrong_threshold_is_refused():
+    with pytest.raises(ValueError, match="threshold and below"):
+        Threshold(float("nan"))
