@@ -13,7 +13,8 @@ import torch
 from scipy.stats import binom
 from torch.nn.functional import normalize
 
-from sparsedl.linalg import CHUNK_ENTRIES, N_INVERSE_ITERATIONS, smallest_eigenvectors, weighted_gram
+from sparsedl.determinacy import zeros_determine
+from sparsedl.linalg import smallest_eigenvectors, weighted_gram
 from sparsedl.repetitions import distinct_rows
 
 __all__ = [
@@ -21,7 +22,6 @@ __all__ = [
     "ZeroTest",
     "informative_rows",
     "required_zeros",
-    "zeros_determine",
 ]
 
 NOISE_MULTIPLE = 6.5
@@ -29,13 +29,6 @@ NOISE_MULTIPLE = 6.5
 
 FALSE_ACCEPTANCE = 1e-9
 """Probability at which a direction that is no column passes the count of zeros."""
-
-KERNEL_RATIO, FULL_LEVERAGE = 4.0, 1 - 1e-4
-"""Ratio of the two smallest eigenvalues on the zero rows above which their kernel counts as one-dimensional; and the
-leverage above which a zero row is the only one that says what it says."""
-
-CHANCE_MULTIPLE, NO_CHANCE = 1.5, 0.1
-"""Rows that exclude another kernel, over those expected to be zero by chance; fewer of these count as none."""
 
 LIKELY_MULTIPLE, VISIBLE = 2.5, 1e-3
 """Under heavy noise an entry is likely zero within this many deviations, or below this share of the mean square."""
@@ -160,7 +153,7 @@ class ZeroTest:
         """Return which directions are proven columns: their zeros are more than chance, and determine them.
 
         Equal rows count once: what makes one zero makes all of them zero. Where noise makes zero wide, some rows are
-        zero by chance, and the others alone have to determine the direction (see `zeros_determine`).
+        zero by chance, and the others alone have to determine the direction (see `sparsedl.determinacy`).
 
         Parameters
         ----------
@@ -189,7 +182,8 @@ class ZeroTest:
             device=directions.device,
         )
         expected = chances * (n_rows - counts) if by_chance else torch.zeros_like(chances)
-        proven[proven.clone()] = zeros_determine(self.observations, zeros[proven], expected[proven])
+        noise = (self.unmixing, self.noise_level)
+        proven[proven.clone()] = zeros_determine(self.observations, zeros[proven], expected[proven], noise)
         return proven
 
     def _chances(self, directions: torch.Tensor, rows: torch.Tensor, each: bool) -> torch.Tensor:
@@ -212,58 +206,3 @@ class ZeroTest:
         return informative_rows(self.observations) & distinct_rows(
             self.observations, NOISE_MULTIPLE * spread * self.noise_level
         )
-
-
-def zeros_determine(
-    observations: torch.Tensor, zeros: torch.Tensor, by_chance: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Return whether the kernel of the zero rows is one-dimensional, and stays so without any one of them.
-
-    This is what tells a column from a mixture of two. Their mixtures share the rows where both are zero, whose kernel
-    is a plane, and any one row more can be made zero by the choice of the mixture: that row has leverage one. Where
-    rows are zero by chance, these few would determine a mixture; what else the kernel could be has to be excluded by
-    more rows than that.
-
-    Parameters
-    ----------
-    observations : torch.Tensor of shape (n_samples, n_components)
-        ``L``, or any matrix whose columns have comparable size.
-    zeros : torch.Tensor of shape (n_directions, n_samples) of bool
-        Zero rows of each direction.
-    by_chance : torch.Tensor of shape (n_directions,) or None, default=None
-        How many of them are expected to be zero by chance; None for none.
-
-    Returns
-    -------
-    torch.Tensor of shape (n_directions,) of bool
-    """
-    n_rows, n_components = observations.shape
-    if len(zeros) == 0 or n_components == 1:
-        return torch.ones(len(zeros), dtype=torch.bool, device=zeros.device)
-    by_chance = torch.zeros(len(zeros), device=zeros.device) if by_chance is None else by_chance
-    chunk = max(1, CHUNK_ENTRIES // (n_rows * n_components))
-    parts = zip(zeros.split(chunk), by_chance.split(chunk), strict=True)
-    return torch.cat([_determine(observations, part, expected) for part, expected in parts])
-
-
-def _determine(observations: torch.Tensor, zeros: torch.Tensor, by_chance: torch.Tensor) -> torch.Tensor:
-    gram = weighted_gram(observations, zeros.to(observations.dtype))
-    values, kernel = smallest_eigenvectors(gram)
-    largest = torch.linalg.matrix_norm(gram)
-    rounding = len(observations) * torch.finfo(gram.dtype).eps * largest
-    one_dimensional = values[:, 1] > KERNEL_RATIO * values[:, 0].clamp(min=0) + rounding
-    # Without its kernel the matrix has an inverse; on the kernel the rows are zero.
-    factor, info = torch.linalg.cholesky_ex(gram + largest[:, None, None] * kernel[:, :, None] * kernel[:, None, :])
-    identity = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
-    whitener = torch.linalg.solve_triangular(factor, identity.expand_as(gram), upper=False).mT
-    leverages = (observations @ whitener).square().sum(dim=2) * zeros
-    determined = one_dimensional & (info == 0) & (leverages.amax(dim=1) < FULL_LEVERAGE)
-    if (by_chance < NO_CHANCE).all():
-        return determined
-    # The direction that the zeros exclude least, and how many of them take part in that.
-    other = torch.ones_like(kernel)[..., None]
-    for _ in range(N_INVERSE_ITERATIONS):
-        other = normalize(torch.cholesky_solve(other, factor), dim=1)
-    energies = (observations @ other)[..., 0].square() * zeros
-    n_effective = energies.sum(dim=1).square() / energies.square().sum(dim=1).clamp(min=torch.finfo(gram.dtype).tiny)
-    return determined & (n_effective > CHANCE_MULTIPLE * by_chance)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from sparsedl.zeros import NOISE_MULTIPLE, zeros_determine
+from sparsedl.determinacy import zeros_determine
+from sparsedl.zeros import NOISE_MULTIPLE
 from sparsedl_fl.blocks import residual_norms, row_norms
 from sparsedl_fl.certificate import Case, certify
 from sparsedl_fl.gradients import LayerGradient

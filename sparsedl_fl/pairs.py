@@ -15,12 +15,15 @@ from sparsedl_fl.problem import LayerProblem
 
 __all__ = ["errors_of_pairs", "resolutions"]
 
-MOST_MORE = 1.8
-"""By how much the mere possibility that an input stands for a pair raises its expected error at most."""
+PAIR_PRIOR = 0.02
+"""Probability that an input stands for two as close as the gradient can tell apart."""
 
-PAIR_PRIOR, SAME_INPUT = 0.02, 1e-3
-"""Probability that an input stands for two as close as the gradient can tell apart; and the distance from their mean,
-relative to their size, up to which these are the same input to anybody."""
+FEWEST_SWITCHES = 3.0
+"""Units that switch between two inputs, expected, from which on hardly a pair goes without any (5 %)."""
+
+SMOOTH_CHANGE = 0.01
+"""Relative change of a gradient, other than in size, over that of the input, as long as no unit switches (untrained
+networks of three hidden layers, 60 to 1000 wide: 0.005 to 0.03)."""
 
 SURELY_MORE, OWN_SHARE, FEWEST_INPUTS = 4.0, 0.85, 3
 """Singular value behind the batch, relative to the largest of white noise, that is no noise; the share of its square in
@@ -37,8 +40,12 @@ TYPICAL_SPREAD, PRIOR_INPUTS = 0.15, 4
 """Standard deviation of the logarithm of how large the gradients of a batch are (untrained networks), which counts as
 that of so many inputs."""
 
-LIKELY_MORE = 0.05
-"""Probability, given how large its gradient is beside those of the others, from which an input is taken for a pair."""
+LIKELY_MORE, SURELY_PAIR, VISIBLY_APART = 0.05, 0.5, 1e-2
+"""Probability, given how large its gradient is beside those of the others, from which an input is taken for a pair;
+the same for pairs that cannot be further apart than a distance; and that distance, relative to their size."""
+
+SINGLE = 0.3
+"""Probability for an input that has no others beside it."""
 
 MOST_COPIES = 4
 
@@ -51,9 +58,9 @@ def resolutions(
     """Return how far apart two inputs may lie that come back as one, their mean.
 
     Two inputs of one label that switch the same units have parallel gradients, and what is parallel adds up. They show
-    as two by the units that only one of them switches, and by how their errors differ, once this is more than the
-    noise. A pair at a distance ``r`` (root mean square) in a random direction leaves a trace of about
-    ``r sqrt(n) / 4 (sum_u P[u switches] d_u^2 + |d|^2 (r / |x|)^2)^(1/2)``.
+    as two by the units that only one of them switches, of which there have to be some, or by how their errors differ.
+    A pair at a distance ``r`` (root mean square) in a random direction leaves a trace of about ``r sqrt(n) / 4`` times
+    the norm of ``d`` at the units that switch, or times ``c |d| r / |x|``.
 
     Parameters
     ----------
@@ -80,9 +87,11 @@ def resolutions(
     for _ in range(N_HALVINGS):
         exponent = (low + high) / 2
         distance = 10.0**exponent * sizes
-        switching = np.sum(2 * ndtr(-2 * margins / np.maximum(distance, np.finfo(float).tiny)) * squares, axis=0)
-        trace = distance * np.sqrt(n) / 4 * np.sqrt(switching + squares.sum(axis=0) * 10.0 ** (2 * exponent))
-        low, high = np.where(trace < level, exponent, low), np.where(trace < level, high, exponent)
+        switches = 2 * ndtr(-2 * margins / np.maximum(distance, np.finfo(float).tiny))
+        by_units = np.sqrt(np.sum(switches * squares, axis=0)) * (switches.sum(axis=0) > FEWEST_SWITCHES)
+        smoothly = SMOOTH_CHANGE * np.sqrt(squares.sum(axis=0)) * 10.0**exponent
+        is_seen = distance * np.sqrt(n) / 4 * np.maximum(by_units, smoothly) > level
+        low, high = np.where(is_seen, low, exponent), np.where(is_seen, exponent, high)
     return 10.0**high * sizes
 
 
@@ -91,9 +100,9 @@ def errors_of_pairs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return how far apart two inputs may lie that come back as one, and the errors expected with that.
 
-    Any input stands for a pair with a small probability. It is taken to stand for one where its gradient is as large as
-    that of two others, where it has none to compare it with, and where something is left in the gradient that is no
-    noise and has entries only where this input has some, or came back as an input of its own that is none.
+    An input is taken to stand for a pair where its gradient is as large as that of two others, or where something that
+    has entries only where this input has some is left in the gradient and no noise, or came back as an input of its own
+    and is none.
 
     Parameters
     ----------
@@ -121,10 +130,9 @@ def errors_of_pairs(
     is_seen = is_own & (factors.excess > SURELY_MORE) & (len(sizes) >= FEWEST_INPUTS)
     prior = np.where(is_own & (factors.excess > MAYBE_MORE), TRACED_PRIOR, PAIR_PRIOR)
     is_seen |= traces > 0
-    is_seen |= _probabilities_of_copies(np.linalg.norm(gradients, axis=0), prior) > LIKELY_MORE
-    halves = np.where(distances / 2 > SAME_INPUT * sizes, distances / 2, 0.0)
-    possible = np.minimum(np.hypot(errors, np.sqrt(PAIR_PRIOR) * halves), MOST_MORE * errors)
-    return distances, np.where(is_seen, np.hypot(errors, halves), possible)
+    needed = np.where(distances > VISIBLY_APART * sizes, LIKELY_MORE, SURELY_PAIR)
+    is_seen |= _probabilities_of_copies(np.linalg.norm(gradients, axis=0), prior) > needed
+    return distances, np.where(is_seen, np.hypot(errors, distances), errors)
 
 
 def _traces(is_worthless: np.ndarray, gradients: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -144,7 +152,7 @@ def _probabilities_of_copies(sizes: np.ndarray, prior: np.ndarray) -> np.ndarray
     Those of a batch are about equally large before training, and all the less so behind it: then this says little.
     """
     if len(sizes) == 1:
-        return np.ones(1)
+        return np.full(1, SINGLE)
     logs = np.log(np.maximum(sizes, np.finfo(float).tiny))
     odds = np.empty(len(logs))
     for index, own in enumerate(logs):

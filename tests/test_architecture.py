@@ -11,6 +11,7 @@ LAYERS = {
     "sparsedl": [
         {"_validation", "devices", "progress"},
         {"linalg", "repetitions"},
+        {"determinacy"},
         {"surrogates", "preconditioning", "metrics", "datasets", "zeros"},
         {"optimizers", "rounding"},
         {"selection", "anchoring"},

@@ -11,11 +11,11 @@ from sklearn.utils import check_random_state
 from threadpoolctl import threadpool_limits
 from torch.nn.functional import normalize
 
+from sparsedl.determinacy import KERNEL_RATIO
 from sparsedl.devices import check_device
 from sparsedl.linalg import smallest_eigenvectors
 from sparsedl.pools import CandidatePool
 from sparsedl.progress import progress_bar
-from sparsedl.zeros import KERNEL_RATIO
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.directions._base import Directions
 from sparsedl_fl.hypothesis import TRUSTED_AGREEMENT

@@ -4,9 +4,10 @@ import torch
 from scipy.stats import binom
 
 from sparsedl.datasets import make_sparse_dictionary
+from sparsedl.determinacy import zeros_determine
 from sparsedl.linalg import LARGE, smallest_eigenvectors, weighted_gram
 from sparsedl.preconditioning import whiten
-from sparsedl.zeros import FALSE_ACCEPTANCE, ZeroTest, required_zeros, zeros_determine
+from sparsedl.zeros import FALSE_ACCEPTANCE, ZeroTest, required_zeros
 
 
 def build(codes_seed=0, n_samples=200, n_components=10, sparsity=0.5):
