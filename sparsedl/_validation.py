@@ -1,21 +1,14 @@
-"""The only place where outside arrays, tensors, dtypes, devices and random states come in."""
+"""Checks of what users pass in."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.base import clone
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
-
-def as_numpy(array: Any) -> Any:
-    """Return a torch tensor as a NumPy array on the CPU, and anything else untouched."""
-    if isinstance(array, torch.Tensor):
-        return array.detach().cpu().numpy()
-    return array
+from sparsedl.arrays import as_numpy
 
 
 def check_observations(estimator: Any, X: Any, *, reset: bool) -> np.ndarray:
@@ -45,12 +38,6 @@ def check_positive(owner: Any, name: str, value: Any, *, integer: bool = False) 
     if isinstance(value, bool) or not isinstance(value, kinds) or not np.isfinite(value) or value <= 0:
         kind = "a positive integer" if integer else "a positive finite number"
         raise ValueError(f"{type(owner).__name__}: {name} must be {kind}, got {value!r}")
-
-
-def draw_generator(random_state: Any) -> torch.Generator:
-    """Turn a scikit-learn ``random_state`` into a CPU ``torch.Generator``, so that every device sees the same draws."""
-    seed = check_random_state(random_state).randint(np.iinfo(np.int32).max)
-    return torch.Generator(device="cpu").manual_seed(int(seed))
 
 
 def pick_strategy(name: str, given: Any, kind: type, default: type) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import normalize
 
-from sparsedl.linalg import solve_weighted
+from sparsedl.linalg import reweight, solve_weighted
 from sparsedl.surrogates import Surrogate
 
 __all__ = ["anchored_directions", "draw_anchors"]
@@ -79,7 +79,10 @@ def anchored_directions(
     noise = torch.randn(anchors.shape, generator=generator, dtype=anchors.dtype)
     directions = normalize(anchors + _TILT * normalize(noise, dim=1), dim=1)
     shrinkage = (FINAL_SMOOTHING / SMOOTHING) ** (1 / (N_ITERATIONS - 1))
-    for iteration in range(N_ITERATIONS):
-        moduli = ((directions @ observations.T).square() + (SMOOTHING * shrinkage**iteration) ** 2).sqrt()
-        directions = solve_weighted(observations, surrogate.derivative(moduli) / moduli, anchors)
-    return directions
+    return reweight(
+        directions,
+        observations,
+        scales=[SMOOTHING * shrinkage**iteration for iteration in range(N_ITERATIONS)],
+        weigh=surrogate.weights,
+        step=lambda weights, _: solve_weighted(observations, weights, anchors),
+    )

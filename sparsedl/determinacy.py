@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import normalize
 
-from sparsedl.linalg import CHUNK_ENTRIES, N_INVERSE_ITERATIONS, smallest_eigenvectors, weighted_gram
+from sparsedl.arrays import chunks
+from sparsedl.linalg import N_INVERSE_ITERATIONS, smallest_eigenvectors, weighted_gram
 
 __all__ = ["KERNEL_RATIO", "zeros_determine"]
 
@@ -50,13 +51,11 @@ def zeros_determine(
     -------
     torch.Tensor of shape (n_directions,) of bool
     """
-    n_rows, n_components = observations.shape
-    if len(zeros) == 0 or n_components == 1:
+    if len(zeros) == 0 or observations.shape[1] == 1:
         return torch.ones(len(zeros), dtype=torch.bool, device=zeros.device)
     by_chance = torch.zeros(len(zeros), device=zeros.device) if by_chance is None else by_chance
-    chunk = max(1, CHUNK_ENTRIES // (n_rows * n_components))
-    parts = zip(zeros.split(chunk), by_chance.split(chunk), strict=True)
-    return torch.cat([_determine(observations, part, expected, noise) for part, expected in parts])
+    parts = chunks(len(zeros), observations.numel())
+    return torch.cat([_determine(observations, zeros[part], by_chance[part], noise) for part in parts])
 
 
 def _determine(

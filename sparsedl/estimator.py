@@ -12,8 +12,8 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from sparsedl._validation import as_numpy, check_observations, check_positive, draw_generator, pick_strategy
-from sparsedl.devices import check_device
+from sparsedl._validation import check_observations, check_positive, pick_strategy
+from sparsedl.arrays import as_numpy, check_device, draw_generator
 from sparsedl.offsets import best_recovery
 from sparsedl.optimizers import Optimizer, RiemannianAdam
 from sparsedl.progress import progress_bar

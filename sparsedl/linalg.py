@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import torch
 from torch.nn.functional import normalize
 
-__all__ = ["inverse_iteration", "smallest_eigenvectors", "solve_weighted", "weighted_gram"]
+from sparsedl.arrays import chunks
+
+__all__ = ["inverse_iteration", "reweight", "smallest_eigenvectors", "solve_weighted", "weighted_gram"]
 
 LARGE, N_VECTORS, N_INVERSE_ITERATIONS = 48, 4, 8
 """Size from which on inverse iteration is faster than a decomposition, and how many vectors and steps it takes."""
 
-CHUNK_ENTRIES = 8_000_000
-"""Numbers that are worked on at once."""
-
 
 def weighted_gram(observations: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Return ``L^T diag(w) L`` for each row ``w`` of ``weights``: shape (n_weights, n_components, n_components)."""
-    n_rows, n_components = observations.shape
-    chunk = max(1, CHUNK_ENTRIES // (n_rows * n_components))
-    transposed = observations.T
-    return torch.cat([(transposed * part[:, None, :]) @ observations for part in weights.split(chunk)])
+    transposed, k = observations.T, observations.shape[1]
+    parts = [weights[part] for part in chunks(len(weights), observations.numel())]
+    return torch.cat(
+        [weights.new_zeros((0, k, k)), *((transposed * part[:, None, :]) @ observations for part in parts)]
+    )
+
+
+def reweight(
+    directions: torch.Tensor,
+    observations: torch.Tensor,
+    scales: Iterable[float | torch.Tensor],
+    weigh: Callable[[torch.Tensor, float | torch.Tensor], torch.Tensor],
+    step: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
+    """Reweight and estimate again, on one scale after the other: what all robust fits here have in common.
+
+    Parameters
+    ----------
+    directions : torch.Tensor of shape (n_directions, n_components)
+        Where to start, one a row.
+    observations : torch.Tensor of shape (n_samples, n_components)
+        ``L``.
+    scales : iterable of float or torch.Tensor
+        On which entries count as zeros, mostly shrinking.
+    weigh : callable
+        ``weigh(entries, scale)``, the weight of each entry of ``L q``.
+    step : callable
+        ``step(weights, directions)``, the next directions.
+    """
+    for scale in scales:
+        directions = step(weigh(directions @ observations.T, scale), directions)
+    return directions
 
 
 def solve_weighted(observations: torch.Tensor, weights: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

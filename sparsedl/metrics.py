@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from sparsedl._validation import as_numpy
+from sparsedl.arrays import as_numpy
 
 __all__ = ["ComponentMatch", "match_components"]
 

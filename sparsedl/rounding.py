@@ -20,7 +20,7 @@ from sklearn.base import BaseEstimator
 from torch.nn.functional import normalize
 
 from sparsedl._validation import check_positive
-from sparsedl.linalg import smallest_eigenvectors, weighted_gram
+from sparsedl.linalg import reweight, smallest_eigenvectors, weighted_gram
 from sparsedl.zeros import informative_rows
 
 __all__ = ["Rounding", "ReweightedRounding", "KernelRounding", "LinearProgramRounding"]
@@ -85,13 +85,13 @@ class ReweightedRounding(Rounding):
 
     def round(self, observations: torch.Tensor, directions: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Reweight ``max_iter`` times."""
-        smoothing = self.smoothing
-        for _ in range(self.max_iter):
-            entries = directions @ observations.T
-            gram = weighted_gram(observations, smoothing**2 / (entries.square() + smoothing**2))
-            directions = smallest_eigenvectors(gram)[1]
-            smoothing *= self.shrinkage
-        return directions
+        return reweight(
+            directions,
+            observations,
+            scales=[self.smoothing * self.shrinkage**iteration for iteration in range(self.max_iter)],
+            weigh=lambda entries, scale: scale**2 / (entries.square() + scale**2),
+            step=lambda weights, _: smallest_eigenvectors(weighted_gram(observations, weights))[1],
+        )
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

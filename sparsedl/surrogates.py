@@ -48,6 +48,11 @@ class Surrogate(BaseEstimator, ABC):
     def derivative(self, t: torch.Tensor) -> torch.Tensor:
         """Return ``phi'(t)``, of the shape of ``t``; a subgradient where ``phi`` has a kink."""
 
+    def weights(self, t: torch.Tensor, smoothing: float) -> torch.Tensor:
+        """Return ``phi'(s) / s`` at ``s = sqrt(t^2 + smoothing^2)``: the parabola that touches ``phi`` there."""
+        moduli = (t.square() + smoothing**2).sqrt()
+        return self.derivative(moduli) / moduli
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class L1(Surrogate):

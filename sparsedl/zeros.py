@@ -14,7 +14,7 @@ from scipy.stats import binom
 from torch.nn.functional import normalize
 
 from sparsedl.determinacy import zeros_determine
-from sparsedl.linalg import smallest_eigenvectors, weighted_gram
+from sparsedl.linalg import reweight, smallest_eigenvectors, weighted_gram
 from sparsedl.repetitions import distinct_rows
 
 __all__ = [
@@ -112,9 +112,15 @@ class ZeroTest:
         units of their noise (see `vanishing`).
         """
         for width in REFIT_WIDTHS:
+            # The scale is that of each direction's own noise, and changes with it.
             scale = (REFIT_MULTIPLE / NOISE_MULTIPLE * self.tolerances(directions)).clamp(min=width)
-            entries = directions @ self.observations.T
-            directions = self.vanishing((1 + (entries / scale).square()).reciprocal())
+            directions = reweight(
+                directions,
+                self.observations,
+                scales=[scale],
+                weigh=lambda entries, scale: (1 + (entries / scale).square()).reciprocal(),
+                step=lambda weights, _: self.vanishing(weights),
+            )
         return self.vanishing(self.likely_zeros(directions).to(directions.dtype))
 
     def vanishing(self, weights: torch.Tensor) -> torch.Tensor:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 
+from sparsedl.arrays import as_tensor, rows_of
 from sparsedl.determinacy import zeros_determine
 from sparsedl.zeros import NOISE_MULTIPLE
 from sparsedl_fl.blocks import residual_norms, row_norms
 from sparsedl_fl.certificate import Case, certify
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.hypothesis import Hypothesis
+from sparsedl_fl.likelihood import maximum_likelihood
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.pairs import errors_of_pairs
-from sparsedl_fl.refinement import maximum_likelihood
 
 __all__ = ["Batch", "assemble"]
 
@@ -189,8 +189,8 @@ def _without_outliers(factors: LowRankGradient, basis: np.ndarray, rows: np.ndar
 
 def _determined(factors: LowRankGradient, rows: np.ndarray) -> np.ndarray:
     """Return which columns their zero rows determine."""
-    left = torch.from_numpy(np.ascontiguousarray(factors.left))
-    return zeros_determine(left, torch.from_numpy(np.ascontiguousarray(rows.T))).numpy()
+    left = as_tensor(factors.left)
+    return zeros_determine(left, rows_of(rows)).numpy()
 
 
 def _columns_proven(hypothesis: Hypothesis, rows: np.ndarray) -> np.ndarray:

@@ -10,23 +10,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-__all__ = ["column_blocks", "in_double", "residual_norms", "row_factor", "row_norms", "times", "transposed_times"]
+from sparsedl.arrays import CHUNK_ENTRIES, chunks
 
-_BLOCK_ENTRIES = 16_000_000
+__all__ = ["column_blocks", "in_double", "residual_norms", "row_factor", "row_norms", "times", "transposed_times"]
 
 
 def column_blocks(matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
     """Yield slices of columns and those columns in double precision."""
-    m, n = matrix.shape
-    width = max(1, _BLOCK_ENTRIES // m)
-    for start in range(0, n, width):
-        part = slice(start, min(start + width, n))
+    for part in chunks(matrix.shape[1], matrix.shape[0]):
         yield part, matrix[:, part].astype(np.float64, copy=False)
 
 
 def in_double(matrix: np.ndarray) -> np.ndarray:
     """Return a matrix of a single block in double precision, for products to come; a larger one stays as it is."""
-    return matrix.astype(np.float64, copy=False) if matrix.size <= _BLOCK_ENTRIES else matrix
+    return matrix.astype(np.float64, copy=False) if matrix.size <= CHUNK_ENTRIES else matrix
 
 
 def times(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -24,8 +24,8 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-import torch
 
+from sparsedl.arrays import as_tensor
 from sparsedl_fl.hypothesis import TRUSTED_AGREEMENT, Hypothesis, pattern_agreement
 from sparsedl_fl.uncertainty import errors_from_inputs, errors_from_span, errors_from_zeros
 
@@ -120,7 +120,7 @@ class SpanOfNextLayer(Evidence):
         if span is None or not span.identifies:
             return proven, errors
         preactivations = hypothesis.preactivations[0].T.copy()
-        proven = span.distances(torch.from_numpy(preactivations)).numpy() <= span.tolerance
+        proven = span.distances(as_tensor(preactivations)).numpy() <= span.tolerance
         _, products, direct = case.errors_by_columns
         known = np.where(case.columns & ~np.eye(b, dtype=bool), products, np.inf)
         by_span = errors_from_span(

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import torch
 from scipy.stats import norm
 
+from sparsedl.arrays import as_tensor, rows_of
 from sparsedl.zeros import NOISE_MULTIPLE, ZeroTest
 from sparsedl_fl.blocks import in_double, residual_norms, transposed_times
 from sparsedl_fl.diagnosis import visible_reason
@@ -105,14 +105,14 @@ class LowRankGradient:
         """
         scale = np.sqrt(len(self.left))
         return ZeroTest(
-            observations=torch.from_numpy(self.left * scale),
-            unmixing=torch.from_numpy(np.diag(scale / self.singular_values)),
-            noise_level=torch.from_numpy(self.noise_level),
+            observations=as_tensor(self.left * scale),
+            unmixing=as_tensor(np.diag(scale / self.singular_values)),
+            noise_level=as_tensor(self.noise_level),
         )
 
     def tolerances(self, directions: np.ndarray) -> np.ndarray:
         """Return the width of zero of ``U q`` for unit columns of shape (b, c): an array of shape (m, c)."""
-        rows = torch.from_numpy(np.ascontiguousarray(directions.T))
+        rows = rows_of(directions)
         return self.zero_test.tolerances(rows).numpy().T / np.sqrt(len(self.left))
 
     def calibrated(self, directions: np.ndarray) -> LowRankGradient:
@@ -143,15 +143,12 @@ class LowRankGradient:
 
         One for each column of ``weights``, of shape (m, c).
         """
-        rows = torch.from_numpy(np.ascontiguousarray(weights.T, dtype=float))
+        rows = rows_of(weights).double()
         return self.zero_test.vanishing(rows).numpy().T
 
     def prove(self, directions: np.ndarray, zeros: np.ndarray, eligible: np.ndarray | None = None) -> np.ndarray:
         """Return which unit columns of shape (b, c) their zeros prove (see `sparsedl.zeros.ZeroTest.prove`)."""
-        rows, is_zero, expected = (
-            None if array is None else torch.from_numpy(np.ascontiguousarray(array.T))
-            for array in (directions, zeros, eligible)
-        )
+        rows, is_zero, expected = (None if array is None else rows_of(array) for array in (directions, zeros, eligible))
         return self.zero_test.prove(rows, is_zero, expected).numpy()
 
     def likely_zeros(self, directions: np.ndarray) -> np.ndarray:
@@ -159,7 +156,7 @@ class LowRankGradient:
 
         What is to be compared with a pattern is better cut closer than `zeros` under heavy noise.
         """
-        rows = torch.from_numpy(np.ascontiguousarray(directions.T))
+        rows = rows_of(directions)
         return self.zero_test.likely_zeros(rows).numpy().T
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from sparsedl.arrays import chunks
 from sparsedl.selection import complete_basis, select_independent
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.hypothesis import Hypothesis, pattern_agreement
@@ -24,9 +25,6 @@ MAX_REPAIRS = 32
 
 HALF_A_UNIT = 0.5
 """Gain in the sum of the agreements, in units of one unit of the layer, that is more than rounding."""
-
-CHUNK_ENTRIES = 16_000_000
-"""Pre-activations that are looked at together."""
 
 
 def choose(problem: LayerProblem, candidates: Candidates) -> Hypothesis:
@@ -127,7 +125,8 @@ def _swap_scores(
     m, b = zeros.shape
     scores = np.full(b, -np.inf)
     usable = np.flatnonzero(np.abs(weights) > LEAST_PIVOT)
-    for part in np.array_split(usable, max(1, len(usable) * m * b // CHUNK_ENTRIES)):
+    for rows in chunks(len(usable), m * b):
+        part = usable[rows]
         ratio = weights / weights[part, None]
         ratio[np.arange(len(part)), part] = 1 - 1 / weights[part]
         swapped = [matrix - matrix.T[part][:, :, None] * ratio[:, None, :] for matrix in projected]

@@ -40,7 +40,7 @@ TYPICAL_SPREAD, PRIOR_INPUTS = 0.15, 4
 """Standard deviation of the logarithm of how large the gradients of a batch are (untrained networks), which counts as
 that of so many inputs."""
 
-LIKELY_MORE, SURELY_PAIR, VISIBLY_APART = 0.05, 0.5, 1e-2
+LIKELY_MORE, SURELY_PAIR, VISIBLY_APART = 0.05, 0.9, 1e-2
 """Probability, given how large its gradient is beside those of the others, from which an input is taken for a pair;
 the same for pairs that cannot be further apart than a distance; and that distance, relative to their size."""
 

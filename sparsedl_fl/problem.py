@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from sparsedl_fl.activations import FlatPart, ReLU, resolve
+from sparsedl.arrays import as_tensor
+from sparsedl_fl.activations import FlatPart, resolve
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient, factorize
 from sparsedl_fl.views import ActivationSpan, ForwardView
@@ -52,7 +53,7 @@ class LayerProblem:
         batch_size, noise_level
             As in `sparsedl_fl.lowrank.factorize`.
         """
-        activation = ReLU() if layer_gradient.activation is None else resolve(layer_gradient.activation)
+        activation = resolve(layer_gradient.activation)
         if not isinstance(activation, FlatPart):
             raise ValueError(
                 f"{layer_gradient.activation} follows the layer, and there is no view of inputs behind an activation "
@@ -86,16 +87,16 @@ class LayerProblem:
 
     def regressors(self) -> torch.Tensor:
         """Return ``F`` of shape (m, b): ``F p`` is above zero where a unit is on, below its upper end."""
-        return torch.from_numpy(self.forward.regressors(self.activation.lower))
+        return as_tensor(self.forward.regressors(self.activation.lower))
 
     def is_active(self, ends: list[np.ndarray]) -> np.ndarray:
         """Return where a unit is on, at either end of the way of a client, for pre-activations at each end."""
-        return np.any([~self.activation.is_off(torch.from_numpy(z)).numpy() & ~np.isnan(z) for z in ends], axis=0)
+        return np.any([~self.activation.is_off(as_tensor(z)).numpy() & ~np.isnan(z) for z in ends], axis=0)
 
     def depth(self, ends: list[np.ndarray]) -> np.ndarray:
         """Return how deep inside a flat part a unit stays all the way; zero where it was on."""
-        return np.nan_to_num(np.min([self.activation.depth(torch.from_numpy(z)).numpy() for z in ends], axis=0))
+        return np.nan_to_num(np.min([self.activation.depth(as_tensor(z)).numpy() for z in ends], axis=0))
 
     def distance_to_kink(self, ends: list[np.ndarray]) -> np.ndarray:
         """Return by how much pre-activations would have to change for a unit to switch somewhere on the way."""
-        return np.min([self.activation.distance_to_kink(torch.from_numpy(z)).numpy() for z in ends], axis=0)
+        return np.min([self.activation.distance_to_kink(as_tensor(z)).numpy() for z in ends], axis=0)

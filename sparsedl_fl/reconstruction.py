@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from sklearn.utils import check_random_state
 from torch import nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
+from sparsedl.arrays import draw_generator
 from sparsedl.progress import progress_bar
 
 __all__ = ["invert_features", "match_gradients", "total_variation"]
@@ -145,7 +145,7 @@ def invert_features(
 
 
 def _noise(shape: tuple[int, ...], like: torch.Tensor, random_state: Any) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))
+    generator = draw_generator(random_state)
     return torch.randn(shape, generator=generator, dtype=like.dtype).to(like.device)
 
 

@@ -9,9 +9,9 @@ entries. And each column ``q_j``, estimated from the rows where it vanishes, is 
 from __future__ import annotations
 
 import numpy as np
-import torch
-from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, solve_triangular
+from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, eigh, solve_triangular
 
+from sparsedl.arrays import as_tensor
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.views import ActivationSpan
 
@@ -25,6 +25,10 @@ PRIOR_ROWS = 8.0
 
 UNDETERMINED = 1e3
 """What a column that its zeros leave open mixes into the others: anything, in units of it."""
+
+FEW_INPUTS, OWN_UNITS, RIDGE = 100, 0.1, 1e-12
+"""Inputs up to which each is compared with what the others leave open; share of its active units that another one
+lacks, from which on that is not needed in a larger batch; and what keeps the comparison regular."""
 
 SEED = 0
 
@@ -143,8 +147,8 @@ def errors_from_span(
     basis, S = span.basis.numpy(), factors.singular_values
     (m, b), n = basis.shape, factors.right.shape[1]
     preactivations = forward @ samples.T
-    activations = span.activation.value(torch.from_numpy(preactivations)).numpy()
-    slopes = span.activation.derivative(torch.from_numpy(preactivations)).numpy()
+    activations = span.activation.value(as_tensor(preactivations)).numpy()
+    slopes = span.activation.derivative(as_tensor(preactivations)).numpy()
     residuals = activations - basis @ (basis.T @ activations)
     freedom = np.maximum(m - b - np.minimum(np.sum(slopes != 0, axis=0), b - 1), 1)
     sizes = np.linalg.norm(activations, axis=0)
@@ -153,11 +157,14 @@ def errors_from_span(
     for index, p in enumerate(samples):
         # A multiple of p fits as well, and the bias gradient fixes it.
         free = np.linalg.qr(p[:, None], mode="complete")[0][:, 1:]
-        jacobian = (forward @ free) * slopes[:, [index]]
-        jacobian = (jacobian - basis @ (basis.T @ jacobian)) / deviations[index]
+        moved = (forward @ free) * slopes[:, [index]]
+        jacobian = (moved - basis @ (basis.T @ moved)) / deviations[index]
+        information = jacobian.T @ jacobian
+        if _has_a_double(slopes, index):
+            information = _beyond_rounding(information, moved.T @ moved, span.tolerance / deviations[index])
         known = np.isfinite(products[index]) & (products[index] > 0)
         constraints = columns[known] @ free / products[index, known, None]
-        system = jacobian.T @ jacobian + constraints.T @ constraints
+        system = information + constraints.T @ constraints
         scale = np.sqrt(np.diag(system))
         values, axes = np.linalg.eigh(system / np.outer(scale, scale))
         if values[0] <= len(values) * np.finfo(float).eps * values[-1]:
@@ -167,6 +174,28 @@ def errors_from_span(
         to_input = free.T * S
         errors[index] = np.sqrt((np.sum((step @ to_input) ** 2) + np.sum((root.T @ to_input) ** 2)) / n)
     return errors
+
+
+def _has_a_double(slopes: np.ndarray, index: int) -> bool:
+    """Return whether another input may switch nearly the same units; in a small batch, none needs to stand out."""
+    if slopes.shape[1] < FEW_INPUTS:
+        return True
+    is_on = slopes != 0
+    alone = is_on[:, [index]] & ~np.delete(is_on, index, axis=1)
+    return bool(alone.sum(axis=0).min() < OWN_UNITS * is_on[:, index].sum())
+
+
+def _beyond_rounding(information: np.ndarray, squares: np.ndarray, tolerance: float) -> np.ndarray:
+    """Leave out what the span says of directions that leave it by no more than rounding.
+
+    Mixtures of two inputs that switch the same units lie in the span as well: nothing tells them apart there.
+    """
+    scale = np.sqrt(np.maximum(np.diag(squares), np.finfo(float).tiny))
+    metric = squares / np.outer(scale, scale) + RIDGE * np.eye(len(scale))
+    values, axes = eigh(information / np.outer(scale, scale), metric)
+    kept = np.where(values > tolerance**2, values, 0.0)
+    dual = metric @ axes * scale[:, None]
+    return (dual * kept) @ dual.T
 
 
 def errors_from_inputs(transposed: LowRankGradient, inputs: np.ndarray, zeros: np.ndarray) -> np.ndarray:

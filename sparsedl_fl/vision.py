@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from sklearn.utils import check_random_state
 from torch import nn
+
+from sparsedl.arrays import draw_seed
 
 __all__ = ["VGG16_CHANNELS", "vgg"]
 
@@ -81,7 +82,7 @@ def vgg(
     Simonyan and Zisserman, "Very deep convolutional networks for large-scale image recognition", ICLR 2015.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))
+        torch.manual_seed(draw_seed(random_state))
         model = VGG(channels, width, n_classes)
         for module in model.features:
             if isinstance(module, nn.Conv2d):

@@ -9,7 +9,8 @@ ROOT = Path(__file__).parents[1]
 
 LAYERS = {
     "sparsedl": [
-        {"_validation", "devices", "progress"},
+        {"arrays", "progress"},
+        {"_validation"},
         {"linalg", "repetitions"},
         {"determinacy"},
         {"surrogates", "preconditioning", "metrics", "datasets", "zeros"},
@@ -28,7 +29,7 @@ LAYERS = {
         {"models"},
         {"formats", "gradients", "metrics", "simulation", "spectrum", "theory", "vision"},
         {"diagnosis"},
-        {"lowrank", "refinement"},
+        {"likelihood", "lowrank"},
         {"candidates", "views"},
         {"problem"},
         {"hypothesis"},
@@ -98,6 +99,60 @@ def test_geoopt_is_used_where_it_drives_the_steps_and_nowhere_else():
 
 
 def test_command_line_imports_nothing_heavy_at_the_top():
-    tree = ast.parse((ROOT / "sparsedl_fl" / "cli.py").read_text())
-    top = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
-    assert top <= {"argparse"}
+    for path in (ROOT / "sparsedl_fl" / "cli").glob("*.py"):
+        top = {
+            node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
+            for node in ast.parse(path.read_text()).body
+            if isinstance(node, ast.Import | ast.ImportFrom)
+        }
+        light = {"__future__", "argparse", "collections.abc", "importlib.util"}
+        assert {module for module in top if not module.startswith("sparsedl_fl.cli")} <= light, path
+
+
+ASKS_THE_ACTIVATION = [
+    path
+    for path in FILES
+    if path.relative_to(ROOT).parts[0] == "sparsedl_fl"
+    and path.relative_to(ROOT).with_suffix("").parts[1]
+    in {"assembly", "certificate", "directions", "hypothesis", "inverter", "likelihood", "lowrank", "matching", "pairs"}
+    | {"problem", "uncertainty", "views"}
+]
+
+
+def assumptions(text):
+    """Yield what code takes for granted of the activation; docstrings and comments may explain it."""
+    preactivations = {"z", "preactivations", "Z"}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Name | ast.Attribute):
+            name = node.id if isinstance(node, ast.Name) else node.attr
+            if name.lower() in {"relu", "relu6", "hardtanh"}:
+                yield f"line {node.lineno}: {name}"
+        if isinstance(node, ast.Compare):
+            left, right = node.left, node.comparators[0]
+            is_zero = isinstance(right, ast.Constant) and right.value == 0
+            if is_zero and isinstance(left, ast.Name) and left.id in preactivations:
+                yield f"line {node.lineno}: {left.id} compared with zero"
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in {"clamp", "maximum"}
+        ):
+            of = node.func.value if node.func.attr == "clamp" else (node.args or [node.func.value])[0]
+            if isinstance(of, ast.UnaryOp):
+                of = of.operand
+            if isinstance(of, ast.Name) and of.id in preactivations:
+                yield f"line {node.lineno}: {node.func.attr} of {of.id}"
+
+
+@pytest.mark.parametrize("path", ASKS_THE_ACTIVATION, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_activation_is_asked_and_never_assumed(path):
+    assert not list(assumptions(path.read_text()))
+
+
+@pytest.mark.parametrize(
+    "line", ["torch.relu(z)", "z.clamp(min=0)", "is_active = z > 0", "np.maximum(preactivations, 0)", "a = ReLU()"]
+)
+def test_an_assumption_is_seen(line):
+    assert len(list(assumptions(line))) == 1
+    assert not list(assumptions('"""A ReLU: z > 0."""\ny = phi.value(z)'))
+    assert len(ASKS_THE_ACTIVATION) > 20

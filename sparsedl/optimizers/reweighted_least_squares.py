@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sparsedl.linalg import solve_weighted
+from sparsedl.linalg import reweight, solve_weighted
 from sparsedl.optimizers._base import OptimizationResult, SmoothedOptimizer
 from sparsedl.surrogates import Surrogate
 
@@ -39,9 +39,11 @@ class ReweightedLeastSquares(SmoothedOptimizer):
 
     def minimize(self, observations: torch.Tensor, starts: torch.Tensor, surrogate: Surrogate) -> OptimizationResult:
         """Run every start for ``max_iter`` iterations."""
-        directions = starts
-        for iteration in range(self.max_iter):
-            smoothing = self.smoothing_at(iteration)
-            moduli = ((directions @ observations.T).square() + smoothing**2).sqrt()
-            directions = solve_weighted(observations, surrogate.derivative(moduli) / moduli, directions)
+        directions = reweight(
+            starts,
+            observations,
+            scales=[self.smoothing_at(iteration) for iteration in range(self.max_iter)],
+            weigh=surrogate.weights,
+            step=lambda weights, last: solve_weighted(observations, weights, last),
+        )
         return OptimizationResult(directions=directions, n_iter=self.max_iter)

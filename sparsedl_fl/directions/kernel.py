@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils import check_random_state
 from threadpoolctl import threadpool_limits
 from torch.nn.functional import normalize
 
+from sparsedl.arrays import check_device, draw_generator
 from sparsedl.determinacy import KERNEL_RATIO
-from sparsedl.devices import check_device
 from sparsedl.linalg import smallest_eigenvectors
 from sparsedl.pools import CandidatePool
 from sparsedl.progress import progress_bar
@@ -78,7 +77,7 @@ class KernelDirections(Directions):
         needed = sparsity_threshold(len(factors.left), self.false_rejection) * len(factors.left)
         rows, observations = self._rows(problem).to(device), test.observations.to(device)
         sets = rows
-        generator = torch.Generator(device).manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))
+        generator = draw_generator(random_state, device)
         pool, found, spent, hits, is_done = CandidatePool.empty(b), Candidates.empty(b), 0, 0, False
         # One thread: the factorisations are small, and spinning threads cost more than they bring.
         with threadpool_limits(limits=1), progress_bar(verbose, total=b, description="columns") as report:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sparsedl.arrays import as_tensor
 from sparsedl_fl.directions.kernel import KernelDirections
 from sparsedl_fl.problem import LayerProblem
 
@@ -50,7 +51,7 @@ class PriorDirections(KernelDirections):
         if self.rows_per_sample < 1:
             raise ValueError(f"rows_per_sample must be at least 1, got {self.rows_per_sample!r}")
         n_rows = min(self.rows_per_sample * problem.batch_size, problem.width)
-        z = torch.from_numpy(given.preactivations(inputs))
+        z = as_tensor(given.preactivations(inputs))
         order = (problem.activation.distance_to_kink(z) * problem.activation.is_off(z).double().mul(2).sub(1)).argsort(
             dim=0, descending=True, stable=True
         )

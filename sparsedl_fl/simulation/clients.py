@@ -8,15 +8,16 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from sklearn.utils import check_random_state
 from torch import nn
 from torch.nn.functional import cross_entropy
+
+from sparsedl.arrays import chunks, draw_generator, draw_seed
 
 __all__ = ["client_gradient", "dp_sgd_gradient", "fedavg_update", "fully_connected", "opacus_gradient"]
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-_CHUNK_ENTRIES = 250_000_000
+MOST_ENTRIES = 250_000_000
 """Entries of the gradients of single samples that are held at once: a gigabyte in single precision."""
 
 
@@ -42,7 +43,7 @@ def fully_connected(
     """
     sizes = [n_inputs, *[width] * n_hidden]
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(_seed(random_state))
+        torch.manual_seed(draw_seed(random_state))
         layers: list[nn.Module] = []
         for size_in, size_out in zip(sizes[:-1], sizes[1:], strict=True):
             layers += [nn.Linear(size_in, size_out), nn.ReLU()]
@@ -109,7 +110,7 @@ def fedavg_update(
     local = deepcopy(model)
     before = {name: tensor.clone() for name, tensor in local.state_dict().items()}
     optimizer = torch.optim.SGD(local.parameters(), lr=learning_rate)
-    generator = torch.Generator().manual_seed(_seed(random_state))
+    generator = draw_generator(random_state)
     for _ in range(n_epochs):
         for part in torch.randperm(len(inputs), generator=generator).split(batch_size or len(inputs)):
             optimizer.zero_grad()
@@ -160,14 +161,13 @@ def dp_sgd_gradient(
 
     sample_gradients = torch.func.vmap(torch.func.grad(sample_loss), in_dims=(None, 0, 0))
     clipped = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
-    chunk = max(1, _CHUNK_ENTRIES // sum(tensor.numel() for tensor in parameters.values()))
-    for part in torch.arange(len(inputs)).split(chunk):
+    for part in chunks(len(inputs), sum(tensor.numel() for tensor in parameters.values()), MOST_ENTRIES):
         per_sample = sample_gradients(parameters, inputs[part], labels[part])
         norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in per_sample.values()]).norm(dim=0)
         factors = (clipping / norms).clamp(max=1.0) / len(inputs)
         for name, gradient in per_sample.items():
             clipped[name] += torch.tensordot(factors.to(gradient.dtype), gradient, dims=1)
-    generator = torch.Generator().manual_seed(_seed(random_state))
+    generator = draw_generator(random_state)
     return {
         name: mean + noise_std * torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
         for name, mean in clipped.items()
@@ -218,7 +218,7 @@ def opacus_gradient(
         noise_multiplier=noise_multiplier,
         max_grad_norm=clipping,
         expected_batch_size=len(inputs),
-        generator=torch.Generator().manual_seed(_seed(random_state)),
+        generator=draw_generator(random_state),
     )
     with warnings.catch_warnings():
         # Opacus hooks the gradient of the inputs too, and torch says that data has none.
@@ -233,7 +233,3 @@ def _check_batch(inputs: torch.Tensor, labels: torch.Tensor) -> None:
         raise ValueError("inputs is empty: a client without data sends no gradient")
     if len(inputs) != len(labels):
         raise ValueError(f"inputs has {len(inputs)} samples and labels {len(labels)}")
-
-
-def _seed(random_state: Any) -> int:
-    return int(check_random_state(random_state).randint(2**31 - 1))

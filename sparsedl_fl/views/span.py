@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from sparsedl_fl.activations import Activation, ReLU
+from sparsedl.arrays import as_tensor
+from sparsedl_fl.activations import Activation
 from sparsedl_fl.blocks import in_double
 from sparsedl_fl.spectrum import leading_left
 
@@ -45,9 +46,7 @@ class ActivationSpan:
     activation: Activation
 
     @classmethod
-    def of(
-        cls, next_weight_grad: np.ndarray | None, batch_size: int, activation: Activation | None = None
-    ) -> ActivationSpan | None:
+    def of(cls, next_weight_grad: np.ndarray | None, batch_size: int, activation: Activation) -> ActivationSpan | None:
         """Return the span, or None where there is no gradient, too narrow a layer, or too much noise to use it."""
         if next_weight_grad is None or min(next_weight_grad.shape) <= batch_size or not next_weight_grad.any():
             return None
@@ -55,7 +54,7 @@ class ActivationSpan:
         tolerance = max(1e-5, 10 * S[rank] / S[rank - 1])
         if rank != batch_size or tolerance > _LARGEST_TOLERANCE:
             return None
-        return cls(torch.from_numpy(V[:, :batch_size].astype(float)), float(tolerance), activation or ReLU())
+        return cls(as_tensor(V[:, :batch_size].astype(float)), float(tolerance), activation)
 
     @property
     def identifies(self) -> bool:

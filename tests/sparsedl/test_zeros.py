@@ -5,7 +5,7 @@ from scipy.stats import binom
 
 from sparsedl.datasets import make_sparse_dictionary
 from sparsedl.determinacy import zeros_determine
-from sparsedl.linalg import LARGE, smallest_eigenvectors, weighted_gram
+from sparsedl.linalg import LARGE, smallest_eigenvectors
 from sparsedl.preconditioning import whiten
 from sparsedl.zeros import FALSE_ACCEPTANCE, ZeroTest, required_zeros
 
@@ -25,15 +25,6 @@ def test_required_zeros_is_the_smallest_count_beyond_chance(n_rows, n_components
     beyond = required_zeros(n_rows, n_components, chance) - free
     coincidences = binom(n_rows - free, chance)
     assert coincidences.sf(beyond - 1) <= FALSE_ACCEPTANCE < coincidences.sf(beyond - 2)
-
-
-def test_weighted_gram_does_not_depend_on_its_chunks(monkeypatch):
-    generator = torch.Generator().manual_seed(0)
-    L, w = torch.randn(40, 5, generator=generator), torch.rand(7, 40, generator=generator)
-    expected = torch.stack([L.T @ torch.diag(row) @ L for row in w])
-    torch.testing.assert_close(weighted_gram(L, w), expected, rtol=1e-4, atol=1e-4)
-    monkeypatch.setattr("sparsedl.zeros.CHUNK_ENTRIES", 1)
-    torch.testing.assert_close(weighted_gram(L, w), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_true_columns_are_accepted_with_their_zeros():

@@ -6,7 +6,8 @@ from sparsedl_fl import blocks
 
 @pytest.fixture(params=[np.float32, np.float64])
 def matrix(request, monkeypatch):
-    monkeypatch.setattr(blocks, "_BLOCK_ENTRIES", 70)  # several blocks, the last one shorter
+    monkeypatch.setattr("sparsedl.arrays.CHUNK_ENTRIES", 70)
+    monkeypatch.setattr(blocks, "CHUNK_ENTRIES", 70)  # several blocks, the last one shorter
     return np.random.default_rng(0).standard_normal((10, 33)).astype(request.param)
 
 

@@ -1,5 +1,3 @@
-import sys
-
 import numpy as np
 import pytest
 
@@ -36,8 +34,8 @@ def test_command_line_prints_a_table_and_writes_a_picture(tmp_path, capsys):
 
 
 def test_command_line_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(SystemExit, match=r"the demo needs matplotlib: pip install 'sparsedl\[demo\]'"):
+    monkeypatch.setattr("sparsedl_fl.cli._extras.find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match=r"this command needs matplotlib: pip install 'sparsedl\[demo\]'"):
         main(["demo"])
 
 

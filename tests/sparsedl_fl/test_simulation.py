@@ -63,7 +63,7 @@ def test_dp_sgd_clips_each_sample(model):
 
 def test_dp_sgd_does_not_depend_on_how_many_samples_fit_in_memory(model, monkeypatch):
     whole = dp_sgd_gradient(model, BATCH, LABELS, clipping=0.2, noise_std=0.0)
-    monkeypatch.setattr("sparsedl_fl.simulation.clients._CHUNK_ENTRIES", 700)  # two samples
+    monkeypatch.setattr("sparsedl_fl.simulation.clients.MOST_ENTRIES", 700)  # two samples
     for name, tensor in dp_sgd_gradient(model, BATCH, LABELS, clipping=0.2, noise_std=0.0).items():
         torch.testing.assert_close(tensor, whole[name])
 

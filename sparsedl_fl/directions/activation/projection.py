@@ -9,14 +9,12 @@ from scipy.linalg import eigh
 from sklearn.base import BaseEstimator
 from torch.nn.functional import normalize
 
+from sparsedl.arrays import chunks
 from sparsedl_fl.directions.activation.reflection import Reflection
 from sparsedl_fl.directions.activation.two_views import WORKING, PrincipalForward, TwoViews, leaders
 from sparsedl_fl.views import ActivationSpan
 
 __all__ = ["Projection"]
-
-CHUNK_ENTRIES = 16_000_000
-"""Numbers that are worked on at once."""
 
 FEW_ROWS = 0.15
 """Share of rows up to which it is faster to pick those that change."""
@@ -181,10 +179,11 @@ class Projection(BaseEstimator):
 
         An end goes on until its distance from the span is less than the goal, or hardly shrinks.
         """
-        n_at_once = max(1, CHUNK_ENTRIES // orthonormal.numel())
-        if len(ends) > n_at_once:
-            parts = ends.split(n_at_once)
-            return torch.cat([self._newton(orthonormal, span, part, n_iterations, damping, goal) for part in parts])
+        parts = list(chunks(len(ends), orthonormal.numel()))
+        if len(parts) > 1:
+            return torch.cat(
+                [self._newton(orthonormal, span, ends[part], n_iterations, damping, goal) for part in parts]
+            )
         (m, d), both = orthonormal.shape, torch.cat([orthonormal, span.basis], dim=1)
         distances = span.distances(ends @ orthonormal.T)
         ends, is_far = ends.clone(), torch.nonzero(distances > goal)[:, 0]

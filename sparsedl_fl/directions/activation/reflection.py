@@ -8,7 +8,7 @@ import torch
 from sklearn.base import BaseEstimator
 from torch.nn.functional import normalize
 
-from sparsedl.linalg import inverse_iteration, weighted_gram
+from sparsedl.linalg import inverse_iteration, reweight, weighted_gram
 from sparsedl_fl.directions.activation.two_views import WORKING, PrincipalForward, TwoViews, leaders
 
 __all__ = ["Reflection"]
@@ -95,9 +95,13 @@ class Reflection(BaseEstimator):
         skewness = (q @ left.T).pow(3).sum(dim=1, keepdim=True)  # a column and its negative are the same
         going_on, follows = leaders(q * skewness.sign(), self.same_cosine).unique(return_inverse=True)
         q = q[going_on]
-        for smoothing in self.smoothings:
-            weights = 1 / ((q @ left.T).square() + smoothing**2)
-            q = inverse_iteration(weighted_gram(left, weights), q)
+        q = reweight(
+            q,
+            left,
+            scales=self.smoothings,
+            weigh=lambda entries, scale: 1 / (entries.square() + scale**2),
+            step=lambda weights, last: inverse_iteration(weighted_gram(left, weights), last),
+        )
         return torch.cat([known, normalize(q.to(views.left.dtype), dim=1)[follows]])
 
     def ends(

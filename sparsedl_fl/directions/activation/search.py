@@ -12,6 +12,7 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 from threadpoolctl import threadpool_limits
 
+from sparsedl.arrays import draw_generator
 from sparsedl.progress import progress_bar
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.directions._base import Directions
@@ -80,7 +81,7 @@ class ActivationDirections(Directions):
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive, got {value!r}")
         random_state = check_random_state(random_state)
-        generator = torch.Generator().manual_seed(int(random_state.randint(2**31 - 1)))
+        generator = draw_generator(random_state)
         span = problem.span.up_to_scale() if self.use_next_layer and problem.span is not None else None
         budget = _Budget(self.max_starts, self.max_seconds)
         with progress_bar(verbose, total=problem.batch_size, description="columns") as report:

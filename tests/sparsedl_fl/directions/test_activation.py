@@ -169,10 +169,10 @@ class TestSpan:
         assert not span(100, 49).identifies
 
     def test_it_is_not_used_where_it_says_nothing(self, problem):
-        assert ActivationSpan.of(None, 25) is None
-        assert ActivationSpan.of(problem.given.next_weight_grad[:20], 25) is None
+        assert ActivationSpan.of(None, 25, ReLU()) is None
+        assert ActivationSpan.of(problem.given.next_weight_grad[:20], 25, ReLU()) is None
         noise = np.random.default_rng(0).standard_normal(problem.given.next_weight_grad.shape)
-        assert ActivationSpan.of(problem.given.next_weight_grad + noise, 25) is None
+        assert ActivationSpan.of(problem.given.next_weight_grad + noise, 25, ReLU()) is None
 
 
 class TestProjection:

@@ -1,36 +1,16 @@
-"""The command line: ``sparsedl-fl demo`` and ``sparsedl-fl reproduce``."""
+"""Run a table or figure of the papers, with ours beside; what is on disk already is not run again."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
-__all__ = ["main"]
+from sparsedl_fl.cli._extras import require
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit status (0: everything certified, 1: not everything)."""
-    options = _parser().parse_args(arguments)
-    return options.run(options)
+HELP = "run a table or figure of the papers again, with ours beside"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="sparsedl-fl", description="Audit how much of a client's batch leaks from a federated-learning gradient."
-    )
-    commands = parser.add_subparsers(required=True, dest="command")
-    demo = commands.add_parser("demo", help="recover a batch of photographs from one layer's gradient")
-    demo.add_argument("--batch-size", type=int, default=20, help="number of 32 x 32 x 3 patches (default: 20)")
-    demo.add_argument("--width", type=int, default=200, help="width of the network (default: 200)")
-    demo.add_argument("--seed", type=int, default=0, help="seed of everything (default: 0)")
-    demo.add_argument("--output", default="demo.png", help="where the picture goes (default: demo.png)")
-    demo.set_defaults(run=_demo)
-    _add_reproduce(commands.add_parser("reproduce", help="run a table or figure of the papers again, with ours beside"))
-    return parser
-
-
-def _add_reproduce(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Run a table or figure of the papers; what is on disk already is not run again."
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     parser.add_argument("table", nargs="?", metavar="TABLE", help="which one; none lists them all")
     parser.add_argument("--batches", type=int, help="batches of each row (default: the table's, mostly 100)")
     parser.add_argument("--rows", nargs="+", metavar="PATTERN", help="rows, such as 20x200 or '*x200' (default: all)")
@@ -43,30 +23,11 @@ def _add_reproduce(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--starts", type=int, default=4096, help="budget of SPEAR++, a batch (default: 4096)")
     parser.add_argument("--draws", type=int, default=2_000_000, help="budget of SPEAR, a batch (default: 2000000)")
     parser.add_argument("--seconds", type=float, default=300, help="budget of our search, a batch (default: 300)")
-    parser.set_defaults(run=_reproduce)
 
 
-def _demo(options: argparse.Namespace) -> int:
-    try:
-        import matplotlib  # noqa: F401
-        import rich  # noqa: F401
-    except ImportError as error:
-        raise SystemExit(f"the demo needs {error.name}: pip install 'sparsedl[demo]'") from error
-    # Heavy imports only now, so that --help is quick.
-    from sparsedl_fl.demo import run_demo, show
-
-    audit = run_demo(options.batch_size, options.width, options.seed, verbose=True)
-    show(audit, options.output)
-    print(f"originals above, recovered below: {options.output}")
-    return 0 if audit.certified.all() else 1
-
-
-def _reproduce(options: argparse.Namespace) -> int:
-    try:
-        import matplotlib  # noqa: F401
-        import rich  # noqa: F401
-    except ImportError as error:
-        raise SystemExit(f"reproduce needs {error.name}: pip install 'sparsedl[reproduce]'") from error
+def run(options: argparse.Namespace) -> int:
+    """Run the table, and write records, summary and figure."""
+    require("reproduce", "matplotlib", "rich")
     from sparsedl_fl.reproduce import TABLES, Budget, read_records, reproduce, write_figure, write_summary
 
     if options.table is None:

@@ -7,8 +7,8 @@ batch minimises ``|G - D X^T|^2 + |g - D 1|^2`` over ``X`` and over the other en
 from __future__ import annotations
 
 import numpy as np
-import torch
 
+from sparsedl.arrays import as_tensor, chunks
 from sparsedl_fl.activations import FlatPart
 from sparsedl_fl.blocks import times, transposed_times
 from sparsedl_fl.gradients import LayerGradient
@@ -20,7 +20,6 @@ LOG_ODDS = -2.0
 
 SURELY_ACTIVE = 5.0
 N_ITERATIONS, TOLERANCE = 30, 1e-4
-_CHUNK_ENTRIES = 16_000_000
 _HALF_NORMAL_THIRD_MOMENT = 1.5957691216057308
 _NORMAL_DENSITY = 0.3989422804014327
 
@@ -58,10 +57,10 @@ def active_units(
     sure = np.abs(gradients) > SURELY_ACTIVE * gradient_noise
     # With Gaussian errors e and a density p of active pre-activations near the kink, E depth^2 = p E|e|^3 / 6.
     density = 2 * _NORMAL_DENSITY / spread
-    depth = activation.depth(torch.from_numpy(preactivations)).numpy()
+    depth = activation.depth(as_tensor(preactivations)).numpy()
     cubes = np.sum(depth**2 * sure, axis=0) / np.maximum(sure.sum(axis=0), 1)
     uncertainty = np.maximum(np.cbrt(6 * cubes / (density * _HALF_NORMAL_THIRD_MOMENT)), 1e-6 * spread)
-    forward = activation.log_odds_on(torch.from_numpy(preactivations), torch.from_numpy(uncertainty)).numpy()
+    forward = activation.log_odds_on(as_tensor(preactivations), as_tensor(uncertainty)).numpy()
     noise = gradient_noise**2
     signal = np.maximum(2 * np.mean(gradients**2, axis=0) - noise, noise)
     backward = 0.5 * (np.log(noise / (noise + signal)) + gradients**2 * (1 / noise - 1 / (noise + signal)))
@@ -116,7 +115,7 @@ def _masked_solve(moments: np.ndarray, products: np.ndarray, active: np.ndarray)
     """Solve the normal equations of each row of ``D`` for its active entries alone."""
     m, b = active.shape
     gradients = np.empty((m, b))
-    for rows in np.array_split(np.arange(m), max(1, m * b * b // _CHUNK_ENTRIES)):
+    for rows in chunks(m, b * b):
         free = active[rows].astype(float)
         systems = free[:, :, None] * free[:, None, :] * moments
         systems[:, np.arange(b), np.arange(b)] += (1 - free) * np.mean(np.diag(moments))

@@ -1,0 +1,77 @@
+"""Where NumPy and torch, devices, seeds and sizes of chunks meet: the one place for both packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+
+__all__ = ["as_numpy", "as_tensor", "check_device", "chunks", "draw_generator", "draw_seed", "rows_of"]
+
+CHUNK_ENTRIES = 16_000_000
+"""Numbers that are worked on at once, where nothing else is said: 128 MB in double precision."""
+
+
+def as_numpy(array: Any) -> Any:
+    """Return a torch tensor as a NumPy array on the CPU, and anything else untouched."""
+    if isinstance(array, torch.Tensor):
+        return array.detach().cpu().numpy()
+    return array
+
+
+def as_tensor(array: np.ndarray) -> torch.Tensor:
+    """Return a NumPy array as a tensor on the CPU, of the same type, without a copy where it is contiguous."""
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def rows_of(columns: np.ndarray) -> torch.Tensor:
+    """Return the columns of a matrix as the rows of a tensor: what has one item a column here has one a row there."""
+    return as_tensor(np.asarray(columns).T)
+
+
+def draw_seed(random_state: Any) -> int:
+    """Draw a seed from a scikit-learn ``random_state``."""
+    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+
+
+def draw_generator(random_state: Any, device: torch.device | str = "cpu") -> torch.Generator:
+    """Turn a scikit-learn ``random_state`` into a ``torch.Generator``."""
+    return torch.Generator(device=device).manual_seed(draw_seed(random_state))
+
+
+def chunks(n_items: int, entries_each: int, limit: int | None = None) -> Iterator[slice]:
+    """Yield slices of so many items that work on ``entries_each`` numbers each, a chunk at a time.
+
+    Parameters
+    ----------
+    n_items : int
+        Items; nothing is yielded for none.
+    entries_each : int
+        Numbers that one of them takes.
+    limit : int or None, default=None
+        Numbers in a chunk; None takes `CHUNK_ENTRIES`.
+
+    Examples
+    --------
+    >>> [(part.start, part.stop) for part in chunks(5, 10, limit=25)]
+    [(0, 2), (2, 4), (4, 5)]
+    """
+    size = max(1, (CHUNK_ENTRIES if limit is None else limit) // max(entries_each, 1))
+    for start in range(0, n_items, size):
+        yield slice(start, min(start + size, n_items))
+
+
+def check_device(owner: Any, device: Any) -> torch.device:
+    """Return a torch device, or raise ``ValueError`` saying that this machine does not have it."""
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"{type(owner).__name__}: device must name a torch device, got {device!r}") from error
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"{type(owner).__name__}: device={device!r}, but torch sees no CUDA device on this machine")
+    if found.type not in ("cpu", "cuda"):
+        raise ValueError(f"{type(owner).__name__}: device must be 'cpu' or 'cuda', got {device!r}")
+    return found

@@ -1,0 +1,72 @@
+"""The linear algebra that the searches share."""
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from sparsedl.linalg import inverse_iteration, reweight, smallest_eigenvectors, solve_weighted, weighted_gram
+
+
+def generator():
+    return torch.Generator().manual_seed(0)
+
+
+def draw(*shape):
+    return torch.randn(shape, generator=generator(), dtype=torch.float64)
+
+
+def test_weighted_gram_does_not_depend_on_its_chunks(monkeypatch):
+    L, w = draw(40, 5), draw(7, 40).abs()
+    expected = torch.stack([L.T @ torch.diag(row) @ L for row in w])
+    torch.testing.assert_close(weighted_gram(L, w), expected)
+    calls = []
+    monkeypatch.setattr("sparsedl.linalg.chunks", lambda n, each: calls.append(n) or [slice(0, 3), slice(3, 7)])
+    torch.testing.assert_close(weighted_gram(L, w), expected)
+    assert calls == [7]
+    assert weighted_gram(L, w[:0]).shape == (0, 5, 5)
+
+
+@pytest.mark.parametrize("size", [1, 7, 60])
+def test_smallest_eigenvectors_are_those_of_a_decomposition(size):
+    factors = draw(5, 2 * size, size)
+    gram = factors.mT @ factors
+    values, vectors = smallest_eigenvectors(gram)
+    expected, complete = torch.linalg.eigh(gram)
+    torch.testing.assert_close(values[:, 0], expected[:, 0], rtol=1e-6, atol=0)
+    torch.testing.assert_close((vectors * complete[:, :, 0]).sum(dim=1).abs(), torch.ones(5, dtype=torch.float64))
+
+
+def test_inverse_iteration_comes_closer_to_the_smallest_eigenvector():
+    factors = draw(3, 30, 8)
+    gram = factors.mT @ factors
+    true = torch.linalg.eigh(gram)[1][:, :, 0]
+    start = normalize(draw(3, 8), dim=1)
+    cosines = [(inverse_iteration(gram, start, n) * true).sum(dim=1).abs() for n in (1, 4, 40)]
+    assert (cosines[0] < cosines[1]).all()
+    assert (cosines[2] > 1 - 1e-5).all()
+
+
+def test_solve_weighted_solves():
+    L, w, right = draw(40, 5), draw(3, 40).abs() + 0.1, draw(3, 5)
+    for row, weights, solution in zip(right, w, solve_weighted(L, w, right), strict=True):
+        expected = normalize(torch.linalg.solve(L.T @ torch.diag(weights) @ L, row), dim=0)
+        torch.testing.assert_close(solution, expected)
+
+
+def test_reweighting_goes_through_the_scales_and_finds_a_sparse_direction():
+    codes = draw(200, 6) * (torch.rand((200, 6), generator=generator()) < 0.4)
+    mixing = draw(6, 6)
+    L = torch.linalg.qr(codes @ mixing)[0] * 200**0.5
+    true = normalize(torch.linalg.lstsq(L, codes).solution.T, dim=1)
+    start = normalize(true + 0.1 * draw(6, 6) / 6**0.5, dim=1)
+    scales = []
+
+    def weigh(entries, scale):
+        scales.append(scale)
+        return 1 / (entries.square() + scale**2)
+
+    found = reweight(
+        start, L, (0.1, 0.01, 1e-3, 1e-4), weigh, lambda weights, _: smallest_eigenvectors(weighted_gram(L, weights))[1]
+    )
+    assert scales == [0.1, 0.01, 1e-3, 1e-4]
+    assert ((found * true).sum(dim=1).abs() > 1 - 1e-9).all()
