@@ -18,10 +18,8 @@ from sparsedl import SparseDictionaryRecovery
 from sparsedl.surrogates import L1
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections
-from sparsedl_fl.directions._alternation import alternate
-from sparsedl_fl.directions._views import TwoViews
-from sparsedl_fl.lowrank import factorize
-from sparsedl_fl.matching import ForwardView
+from sparsedl_fl.directions.activation import Alternation, TwoViews
+from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.simulation import client_gradient, fully_connected
 
 warnings.simplefilter("ignore", ConvergenceWarning)
@@ -31,8 +29,8 @@ METHODS = {
     "l1 on the sphere (SPEAR++)": DictionaryDirections(
         SparseDictionaryRecovery(surrogate=L1(), deflation=None, max_rounds=5)
     ),
-    "activation search": ActivationDirections(use_next_layer=False, max_seconds=8),
-    "with the next layer's gradient": ActivationDirections(max_seconds=8),
+    "activation search": ActivationDirections(use_next_layer=False, patience=10),
+    "with the next layer's gradient": ActivationDirections(patience=10),
 }
 
 
@@ -46,11 +44,9 @@ def problem(batch_size, seed):
 
 # %%
 # The path of one start: the share of rows at which the two views agree, and the zeros of ``U q``.
-given = problem(sizes[-1] // 2, 0)
-factors = factorize(given)
-views = TwoViews.of(factors.zero_test.observations, torch.from_numpy(ForwardView.of(given, factors).regressors))
+views = TwoViews.of_problem(LayerProblem.of(problem(sizes[-1] // 2, 0)))
 path = []
-alternate(views, 16, 0.02, torch.Generator().manual_seed(0), observe=lambda q, z: path.append((q, z)))
+Alternation().run(views, 16, 0.02, torch.Generator().manual_seed(0), observe=lambda q, z: path.append((q, z)))
 moduli = torch.stack([(q @ views.left.T.float()).abs() for q, _ in path])
 agreement = torch.stack([((m > 0.3) == (z > 0)).float().mean(dim=1) for m, (_, z) in zip(moduli, path, strict=True)])
 zeros = (moduli < 0.02).sum(dim=2)

@@ -48,7 +48,15 @@ class TestRounding:
         strategy = kind()
         assert clone(strategy).get_params() == strategy.get_params()
 
-    def test_refuses_bad_parameters(self, kind):
-        for name in kind().get_params():
-            with pytest.raises(ValueError, match=f"{kind.__name__}: {name} must be"):
-                kind(**{name: -1}).check_parameters()
+
+PARAMETERS = [(kind, name) for kind in CLASSES for name in kind().get_params()]
+
+
+@pytest.mark.parametrize(("kind", "name"), PARAMETERS)
+def test_refuses_bad_parameters(kind, name):
+    with pytest.raises(ValueError, match=f"{kind.__name__}: {name} must be"):
+        kind(**{name: -1}).check_parameters()
+
+
+def test_some_have_parameters():
+    assert {name for _, name in PARAMETERS} >= {"smoothing", "n_draws"}

@@ -75,8 +75,9 @@ class Functional(nn.Module):
 
 
 def test_obstacles_are_named():
-    torch.manual_seed(0)
-    model, batch = Functional(), torch.randn(7, 50)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model, batch = Functional(), torch.randn(7, 50)
     audits = audit_model(model, client_gradient(model, batch, torch.arange(7)), GradientInverter(random_state=1))
     assert audits["first"].inverter.recovered_.all()
     assert audits["first"].inverter.random_state == 1
@@ -88,7 +89,7 @@ def test_obstacles_are_named():
 
 def test_layers_can_be_chosen():
     model = fully_connected(30, width=60, random_state=0)
-    gradients = client_gradient(model, torch.randn(4, 30), torch.arange(4))
+    gradients = client_gradient(model, torch.randn(4, 30, generator=torch.Generator().manual_seed(0)), torch.arange(4))
     assert list(audit_model(model, gradients, layers=[1, "0"])) == ["2", "0"]
 
 

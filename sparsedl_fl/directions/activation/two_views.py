@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 
 from sparsedl_fl.activations import FlatPart
 from sparsedl_fl.directions.activation.estimates import PosteriorMeans
+from sparsedl_fl.problem import LayerProblem
 
 __all__ = ["WORKING", "PrincipalForward", "TwoViews", "leaders"]
 
@@ -58,6 +59,11 @@ class TwoViews:
         b = left.shape[1]
         nothing = torch.zeros((0, b), dtype=left.dtype)
         return cls(left, forward, nothing, torch.eye(b, dtype=left.dtype), nothing, activation)
+
+    @classmethod
+    def of_problem(cls, problem: LayerProblem) -> TwoViews:
+        """Begin with a layer's problem."""
+        return cls.of(problem.factors.zero_test.observations, problem.regressors(), problem.activation.above_kink())
 
     def knowing(self, found: torch.Tensor) -> TwoViews:
         """Deflate the forward view by the columns found."""
