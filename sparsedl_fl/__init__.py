@@ -12,7 +12,7 @@ here                           in the papers                   shape
 ``sparsity_matching_``         ``lambda``                      scalar
 =============================  ==============================  ==================
 
-Inside, samples are columns as in the papers; ``inputs_`` has them as rows, as scikit-learn does.
+Inside, inputs are columns as in the papers; ``inputs_`` has them as rows, as scikit-learn does.
 """
 
 from sparsedl_fl.gradients import LayerGradient

@@ -15,7 +15,7 @@ from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.hypothesis import Hypothesis
 from sparsedl_fl.likelihood import maximum_likelihood
 from sparsedl_fl.lowrank import LowRankGradient
-from sparsedl_fl.pairs import errors_of_pairs
+from sparsedl_fl.pairs import Indistinguishable
 
 __all__ = ["Batch", "assemble"]
 
@@ -97,19 +97,19 @@ def assemble(hypothesis: Hypothesis) -> Batch:
     problem = hypothesis.problem
     given, factors, noise_share = problem.layer_gradient, problem.factors, problem.noise_share
     hypothesis, rows = _from_all_zeros(hypothesis)
-    disaggregation, samples = hypothesis.scaled()
-    inputs, ends, used = (samples * factors.singular_values) @ factors.right, hypothesis.preactivations, rows
+    disaggregation, whitened = hypothesis.scaled()
+    inputs, ends, used = (whitened * factors.singular_values) @ factors.right, hypothesis.preactivations, rows
     columns = hypothesis.proposed & _columns_proven(hypothesis, rows)
     if noise_share > REFINE_ABOVE and hypothesis.proposed.all() and not given.is_update:
         gradients, inputs, fitted = maximum_likelihood(given, inputs, factors.noise_level, problem.activation)
         disaggregation, used, ends = factors.left.T @ gradients, gradients == 0, [fitted]
     else:
-        gradients = np.where(_active(hypothesis, samples), factors.left @ disaggregation, 0.0)
+        gradients = np.where(_active(hypothesis, whitened), factors.left @ disaggregation, 0.0)
     sizes = np.sqrt(np.mean(inputs**2, axis=1))
     case = Case(hypothesis, inputs, columns, used, disaggregation, problem.is_active(ends))
     certificate = certify(case)
-    resolution, uncertainty = errors_of_pairs(certificate.errors, problem, ends, gradients, sizes)
-    is_worthless = uncertainty > WORTHLESS * np.maximum(sizes, np.finfo(float).tiny)
+    resolution, uncertainty = Indistinguishable().errors(certificate.errors, problem, ends, gradients, sizes)
+    is_worthless = certificate.errors > WORTHLESS * np.maximum(sizes, np.finfo(float).tiny)
     certificate = certificate.without(is_worthless | (factors.excess > UNEXPLAINED))
     return Batch(
         inputs=inputs,
@@ -130,14 +130,14 @@ def _relative_residual(given: LayerGradient, gradients: np.ndarray, inputs: np.n
     return float(np.linalg.norm(residual) / np.linalg.norm(row_norms(given.weight_grad)))
 
 
-def _active(hypothesis: Hypothesis, samples: np.ndarray) -> np.ndarray:
+def _active(hypothesis: Hypothesis, whitened: np.ndarray) -> np.ndarray:
     """Return which units were active for which input.
 
     A pre-activation within its own noise of a kink may be on either side, and one that a FedAvg client could move there
     may have been there on the way; there the gradient says which.
     """
     problem, ends = hypothesis.problem, hypothesis.preactivations
-    noise = np.sqrt(np.mean(problem.factors.noise_level**2)) * np.linalg.norm(samples, axis=1)
+    noise = np.sqrt(np.mean(problem.factors.noise_level**2)) * np.linalg.norm(whitened, axis=1)
     undecided = NOISE_MULTIPLE * row_norms(problem.layer_gradient.weight)[:, None] * noise
     undecided += np.sqrt(np.mean((ends[-1] - ends[0]) ** 2, axis=0))
     undecided += BORDERLINE * np.sqrt(np.mean(np.square(ends), axis=(0, 1)))

@@ -40,7 +40,7 @@ class GradientInverter(BaseEstimator):
         What proposes candidate directions; None is the best known, today `ActivationDirections` with
         `DictionaryDirections` for what it leaves over.
     batch_size : int or None, default=None
-        Number of samples; None takes the numerical rank of the gradient. Give it when the gradient is noisy.
+        Number of inputs; None takes the numerical rank of the gradient. Give it when the gradient is noisy.
     noise_level : float or None, default=None
         Standard deviation of the noise on each entry of the gradient (DP-SGD); None estimates it from the singular
         values beyond the batch size.
@@ -54,7 +54,7 @@ class GradientInverter(BaseEstimator):
     inputs_ : ndarray of shape (batch_size_, n)
         The recovered batch, in no particular order, on the scale the client fed to the layer.
     batch_size_ : int
-        Number of samples; duplicates and samples without loss do not count.
+        Number of inputs; duplicates and inputs without loss do not count.
     recovered_ : ndarray of shape (batch_size_,) of bool
         Which inputs are certified, each to within its ``uncertainty_``. The others may be right, but nothing proves it.
     uncertainty_ : ndarray of shape (batch_size_,)

@@ -72,7 +72,7 @@ def maximum_likelihood(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Decide which entries of ``D`` are zero, then minimise ``|G - D X^T|^2 + |g - D 1|^2`` over the others and ``X``.
 
-    The fit alternates exact steps in ``D``, in ``X``, and in the scale of the samples.
+    The fit alternates exact steps in ``D``, in ``X``, and in the scale of the inputs.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def maximum_likelihood(
     active = active_units(gradients, gradient_noise, layer_gradient.preactivations(inputs), activation)
     for _ in range(N_ITERATIONS):
         gradients = _masked_solve(inputs @ inputs.T + 1, times(G, inputs.T) + g[:, None], active)
-        # D X^T does not change when a sample's column grows as its input shrinks; g alone has a say in that.
+        # D X^T does not change when an input's column grows as its input shrinks; g alone has a say in that.
         gradients = gradients * np.linalg.lstsq(gradients, g, rcond=None)[0]
         updated = np.linalg.lstsq(gradients.T @ gradients, transposed_times(G, gradients).T, rcond=None)[0]
         change = np.linalg.norm(updated - inputs) / np.linalg.norm(inputs)

@@ -74,7 +74,7 @@ class LowRankGradient:
 
     @property
     def batch_size(self) -> int:
-        """The number of samples, ``b``."""
+        """The number of inputs, ``b``."""
         return len(self.singular_values)
 
     @property
@@ -170,7 +170,7 @@ def factorize(
     layer_gradient : LayerGradient
         Weights and gradient of the layer.
     batch_size : int or None, default=None
-        Number of samples; None takes the numerical rank, at the largest gap between the logarithms of neighbouring
+        Number of inputs; None takes the numerical rank, at the largest gap between the logarithms of neighbouring
         singular values. (The usual rule, a multiple of the machine epsilon, undercounts on float32 gradients of
         partly trained networks.)
     noise_level : float or None, default=None
@@ -225,7 +225,7 @@ def factorize(
 def _too_large(layer_gradient: LayerGradient, batch_size: int, limit: int) -> str:
     (m, n), reason = layer_gradient.shape, visible_reason(layer_gradient)
     return (
-        f"the batch (size {batch_size}) is as large as the layer or larger: its samples cannot be separated (of {m} "
+        f"the batch (size {batch_size}) is as large as the layer or larger: its inputs cannot be separated (of {m} "
         f"outputs and {n} inputs {limit} have a gradient); {reason or 'tokens, patches and time steps count as inputs'}"
     )
 

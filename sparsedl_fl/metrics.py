@@ -1,4 +1,4 @@
-"""How close a recovered batch is to the true one, after the best matching of samples.
+"""How close a recovered batch is to the true one, after the best matching of inputs.
 
 Signals are compared on the scale of ``data_range``: undo the client's normalisation first.
 """
@@ -14,12 +14,12 @@ from scipy.optimize import linear_sum_assignment
 __all__ = ["MAX_PSNR", "BatchMatch", "match_batches", "psnr"]
 
 MAX_PSNR = 200.0
-"""Cap in dB, so that one sample that is exact to the last bit does not make a mean infinite."""
+"""Cap in dB, so that one input that is exact to the last bit does not make a mean infinite."""
 
 
 @dataclass(frozen=True)
 class BatchMatch:
-    """The one-to-one match of true samples with recovered ones that has the smallest total squared error.
+    """The one-to-one match of true inputs with recovered ones that has the smallest total squared error.
 
     Attributes
     ----------
@@ -39,9 +39,9 @@ def match_batches(true: Any, recovered: Any) -> BatchMatch:
     Parameters
     ----------
     true : array-like or torch.Tensor of shape (n_true, ...)
-        True samples.
+        True inputs.
     recovered : array-like or torch.Tensor of shape (n_recovered, ...)
-        Recovered samples, in any order, as many values each.
+        Recovered inputs, in any order, as many values each.
 
     Examples
     --------
@@ -50,7 +50,7 @@ def match_batches(true: Any, recovered: Any) -> BatchMatch:
     """
     true, recovered = _flatten("true", true), _flatten("recovered", recovered)
     if true.shape[1] != recovered.shape[1]:
-        raise ValueError(f"true samples have {true.shape[1]} values and recovered ones {recovered.shape[1]}")
+        raise ValueError(f"true inputs have {true.shape[1]} values and recovered ones {recovered.shape[1]}")
     cost = (
         np.sum(true**2, axis=1)[:, None] + np.sum(recovered**2, axis=1)[None, :] - 2 * true @ recovered.T
     ) / true.shape[1]
@@ -63,31 +63,31 @@ def match_batches(true: Any, recovered: Any) -> BatchMatch:
 
 
 def psnr(true: Any, recovered: Any, data_range: float = 1.0) -> np.ndarray:
-    """Return the peak signal-to-noise ratio of each true sample, in dB, after matching.
+    """Return the peak signal-to-noise ratio of each true input, in dB, after matching.
 
     Parameters
     ----------
     true : array-like or torch.Tensor of shape (n_true, ...)
-        True samples, on a scale of width ``data_range``.
+        True inputs, on a scale of width ``data_range``.
     recovered : array-like or torch.Tensor of shape (n_recovered, ...)
-        Recovered samples, in any order, on the same scale.
+        Recovered inputs, in any order, on the same scale.
     data_range : float, default=1.0
         Width of the scale: 1 for images in [0, 1], 255 for bytes.
 
     Returns
     -------
     ndarray of shape (n_true,)
-        Capped at `MAX_PSNR`; minus infinity for a true sample without a match.
+        Capped at `MAX_PSNR`; minus infinity for a true input without a match.
     """
     errors = match_batches(true, recovered).squared_errors
     with np.errstate(divide="ignore"):
         return np.minimum(10 * np.log10(data_range**2 / errors), MAX_PSNR)
 
 
-def _flatten(name: str, samples: Any) -> np.ndarray:
-    if hasattr(samples, "detach"):
-        samples = samples.detach().cpu().numpy()
-    samples = np.asarray(samples, dtype=np.float64)
-    if samples.ndim < 2 or 0 in samples.shape or not np.isfinite(samples).all():
-        raise ValueError(f"{name} must be a non-empty batch of finite samples, got shape {samples.shape}")
-    return samples.reshape(len(samples), -1)
+def _flatten(name: str, batch: Any) -> np.ndarray:
+    if hasattr(batch, "detach"):
+        batch = batch.detach().cpu().numpy()
+    batch = np.asarray(batch, dtype=np.float64)
+    if batch.ndim < 2 or 0 in batch.shape or not np.isfinite(batch).all():
+        raise ValueError(f"{name} must be a non-empty batch of finite inputs, got shape {batch.shape}")
+    return batch.reshape(len(batch), -1)

@@ -53,7 +53,7 @@ def match_gradients(
     labels : torch.Tensor of shape (batch_size,)
         Labels of the batch, which this attack takes as known.
     shape : tuple of int
-        Shape of one sample as the model takes it. Total variation applies where it is (channels, height, width) or
+        Shape of one input as the model takes it. Total variation applies where it is (channels, height, width) or
         (height, width).
     loss : callable, default=cross_entropy
         ``loss(outputs, labels)``, a scalar.

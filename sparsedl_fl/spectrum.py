@@ -13,8 +13,8 @@ CONCLUSIVE_GAP = 1e3
 """Ratio of a singular value to *all* that lies behind it above which a sketch need not see the rest."""
 
 CLEARLY_ABOVE = 6.0
-"""Singular value over the largest of white noise that cannot be rounding. With a scale for each row, rows of one sample
-are all rounded alike, which stands out by a factor of up to 4.5 (CIFAR-10, two samples at 400)."""
+"""Singular value over the largest of white noise that cannot be rounding. With a scale for each row, rows of one input
+are all rounded alike, which stands out by a factor of up to 4.5 (CIFAR-10, two inputs at 400)."""
 
 SKETCH_WIDTH, SKETCH_OVERSAMPLING = 128, 32
 EXACT_ITERATIONS, NOISY_ITERATIONS = 1, 10
@@ -51,10 +51,10 @@ def leading_left(G: np.ndarray, batch_size: int | None, limit: int) -> tuple[np.
 
 
 def rank_above_rounding(G: np.ndarray, rounding: np.ndarray) -> int:
-    """Return how many samples stand out of a rounding of known size, at the largest gap above it.
+    """Return how many inputs stand out of a rounding of known size, at the largest gap above it.
 
     Rows are brought to the same noise first: with a scale for each row, the smallest rows have hardly any, and would
-    look like samples beyond the end of the batch.
+    look like inputs beyond the end of the batch.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def _numerical_rank(singular_values: np.ndarray, floor: float) -> int:
 def _rounding_floor(G: np.ndarray, total: float) -> float:
     """Return a size below which singular values are rounding and say nothing.
 
-    Columns that only one sample has (one-hot inputs) are multiples of each other and leave exact zeros at the end of
+    Columns that only one input has (one-hot inputs) are multiples of each other and leave exact zeros at the end of
     the spectrum, which must not pass for the end of the batch.
     """
     _, block = next(column_blocks(G))

@@ -90,7 +90,7 @@ def failure_probability_bound(batch_size: int, width: int, false_rejection: floa
     Parameters
     ----------
     batch_size : int
-        Number of samples ``b``.
+        Number of inputs ``b``.
     width : int
         Number of outputs ``m``.
     false_rejection : float, default=1e-9
@@ -128,7 +128,7 @@ def samples_with_confidence(batch_size: int, failure: float = 1e-8, false_reject
     Parameters
     ----------
     batch_size : int
-        Number of samples ``b``.
+        Number of inputs ``b``.
     failure : float, default=1e-8
         Probability ``p`` of missing a column.
     false_rejection : float, default=0
@@ -164,7 +164,7 @@ class Expectation:
     Attributes
     ----------
     batch_size : int
-        Number of samples ``b``.
+        Number of inputs ``b``.
     width : int
         Number of outputs ``m``.
     failure_probability : float
@@ -191,7 +191,7 @@ def expect(batch_size: int, width: int, has_next_layer: bool = False) -> Expecta
     Parameters
     ----------
     batch_size : int
-        Number of samples ``b``.
+        Number of inputs ``b``.
     width : int
         Number of outputs ``m``.
     has_next_layer : bool, default=False

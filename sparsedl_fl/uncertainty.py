@@ -112,7 +112,7 @@ def errors_from_span(
     factors: LowRankGradient,
     forward: np.ndarray,
     span: ActivationSpan,
-    samples: np.ndarray,
+    whitened: np.ndarray,
     columns: np.ndarray,
     products: np.ndarray,
 ) -> np.ndarray:
@@ -130,31 +130,31 @@ def errors_from_span(
         ``F``.
     span : ActivationSpan
         The row space of the next layer's gradient.
-    samples : ndarray of shape (k, b)
+    whitened : ndarray of shape (k, b)
         Rows ``p``, at their true scale ``h^T p = 1``.
     columns : ndarray of shape (c, b)
         Columns ``q`` that are proven by their zeros, as rows.
     products : ndarray of shape (k, c)
-        Expected size of ``p dq`` for each sample and column; infinite for a sample's own column.
+        Expected size of ``p dq`` for each input and column; infinite for an input's own column.
 
     Returns
     -------
     ndarray of shape (k,)
         Infinite where even both do not determine an input.
     """
-    if len(samples) == 0 or samples.shape[1] == 1:
-        return np.full(len(samples), np.inf)
+    if len(whitened) == 0 or whitened.shape[1] == 1:
+        return np.full(len(whitened), np.inf)
     basis, S = span.basis.numpy(), factors.singular_values
     (m, b), n = basis.shape, factors.right.shape[1]
-    preactivations = forward @ samples.T
+    preactivations = forward @ whitened.T
     activations = span.activation.value(as_tensor(preactivations)).numpy()
     slopes = span.activation.derivative(as_tensor(preactivations)).numpy()
     residuals = activations - basis @ (basis.T @ activations)
     freedom = np.maximum(m - b - np.minimum(np.sum(slopes != 0, axis=0), b - 1), 1)
     sizes = np.linalg.norm(activations, axis=0)
     deviations = sizes * np.sqrt(np.mean(np.sum((residuals / sizes) ** 2, axis=0) / freedom))
-    errors = np.full(len(samples), np.inf)
-    for index, p in enumerate(samples):
+    errors = np.full(len(whitened), np.inf)
+    for index, p in enumerate(whitened):
         # A multiple of p fits as well, and the bias gradient fixes it.
         free = np.linalg.qr(p[:, None], mode="complete")[0][:, 1:]
         moved = (forward @ free) * slopes[:, [index]]

@@ -56,7 +56,7 @@ class DictionaryDirections(Directions):
         if self.sparsity == "gradient" or found.is_complete:
             return found
         inputs = self._recover(factors.transposed, np.eye(factors.batch_size), **settings)
-        # A column of Q is orthogonal to S^-1 p for the p of every other sample.
+        # A column of Q is orthogonal to S^-1 p for the p of every other input.
         others = inputs.selection() / factors.singular_values[:, None]
         if inputs.is_complete:
             columns = np.linalg.inv(others.T)

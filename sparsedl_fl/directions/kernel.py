@@ -22,16 +22,6 @@ from sparsedl_fl.matching import first_choice, greedy_filter
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.theory import sparsity_threshold
 
-NEAR_ZERO = 1e-3
-"""What counts as zero of ``U q`` before the direction is estimated again, relative to its mean square."""
-
-NOISY_BELOW = 1e4
-"""Ratio of the smallest singular value kept to the largest dropped below which the draws allow for noise."""
-
-
-SERVED = 0.8
-"""Share of zeros among a set of rows above which a column is the one that the set was made for."""
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class KernelDirections(Directions):
@@ -54,6 +44,13 @@ class KernelDirections(Directions):
         Rate of true columns lost to the threshold on the share of zeros.
     device : str or torch.device, default="cpu"
         Where the kernels are computed: "cpu" or "cuda".
+    near_zero : float, default=1e-3
+        What counts as zero of ``U q`` before the direction is estimated again, relative to its mean square.
+    noisy_below : float, default=1e4
+        Ratio of the smallest singular value kept to the largest dropped below which the draws allow for noise; a
+        float32 client has 1e5 and more.
+    served : float, default=0.8
+        Share of zeros among a set of rows above which a column is the one that the set was made for.
 
     References
     ----------
@@ -65,6 +62,9 @@ class KernelDirections(Directions):
     draws_per_batch: int = 4096
     false_rejection: float = 1e-5
     device: Any = "cpu"
+    near_zero: float = 1e-3
+    noisy_below: float = 1e4
+    served: float = 0.8
 
     def propose(self, problem: LayerProblem, *, random_state: Any = None, verbose: bool = False) -> Candidates:
         """Draw until the columns found are the batch's, or the budget is spent."""
@@ -73,7 +73,7 @@ class KernelDirections(Directions):
         device = check_device(self, self.device)
         factors = problem.factors
         test, b = factors.zero_test, factors.batch_size
-        is_noisy = factors.signal_to_noise < NOISY_BELOW
+        is_noisy = factors.signal_to_noise < self.noisy_below
         needed = sparsity_threshold(len(factors.left), self.false_rejection) * len(factors.left)
         rows, observations = self._rows(problem).to(device), test.observations.to(device)
         sets = rows
@@ -85,7 +85,7 @@ class KernelDirections(Directions):
                 n_draws = min(self.draws_per_batch, self.max_draws - spent)
                 draw = draw_overdetermined_kernels if is_noisy else draw_kernels
                 kernels, spent = draw(observations, sets, n_draws, generator), spent + n_draws
-                widths = torch.full((len(kernels), 1), NEAR_ZERO, dtype=kernels.dtype)
+                widths = torch.full((len(kernels), 1), self.near_zero, dtype=kernels.dtype)
                 widths = widths.maximum(test.tolerances(kernels.cpu())) if is_noisy else widths
                 is_zero = (kernels @ observations.T).abs() < widths.to(device)
                 kernels = kernels[is_zero.sum(dim=1) >= needed].cpu()
@@ -94,7 +94,7 @@ class KernelDirections(Directions):
                     directions = pool.directions.numpy().T
                     found = Candidates(directions, factors.zeros(directions).sum(axis=0), "", spent, hits)
                     is_done = found.is_complete and _matches(problem, found)
-                    sets = _favour_unserved(rows, factors.zeros(directions))
+                    sets = _favour_unserved(rows, factors.zeros(directions), self.served)
                 report(found.selection().shape[1], f"{spent} draws, {hits} in a column")
         status = "complete" if is_done else f"the budget of {self.max_draws} draws is spent"
         return Candidates(found.directions, found.n_zeros, status, spent, hits)
@@ -109,10 +109,10 @@ def _matches(problem: LayerProblem, found: Candidates) -> bool:
     return bool(agreement.mean() >= TRUSTED_AGREEMENT)
 
 
-def _favour_unserved(rows: torch.Tensor, zeros: np.ndarray) -> torch.Tensor:
+def _favour_unserved(rows: torch.Tensor, zeros: np.ndarray, served: float) -> torch.Tensor:
     """Repeat the sets of rows at which no column found is mostly zero, so that half of the draws go there."""
     shares = torch.from_numpy(zeros).to(rows.device)[rows].double().mean(dim=1)
-    unserved = rows[shares.amax(dim=1) < SERVED]
+    unserved = rows[shares.amax(dim=1) < served]
     return torch.cat([rows, unserved.repeat(len(rows) // max(len(unserved), 1), 1)])
 
 

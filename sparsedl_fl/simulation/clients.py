@@ -18,7 +18,7 @@ __all__ = ["client_gradient", "dp_sgd_gradient", "fedavg_update", "fully_connect
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 MOST_ENTRIES = 250_000_000
-"""Entries of the gradients of single samples that are held at once: a gigabyte in single precision."""
+"""Entries of the gradients of single inputs that are held at once: a gigabyte in single precision."""
 
 
 def fully_connected(
@@ -31,7 +31,7 @@ def fully_connected(
     Parameters
     ----------
     n_inputs : int
-        Length of a flattened sample.
+        Length of a flattened input.
     width : int
         Outputs of each hidden layer, ``m``.
     n_hidden : int, default=3
@@ -129,7 +129,7 @@ def dp_sgd_gradient(
     loss: Loss = cross_entropy,
     random_state: Any = None,
 ) -> dict[str, torch.Tensor]:
-    """Clip the gradient of each sample, average, and add Gaussian noise (DP-SGD).
+    """Clip the gradient of each input, average, and add Gaussian noise (DP-SGD).
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def dp_sgd_gradient(
     inputs, labels : torch.Tensor
         The private batch.
     clipping : float
-        Largest norm ``C`` of a sample's gradient over all parameters.
+        Largest norm ``C`` of an input's gradient over all parameters.
     noise_std : float
         Standard deviation of the noise on each entry of the *averaged* gradient. Opacus' ``noise_multiplier`` times
         ``clipping / batch_size`` is the same thing.
@@ -156,16 +156,16 @@ def dp_sgd_gradient(
         raise ValueError(f"clipping must be positive and noise_std non-negative, got {clipping!r} and {noise_std!r}")
     parameters = {name: tensor.detach() for name, tensor in model.named_parameters()}
 
-    def sample_loss(parameters: dict[str, torch.Tensor], sample: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-        return loss(torch.func.functional_call(model, parameters, (sample[None],)), label[None])
+    def input_loss(parameters: dict[str, torch.Tensor], one: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return loss(torch.func.functional_call(model, parameters, (one[None],)), label[None])
 
-    sample_gradients = torch.func.vmap(torch.func.grad(sample_loss), in_dims=(None, 0, 0))
+    input_gradients = torch.func.vmap(torch.func.grad(input_loss), in_dims=(None, 0, 0))
     clipped = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
     for part in chunks(len(inputs), sum(tensor.numel() for tensor in parameters.values()), MOST_ENTRIES):
-        per_sample = sample_gradients(parameters, inputs[part], labels[part])
-        norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in per_sample.values()]).norm(dim=0)
+        per_input = input_gradients(parameters, inputs[part], labels[part])
+        norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in per_input.values()]).norm(dim=0)
         factors = (clipping / norms).clamp(max=1.0) / len(inputs)
-        for name, gradient in per_sample.items():
+        for name, gradient in per_input.items():
             clipped[name] += torch.tensordot(factors.to(gradient.dtype), gradient, dims=1)
     generator = draw_generator(random_state)
     return {
@@ -193,7 +193,7 @@ def opacus_gradient(
     inputs, labels : torch.Tensor
         The private batch.
     clipping : float
-        Largest norm ``C`` of a sample's gradient over all parameters.
+        Largest norm ``C`` of an input's gradient over all parameters.
     noise_multiplier : float
         The noise on each entry of the averaged gradient has the deviation ``noise_multiplier * clipping / batch_size``.
     loss : callable, default=cross_entropy
@@ -232,4 +232,4 @@ def _check_batch(inputs: torch.Tensor, labels: torch.Tensor) -> None:
     if len(inputs) == 0:
         raise ValueError("inputs is empty: a client without data sends no gradient")
     if len(inputs) != len(labels):
-        raise ValueError(f"inputs has {len(inputs)} samples and labels {len(labels)}")
+        raise ValueError(f"inputs and labels differ in length: {len(inputs)} and {len(labels)}")

@@ -36,8 +36,8 @@ def test_tensors_are_welcome_and_exact_is_capped():
     [
         (np.zeros((0, 3)), np.ones((2, 3)), "true must be a non-empty batch"),
         (np.ones(3), np.ones((2, 3)), "true must be a non-empty batch"),
-        (np.ones((2, 3)), np.full((2, 3), np.nan), "recovered must be a non-empty batch of finite samples"),
-        (np.ones((2, 3)), np.ones((2, 4)), "true samples have 3 values and recovered ones 4"),
+        (np.ones((2, 3)), np.full((2, 3), np.nan), "recovered must be a non-empty batch of finite inputs"),
+        (np.ones((2, 3)), np.ones((2, 4)), "true inputs have 3 values and recovered ones 4"),
     ],
 )
 def test_bad_input_is_named(true, recovered, message):

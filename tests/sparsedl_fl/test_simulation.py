@@ -79,7 +79,7 @@ def test_dp_sgd_noise_has_the_stated_deviation(model):
 def test_bad_input_is_named(model):
     with pytest.raises(ValueError, match="inputs is empty"):
         client_gradient(model, BATCH[:0], LABELS[:0])
-    with pytest.raises(ValueError, match="inputs has 5 samples and labels 4"):
+    with pytest.raises(ValueError, match="inputs and labels differ in length: 5 and 4"):
         fedavg_update(model, BATCH, LABELS[:4])
     with pytest.raises(ValueError, match="clipping must be positive"):
         dp_sgd_gradient(model, BATCH, LABELS, clipping=0.0, noise_std=0.1)

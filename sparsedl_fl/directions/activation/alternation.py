@@ -179,7 +179,7 @@ class _Shared:
     @classmethod
     def of(cls, views: TwoViews, ridge: float) -> _Shared:
         left, forward = views.left.to(WORKING), (views.forward @ views.free).to(WORKING)
-        known = (views.samples.T @ views.samples).to(WORKING)
+        known = (views.inputs.T @ views.inputs).to(WORKING)
         return cls(views, left, forward, _ridge_operator(forward, ridge * len(left)), known)
 
 

@@ -20,7 +20,7 @@ class PosteriorMeans:
     ``p_j`` is orthogonal to every other column found, which leaves the dual vector of ``q_j`` and the free space. The
     signs of ``m`` pre-activations say the rest, up to the error of a perceptron, about the number of free dimensions
     over that of the units. The estimate is the posterior mean under the natural prior, by expectation propagation with
-    one variance for all units of a sample: a few products of matrices for all samples together.
+    one variance for all units of an input: a few products of matrices for all inputs together.
 
     Parameters
     ----------
@@ -68,15 +68,15 @@ class PosteriorMeans:
         along_duals, coordinates = self._posterior_means(
             (along * own / scale).to(WORKING), left.to(WORKING), (sizes / scale).to(WORKING), signs
         )
-        samples = along_duals * along * duals + coordinates.to(found.dtype) @ axes @ free.T
-        return normalize(samples.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0), dim=1)
+        inputs = along_duals * along * duals + coordinates.to(found.dtype) @ axes @ free.T
+        return normalize(inputs.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0), dim=1)
 
     def _posterior_means(
         self, own: torch.Tensor, left: torch.Tensor, sizes: torch.Tensor, signs: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the means of ``a`` and ``w`` where ``a own + left diag(sizes) w`` has the given signs.
 
-        ``w`` is a standard normal vector, of ``a`` nothing is known. ``own`` and ``signs`` have one row a sample.
+        ``w`` is a standard normal vector, of ``a`` nothing is known. ``own`` and ``signs`` have one row an input.
         """
         shared, squares = own @ left, own.square().sum(dim=1, keepdim=True)
         precision, evidence = torch.full_like(squares, 0.5), 0.5 * signs

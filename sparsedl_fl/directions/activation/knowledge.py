@@ -33,7 +33,7 @@ class Knowledge:
         What counts as zero of ``U q`` before a direction is estimated again, relative to its mean square.
     surely_off : float, default=1e-3
         A unit counts as off when it is so by this much of the spread of the pre-activations.
-    sample_weight : float, default=1e-3
+    input_weight : float, default=1e-3
         Weight of the other ``p`` beside the inactive rows: less exact, they decide only what these leave open.
     determined : float, default=1e-9
         A second smallest eigenvalue, relative to their mean, above this means that nothing is left open.
@@ -49,16 +49,16 @@ class Knowledge:
         *,
         near_zero: float = 1e-2,
         surely_off: float = 1e-3,
-        sample_weight: float = 1e-3,
+        input_weight: float = 1e-3,
         determined: float = 1e-9,
         own_product: float = 1e-3,
     ) -> None:
         self.test = test
         self.near_zero, self.surely_off, self.own_product = near_zero, surely_off, own_product
-        self.sample_weight, self.determined = sample_weight, determined
+        self.input_weight, self.determined = input_weight, determined
         self.views = TwoViews.of(test.observations, forward, activation)
         self.pool = CandidatePool.empty(forward.shape[1])
-        self.samples = torch.zeros((0, forward.shape[1]), dtype=forward.dtype)
+        self.inputs = torch.zeros((0, forward.shape[1]), dtype=forward.dtype)
         self.n_hits = 0
 
     @property
@@ -68,12 +68,12 @@ class Knowledge:
 
     @property
     def n_known(self) -> int:
-        """Number of columns and of samples."""
-        return self.n_found + len(self.samples)
+        """Number of columns and of inputs."""
+        return self.n_found + len(self.inputs)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing at all is known, neither a column nor a sample."""
+        """Whether nothing at all is known, neither a column nor an input."""
         return self.n_known == 0
 
     @property
@@ -82,15 +82,15 @@ class Knowledge:
         return self.n_found == self.views.left.shape[1]
 
     def deflate_columns(self) -> None:
-        """Deflate the column view by the samples, and by estimates of those of the other columns found."""
-        if len(self.views.samples) >= max(self.n_found, len(self.samples)):
+        """Deflate the column view by the inputs, and by estimates of those of the other columns found."""
+        if len(self.views.inputs) >= max(self.n_found, len(self.inputs)):
             return
-        samples, found = self.samples, self.views.found
-        is_own = (found @ samples.T).abs() > self.own_product
+        inputs, found = self.inputs, self.views.found
+        is_own = (found @ inputs.T).abs() > self.own_product
         if not is_own.any(dim=1).all():
-            estimates = self.views.estimated_samples(~self.test.likely_zeros(found))
-            samples = torch.cat([samples, estimates[~is_own.any(dim=1)]])
-        self.views = replace(self.views, samples=samples)
+            estimates = self.views.estimated_inputs(~self.test.likely_zeros(found))
+            inputs = torch.cat([inputs, estimates[~is_own.any(dim=1)]])
+        self.views = replace(self.views, inputs=inputs)
 
     def add_columns(self, ends: torch.Tensor) -> bool:
         """Accept the ends of the two-view search that are proven columns; return whether any is new."""
@@ -101,40 +101,40 @@ class Knowledge:
         self.pool.add_proven(ends, self.test)
         return self._deflate()
 
-    def add_samples(self, samples: torch.Tensor, is_determined: torch.Tensor) -> bool:
-        """Take in samples proven by the next layer's gradient; return whether any is new.
+    def add_inputs(self, inputs: torch.Tensor, is_determined: torch.Tensor) -> bool:
+        """Take in inputs proven by the next layer's gradient; return whether any is new.
 
         Of one that is not determined only the pattern is right, and its column where that determines it.
         """
-        self.n_hits, n_before = self.n_hits + len(samples), len(self.samples)
-        together = torch.cat([self.samples, samples[is_determined]])
+        self.n_hits, n_before = self.n_hits + len(inputs), len(self.inputs)
+        together = torch.cat([self.inputs, inputs[is_determined]])
         independent = select_independent(together.numpy().T, -torch.arange(len(together)).numpy())
-        self.samples = together[torch.from_numpy(independent)]
-        nothing = self.samples[:0]
+        self.inputs = together[torch.from_numpy(independent)]
+        nothing = self.inputs[:0]
         columns = [
-            self._column_of(self.samples[i], torch.cat([self.samples[:i], self.samples[i + 1 :]]))
-            for i in self._without_column(self.samples)
+            self._column_of(self.inputs[i], torch.cat([self.inputs[:i], self.inputs[i + 1 :]]))
+            for i in self._without_column(self.inputs)
         ]
         columns = torch.cat([nothing, *columns])
         self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
-        unsure = samples[~is_determined]
+        unsure = inputs[~is_determined]
         columns = [self._column_of(unsure[i], nothing) for i in self._without_column(unsure)]
         self.pool.add_proven(torch.cat([nothing, *columns]), self.test)
-        return self._deflate() or len(self.samples) > n_before
+        return self._deflate() or len(self.inputs) > n_before
 
-    def _without_column(self, samples: torch.Tensor) -> list[int]:
-        """Return which samples have no column yet: every other column is orthogonal to a sample."""
+    def _without_column(self, inputs: torch.Tensor) -> list[int]:
+        """Return which inputs have no column yet: every other column is orthogonal to an input."""
         if self.n_found == 0:
-            return list(range(len(samples)))
-        return torch.nonzero((samples @ self.views.found.T).abs().amax(dim=1) <= self.own_product)[:, 0].tolist()
+            return list(range(len(inputs)))
+        return torch.nonzero((inputs @ self.views.found.T).abs().amax(dim=1) <= self.own_product)[:, 0].tolist()
 
-    def _column_of(self, sample: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-        """Return the column of a sample as one row, or none before its inactive rows and other samples determine it."""
-        nothing = self.samples[:0]
-        z = self.views.forward @ sample
+    def _column_of(self, p: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        """Return the column of an input as one row, or none before its inactive rows and other inputs determine it."""
+        nothing = self.inputs[:0]
+        z = self.views.forward @ p
         is_inactive = self.views.activation.is_off(z, self.surely_off * z.std())
         rows = self.views.left[is_inactive]
-        gram = rows.T @ rows + self.sample_weight**2 * (others.T @ others)
+        gram = rows.T @ rows + self.input_weight**2 * (others.T @ others)
         values, column = smallest_eigenvectors(gram[None])
         if values.shape[1] > 1 and values[0, 1] < self.determined * gram.diagonal().mean():
             return nothing

@@ -116,7 +116,7 @@ class Projection(BaseEstimator):
 
         Returns
         -------
-        samples : torch.Tensor of shape (n_found, b)
+        inputs : torch.Tensor of shape (n_found, b)
             Unit rows ``p``.
         is_determined : torch.Tensor of shape (n_found,) of bool
             Whether no other ``p`` has the same activations: with fewer active units than unknowns only the pattern is

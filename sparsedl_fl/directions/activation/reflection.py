@@ -115,7 +115,7 @@ class Reflection(BaseEstimator):
             return limits[0] * (limits[1] / limits[0]) ** torch.rand((n_starts, 1), generator=generator)
 
         activation = views.activation
-        strengths, axes = torch.linalg.eigh(views.samples.T @ views.samples)
+        strengths, axes = torch.linalg.eigh(views.inputs.T @ views.inputs)
         strengths = strengths.clamp(min=0).to(WORKING)
         columns = (views.left @ axes / m**0.5).to(WORKING)
         regressors, power = forward.orthonormal.to(WORKING), forward.power

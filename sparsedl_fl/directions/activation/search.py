@@ -179,7 +179,7 @@ class _Rounds:
         knowledge, leader = self.knowledge, self.reflection if self.lead.by_columns else None
         n_before = knowledge.n_known
         found = self.projection.run(knowledge.views, self.span, 2 * self.n_starts, self.generator, leader)
-        is_new = knowledge.add_samples(*found)
+        is_new = knowledge.add_inputs(*found)
         self.lead.learn(knowledge.n_known - n_before)
         return is_new
 

@@ -40,7 +40,7 @@ class TwoViews:
         Columns ``q`` found so far, independent, as unit rows.
     free : torch.Tensor of shape (b, b - k)
         Orthonormal basis of what is orthogonal to them: where the ``p`` of the others are.
-    samples : torch.Tensor of shape (k, b)
+    inputs : torch.Tensor of shape (k, b)
         The ``p`` of the columns found or estimates of them, as unit rows; every other ``q`` is orthogonal to them.
     activation : FlatPart
         When a unit is off, for pre-activations of no particular scale above the kink.
@@ -50,7 +50,7 @@ class TwoViews:
     forward: torch.Tensor
     found: torch.Tensor
     free: torch.Tensor
-    samples: torch.Tensor
+    inputs: torch.Tensor
     activation: FlatPart
 
     @classmethod
@@ -68,9 +68,9 @@ class TwoViews:
     def knowing(self, found: torch.Tensor) -> TwoViews:
         """Deflate the forward view by the columns found."""
         free = torch.linalg.qr(found.T, mode="complete")[0][:, len(found) :]
-        return replace(self, found=found, free=free, samples=self.samples[:0])
+        return replace(self, found=found, free=free, inputs=self.inputs[:0])
 
-    def estimated_samples(self, is_active: torch.Tensor) -> torch.Tensor:
+    def estimated_inputs(self, is_active: torch.Tensor) -> torch.Tensor:
         """Estimate the ``p`` of the columns found from their patterns."""
         return PosteriorMeans().of(self.found, self.free, self.forward, is_active)
 

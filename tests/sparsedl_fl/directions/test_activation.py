@@ -57,7 +57,7 @@ def cosines(found, true):
 def knowing(problem, columns):
     """Return the views deflated by columns, and by what their patterns say of the samples."""
     views = problem.views.knowing(columns)
-    return replace(views, samples=views.estimated_samples(~problem.test.zeros(columns)))
+    return replace(views, inputs=views.estimated_inputs(~problem.test.zeros(columns)))
 
 
 def generator():
@@ -117,7 +117,7 @@ class TestTwoViews:
         views = knowing(problem, problem.columns[:15])
         duals = normalize(torch.linalg.solve(views.found @ views.found.T, views.found), dim=1)
         left_open = 1 - cosines(duals, problem.samples[:15])
-        assert (1 - (views.samples * problem.samples[:15]).sum(dim=1)).mean() < 0.5 * left_open.mean()
+        assert (1 - (views.inputs * problem.samples[:15]).sum(dim=1)).mean() < 0.5 * left_open.mean()
 
     def test_some_wrong_signs_do_little_harm_to_the_estimate_of_a_sample(self, problem):
         views = problem.views.knowing(problem.columns[:15])
@@ -218,7 +218,7 @@ class TestProjection:
 
     @pytest.mark.parametrize("by_columns", [False, True])
     def test_it_stays_among_the_unknown(self, problem, by_columns):
-        views = replace(problem.views.knowing(problem.columns[:20]), samples=problem.samples[:20])
+        views = replace(problem.views.knowing(problem.columns[:20]), inputs=problem.samples[:20])
         found, _ = Projection().run(views, problem.span, 64, generator(), Reflection() if by_columns else None)
         assert len(found) > 0
         assert (cosines(found, problem.samples[20:]) > 1 - 1e-9).all()
@@ -227,10 +227,10 @@ class TestProjection:
 class TestKnowledge:
     def test_samples_become_columns(self, problem):
         knowledge = Knowledge(problem.test, problem.forward, ReLU())
-        assert knowledge.add_samples(problem.samples[:7], EVERY[:7])
+        assert knowledge.add_inputs(problem.samples[:7], EVERY[:7])
         assert knowledge.n_found == 7
         assert (cosines(knowledge.views.found, problem.columns[:7]) > 1 - 1e-12).all()
-        assert not knowledge.add_samples(problem.samples[:7], EVERY[:7])
+        assert not knowledge.add_inputs(problem.samples[:7], EVERY[:7])
 
     def test_a_sample_without_enough_zeros_waits_for_the_others(self, problem):
         # Rows that are all active for sample 0 leave its column open until the other samples close it.
@@ -241,30 +241,30 @@ class TestKnowledge:
             problem.test.observations[keep], problem.test.unmixing, problem.test.noise_level[keep]
         )
         knowledge = Knowledge(test, problem.forward[keep], ReLU())
-        knowledge.add_samples(problem.samples[:1], EVERY[:1])
+        knowledge.add_inputs(problem.samples[:1], EVERY[:1])
         assert knowledge.n_found == 0
-        knowledge.add_samples(problem.samples[1:], EVERY[1:])
+        knowledge.add_inputs(problem.samples[1:], EVERY[1:])
         assert (cosines(problem.columns[:1], knowledge.views.found) > 1 - 1e-9).all()
 
     def test_of_a_sample_that_is_not_determined_only_the_column_is_taken(self, problem):
         knowledge = Knowledge(problem.test, problem.forward, ReLU())
-        assert knowledge.add_samples(problem.samples[:1], ~EVERY[:1])
+        assert knowledge.add_inputs(problem.samples[:1], ~EVERY[:1])
         assert (cosines(knowledge.views.found, problem.columns[:1]) > 1 - 1e-12).all()
-        assert len(knowledge.samples) == 0
+        assert len(knowledge.inputs) == 0
 
     def test_a_column_that_contradicts_the_other_samples_is_not_taken(self, problem):
         knowledge = Knowledge(problem.test, problem.forward, ReLU())
         wrong = normalize(problem.samples[1:2] + 0.1 * problem.samples[:1], dim=1)
-        knowledge.add_samples(torch.cat([problem.samples[:1], wrong]), EVERY[:2])
+        knowledge.add_inputs(torch.cat([problem.samples[:1], wrong]), EVERY[:2])
         assert knowledge.n_found == 0
 
     def test_the_column_view_loses_samples_known_and_estimates_of_the_others(self, problem):
         knowledge = Knowledge(problem.test, problem.forward, ReLU())
-        knowledge.add_samples(problem.samples[:3], EVERY[:3])
+        knowledge.add_inputs(problem.samples[:3], EVERY[:3])
         knowledge.add_columns(problem.columns[3:5])
         knowledge.deflate_columns()
-        closest = cosines(problem.samples[:5], knowledge.views.samples)
-        assert len(knowledge.views.samples) == knowledge.n_found == 5
+        closest = cosines(problem.samples[:5], knowledge.views.inputs)
+        assert len(knowledge.views.inputs) == knowledge.n_found == 5
         assert (closest[:3] > 1 - 1e-12).all()
         assert ((closest[3:] > 0.6) & (closest[3:] < 1 - 1e-6)).all()
         assert knowledge.n_known == 8
