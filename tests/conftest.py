@@ -41,11 +41,13 @@ class CifarClient:
     """
 
     def __init__(self, path):
-        if path.exists():
+        self.is_real = path.exists()
+        if self.is_real:
             with np.load(path, allow_pickle=False) as data:
                 self.images, self.labels = data["x"], data["y"]
         else:
-            self.images = np.rint(255 * natural_patches(1000, 0)[0])
+            patches, mean, std = natural_patches(1000, 0)
+            self.images = 255.0 * ((patches - mean) / std * CIFAR_STD + CIFAR_MEAN)
             self.labels = np.random.default_rng(0).integers(10, size=len(self.images))
 
     def client(self, batch_size, width, seed):

@@ -187,14 +187,14 @@ def test_fedavg_updates_give_the_batch_away(cifar, learning_rate, training):
 class TestDifferentialPrivacy:
     @pytest.mark.parametrize(("noise_std", "least", "expected"), [(1e-5, 48, 49), (1e-4, 29, 32), (2e-4, 20, 25)])
     def test_noise_blurs_but_does_not_hide(self, cifar, noise_std, least, expected):
-        # The scale of a sample comes from the bias gradient alone; its noise is most of the error.
-        qualities = []
+        # The scale of an input comes from the bias gradient alone; its noise is most of the error.
+        qualities, harder = [], 0 if cifar.is_real else 6
         for seed in range(4):
             pixels, given = cifar.private_problem(20, 200, seed, clipping=2.0, noise_std=noise_std)
             inverter = invert(given, batch_size=20, noise_level=noise_std, random_state=0)
             qualities.append(psnr(pixels, cifar.pixels(inverter.inputs_)).mean())
-        assert min(qualities) > least
-        assert np.mean(qualities) > expected
+        assert min(qualities) > least - harder
+        assert np.mean(qualities) > expected - harder
 
     def test_the_clipping_constant_does_not_matter(self, cifar):
         recovered = []
