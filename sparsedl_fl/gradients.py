@@ -19,9 +19,10 @@ from torch import nn
 
 from sparsedl_fl.activations import Activation
 from sparsedl_fl.blocks import times
-from sparsedl_fl.models import named_gradients, plain_names, trace_model
-from sparsedl_fl.models.layers import get_tensor, layer_of_model, pick_layer
+from sparsedl_fl.models import named_gradients, trace_model
+from sparsedl_fl.models.layers import layer_of_model
 from sparsedl_fl.models.tracing import FUNCTIONS
+from sparsedl_fl.models.updates import tensors_of_update
 
 __all__ = ["LayerGradient"]
 
@@ -208,31 +209,7 @@ class LayerGradient:
         ----------
         SPEAR (2024), Appendix F.
         """
-        if not (np.isfinite(learning_rate) and learning_rate > 0):
-            raise ValueError(f"learning_rate must be a positive number, got {learning_rate!r}")
-        before, after = plain_names("before", before), plain_names("after", after)
-        weights = [key for key, value in before.items() if key.endswith("weight") and value.ndim == 2]
-        names = [key.removesuffix("weight") for key in weights]
-        prefix = pick_layer("layer", layer if isinstance(layer, int) else f"{layer}.", names)
-
-        def gradient(key: str) -> torch.Tensor:
-            start, end = get_tensor("before", before, key), get_tensor("after", after, key)
-            if start.shape != end.shape:
-                raise ValueError(
-                    f"{key!r} has shape {tuple(start.shape)} before and {tuple(end.shape)} after: not the same model"
-                )
-            return (start.detach().double() - end.detach().double()) / learning_rate
-
-        bias = before.get(f"{prefix}bias")
-        next_key = _next_weight(before, prefix)
-        return cls(
-            weight=before[f"{prefix}weight"],
-            bias=bias,
-            weight_grad=gradient(f"{prefix}weight"),
-            bias_grad=gradient(f"{prefix}bias") if bias is not None else None,
-            next_weight_grad=gradient(next_key) if next_key is not None else None,
-            learning_rate=learning_rate,
-        )
+        return cls(**tensors_of_update(before, after, learning_rate, layer), learning_rate=learning_rate)
 
 
 def _as_array(name: str, value: Any) -> np.ndarray:
@@ -254,12 +231,3 @@ def _check_devices(given: Mapping[str, Any]) -> None:
         raise ValueError(f"all tensors must be on one device, got {listed}")
     if "meta" in devices.values():
         raise ValueError("the tensors are on the device 'meta' and hold no data; move the model to a real device")
-
-
-def _next_weight(state: Mapping[str, torch.Tensor], prefix: str) -> str | None:
-    """Return the key that follows a layer's tensors, if it is the weight of a linear layer with as many inputs."""
-    weight = f"{prefix}weight"
-    keys = [key for key in state if key != f"{prefix}bias"]
-    following = keys[keys.index(weight) + 1 :][:1]
-    is_linear = following and following[0].endswith("weight") and state[following[0]].ndim == 2
-    return following[0] if is_linear and state[following[0]].shape[1] == len(state[weight]) else None
