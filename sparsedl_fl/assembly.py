@@ -17,27 +17,7 @@ from sparsedl_fl.likelihood import maximum_likelihood
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.pairs import Indistinguishable
 
-__all__ = ["Batch", "assemble"]
-
-REFINE_ABOVE = 1e-4
-"""Share of noise in the gradient above which the batch is fitted once more by maximum likelihood."""
-
-OUTLIER = 5.0
-"""Deviations by which the others contradict a zero row. Units of a FedAvg client that were active for a few steps have
-entries near zero, and where a column has few zeros the estimate bends to them."""
-
-NARROW = 0.02
-"""Width of zero, relative to the entries of a column, up to which zeros alone prove it, whatever the pattern."""
-
-BORDERLINE = 1e-5
-"""Distance of a pre-activation from a kink, relative to the mean square of its input, up to which the gradient says
-whether a unit is active."""
-
-UNEXPLAINED = 10.0
-"""Excess beyond the batch above which the gradient holds more inputs than were looked for: nothing is certified."""
-
-WORTHLESS = 0.3
-"""Expected error, relative to the size of an input, above which it is no recovery whatever proves it."""
+__all__ = ["Assembly", "Batch"]
 
 
 @dataclass(frozen=True)
@@ -80,49 +60,143 @@ class Batch:
     resolution: np.ndarray
 
 
-def assemble(hypothesis: Hypothesis) -> Batch:
-    """Estimate the columns again from all their zero rows, scale them, compute the inputs and certify them.
-
-    What certifies an input is in `sparsedl_fl.certificate`, how far it may be off in `sparsedl_fl.uncertainty`.
+@dataclass(frozen=True, kw_only=True)
+class Assembly:
+    """The way from chosen columns to a batch.
 
     Parameters
     ----------
-    hypothesis : Hypothesis
-        The columns chosen.
-
-    References
-    ----------
-    SPEAR (2024), Theorems 3.2 and 3.5.
+    refine_above : float, default=1e-4
+        Share of noise in the gradient above which the batch is fitted once more by maximum likelihood; below, the zeros
+        are exact enough.
+    outlier : float, default=5
+        Deviations by which the others contradict a zero row. Units of a FedAvg client that were active for a few steps
+        have entries near zero, and where a column has few zeros the estimate bends to them (130 clients).
+    narrow : float, default=0.02
+        Width of zero, relative to the entries of a column, up to which zeros alone prove it, whatever the pattern.
+    borderline : float, default=1e-5
+        Distance of a pre-activation from a kink, relative to the mean square of its input, up to which the gradient
+        says whether a unit is active: a float32 client's own rounding.
+    unexplained : float, default=10
+        Excess beyond the batch above which the gradient holds more inputs than were looked for, and nothing is
+        certified: rounding alone reaches 4.5.
+    worthless : float, default=0.3
+        Expected error, relative to the size of an input, above which it is no recovery whatever proves it.
     """
-    problem = hypothesis.problem
-    given, factors, noise_share = problem.layer_gradient, problem.factors, problem.noise_share
-    hypothesis, rows = _from_all_zeros(hypothesis)
-    disaggregation, whitened = hypothesis.scaled()
-    inputs, ends, used = (whitened * factors.singular_values) @ factors.right, hypothesis.preactivations, rows
-    columns = hypothesis.proposed & _columns_proven(hypothesis, rows)
-    if noise_share > REFINE_ABOVE and hypothesis.proposed.all() and not given.is_update:
-        gradients, inputs, fitted = maximum_likelihood(given, inputs, factors.noise_level, problem.activation)
-        disaggregation, used, ends = factors.left.T @ gradients, gradients == 0, [fitted]
-    else:
-        gradients = np.where(_active(hypothesis, whitened), factors.left @ disaggregation, 0.0)
-    sizes = np.sqrt(np.mean(inputs**2, axis=1))
-    case = Case(hypothesis, inputs, columns, used, disaggregation, problem.is_active(ends))
-    certificate = certify(case)
-    resolution, uncertainty = Indistinguishable().errors(certificate.errors, problem, ends, gradients, sizes)
-    is_worthless = certificate.errors > WORTHLESS * np.maximum(sizes, np.finfo(float).tiny)
-    certificate = certificate.without(is_worthless | (factors.excess > UNEXPLAINED))
-    return Batch(
-        inputs=inputs,
-        disaggregation=disaggregation,
-        preactivation_gradients=gradients,
-        agreement=case.agreement,
-        relative_residual=_relative_residual(given, gradients, inputs),
-        residual_floor=noise_share,
-        recovered=certificate.proven,
-        evidence=certificate.evidence,
-        uncertainty=uncertainty,
-        resolution=resolution,
-    )
+
+    refine_above: float = 1e-4
+    outlier: float = 5.0
+    narrow: float = 0.02
+    borderline: float = 1e-5
+    unexplained: float = 10.0
+    worthless: float = 0.3
+
+    def of(self, hypothesis: Hypothesis) -> Batch:
+        """Estimate the columns again from all their zero rows, scale them, compute the inputs and certify them.
+
+        What certifies an input is in `sparsedl_fl.certificate`, how far it may be off in `sparsedl_fl.uncertainty`.
+
+        Parameters
+        ----------
+        hypothesis : Hypothesis
+            The columns chosen.
+
+        References
+        ----------
+        SPEAR (2024), Theorems 3.2 and 3.5.
+        """
+        problem = hypothesis.problem
+        given, factors, noise_share = problem.layer_gradient, problem.factors, problem.noise_share
+        hypothesis, rows = self._from_all_zeros(hypothesis)
+        disaggregation, whitened = hypothesis.scaled()
+        inputs, ends, used = (whitened * factors.singular_values) @ factors.right, hypothesis.preactivations, rows
+        columns = hypothesis.proposed & self._columns_proven(hypothesis, rows)
+        if noise_share > self.refine_above and hypothesis.proposed.all() and not given.is_update:
+            gradients, inputs, fitted = maximum_likelihood(given, inputs, factors.noise_level, problem.activation)
+            disaggregation, used, ends = factors.left.T @ gradients, gradients == 0, [fitted]
+        else:
+            gradients = np.where(self._active(hypothesis, whitened), factors.left @ disaggregation, 0.0)
+        sizes = np.sqrt(np.mean(inputs**2, axis=1))
+        case = Case(hypothesis, inputs, columns, used, disaggregation, problem.is_active(ends))
+        certificate = certify(case)
+        resolution, uncertainty = Indistinguishable().errors(certificate.errors, problem, ends, gradients, sizes)
+        is_worthless = certificate.errors > self.worthless * np.maximum(sizes, np.finfo(float).tiny)
+        certificate = certificate.without(is_worthless | (factors.excess > self.unexplained))
+        return Batch(
+            inputs=inputs,
+            disaggregation=disaggregation,
+            preactivation_gradients=gradients,
+            agreement=case.agreement,
+            relative_residual=_relative_residual(given, gradients, inputs),
+            residual_floor=noise_share,
+            recovered=certificate.proven,
+            evidence=certificate.evidence,
+            uncertainty=uncertainty,
+            resolution=resolution,
+        )
+
+    def _active(self, hypothesis: Hypothesis, whitened: np.ndarray) -> np.ndarray:
+        """Return which units were active for which input.
+
+        A pre-activation within its own noise of a kink may be on either side, and one that a FedAvg client could move
+        there may have been there on the way; there the gradient says which.
+        """
+        problem, ends = hypothesis.problem, hypothesis.preactivations
+        noise = np.sqrt(np.mean(problem.factors.noise_level**2)) * np.linalg.norm(whitened, axis=1)
+        undecided = NOISE_MULTIPLE * row_norms(problem.layer_gradient.weight)[:, None] * noise
+        undecided += np.sqrt(np.mean((ends[-1] - ends[0]) ** 2, axis=0))
+        undecided += self.borderline * np.sqrt(np.mean(np.square(ends), axis=(0, 1)))
+        is_undecided = problem.distance_to_kink(ends) <= undecided
+        return np.where(is_undecided, ~hypothesis.zeros, hypothesis.is_active)
+
+    def _from_all_zeros(self, hypothesis: Hypothesis) -> tuple[Hypothesis, np.ndarray]:
+        """Estimate each proposed column again, where its zero rows determine it, as their smallest singular vector.
+
+        Where the pattern can be trusted, rows that are zero although the unit was active are left out.
+
+        Returns
+        -------
+        hypothesis : Hypothesis
+            With the new columns.
+        rows : ndarray of shape (m, b) of bool
+            The zero rows of each column.
+        """
+        factors, basis = hypothesis.problem.factors, hypothesis.basis
+        rows = np.where(hypothesis.fits, hypothesis.zeros & ~hypothesis.is_active, hypothesis.likely_zeros)
+        if hypothesis.problem.layer_gradient.is_update:
+            rows = self._without_outliers(factors, basis, rows)
+        determined = hypothesis.proposed & _determined(factors, rows)
+        refitted = basis.copy()
+        if determined.any():
+            columns = factors.vanishing(rows[:, determined])
+            refitted[:, determined] = np.copysign(1.0, np.sum(columns * basis[:, determined], axis=0)) * columns
+        is_basis = np.linalg.matrix_rank(refitted) == len(basis)
+        return (replace(hypothesis, basis=refitted) if is_basis else hypothesis), rows
+
+    def _without_outliers(self, factors: LowRankGradient, basis: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Leave out zero rows that the others of a column contradict, the worst first (by studentised residuals)."""
+        rows = rows.copy()
+        for j in range(rows.shape[1]):
+            amplification = np.linalg.norm(basis[:, j] / factors.singular_values)
+            while rows[:, j].sum() > len(basis):
+                index = np.flatnonzero(rows[:, j])
+                left, values, _ = np.linalg.svd(factors.left[index], full_matrices=False)
+                entries = left[:, -1] * values[-1]
+                remaining = np.maximum(1 - np.sum(left[:, :-1] ** 2, axis=1), np.finfo(float).eps)
+                residuals = np.abs(entries) / (factors.noise_level[index] * amplification * np.sqrt(remaining))
+                worst = int(np.argmax(residuals))
+                if residuals[worst] <= self.outlier or values[-2] <= np.finfo(float).eps * values[0]:
+                    break
+                rows[index[worst], j] = False
+        return rows
+
+    def _columns_proven(self, hypothesis: Hypothesis, rows: np.ndarray) -> np.ndarray:
+        """Return which columns their zeros prove, counted where the pattern expects them if that can be trusted."""
+        factors, zeros, fits = hypothesis.problem.factors, hypothesis.zeros, hypothesis.fits
+        expected = np.where(fits, ~hypothesis.is_active, True)
+        # Where noise makes zero wide, mixtures of columns have zeros as well, and only the pattern tells.
+        widths = np.sqrt(len(zeros)) * factors.tolerances(hypothesis.basis).mean(axis=0)
+        return factors.prove(hypothesis.basis, zeros & (rows | ~fits), expected) & (fits | (widths < self.narrow))
 
 
 def _relative_residual(given: LayerGradient, gradients: np.ndarray, inputs: np.ndarray) -> float:
@@ -130,73 +204,7 @@ def _relative_residual(given: LayerGradient, gradients: np.ndarray, inputs: np.n
     return float(np.linalg.norm(residual) / np.linalg.norm(row_norms(given.weight_grad)))
 
 
-def _active(hypothesis: Hypothesis, whitened: np.ndarray) -> np.ndarray:
-    """Return which units were active for which input.
-
-    A pre-activation within its own noise of a kink may be on either side, and one that a FedAvg client could move there
-    may have been there on the way; there the gradient says which.
-    """
-    problem, ends = hypothesis.problem, hypothesis.preactivations
-    noise = np.sqrt(np.mean(problem.factors.noise_level**2)) * np.linalg.norm(whitened, axis=1)
-    undecided = NOISE_MULTIPLE * row_norms(problem.layer_gradient.weight)[:, None] * noise
-    undecided += np.sqrt(np.mean((ends[-1] - ends[0]) ** 2, axis=0))
-    undecided += BORDERLINE * np.sqrt(np.mean(np.square(ends), axis=(0, 1)))
-    is_undecided = problem.distance_to_kink(ends) <= undecided
-    return np.where(is_undecided, ~hypothesis.zeros, hypothesis.is_active)
-
-
-def _from_all_zeros(hypothesis: Hypothesis) -> tuple[Hypothesis, np.ndarray]:
-    """Estimate each proposed column again, as the smallest singular vector of its zero rows, where these determine it.
-
-    Where the pattern can be trusted, rows that are zero although the unit was active are left out.
-
-    Returns
-    -------
-    hypothesis : Hypothesis
-        With the new columns.
-    rows : ndarray of shape (m, b) of bool
-        The zero rows of each column.
-    """
-    factors, basis = hypothesis.problem.factors, hypothesis.basis
-    rows = np.where(hypothesis.fits, hypothesis.zeros & ~hypothesis.is_active, hypothesis.likely_zeros)
-    if hypothesis.problem.layer_gradient.is_update:
-        rows = _without_outliers(factors, basis, rows)
-    determined = hypothesis.proposed & _determined(factors, rows)
-    refitted = basis.copy()
-    if determined.any():
-        columns = factors.vanishing(rows[:, determined])
-        refitted[:, determined] = np.copysign(1.0, np.sum(columns * basis[:, determined], axis=0)) * columns
-    return (replace(hypothesis, basis=refitted) if np.linalg.matrix_rank(refitted) == len(basis) else hypothesis), rows
-
-
-def _without_outliers(factors: LowRankGradient, basis: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Leave out zero rows that the other zero rows of a column contradict, the worst first (studentised residuals)."""
-    rows = rows.copy()
-    for j in range(rows.shape[1]):
-        amplification = np.linalg.norm(basis[:, j] / factors.singular_values)
-        while rows[:, j].sum() > len(basis):
-            index = np.flatnonzero(rows[:, j])
-            left, values, _ = np.linalg.svd(factors.left[index], full_matrices=False)
-            entries = left[:, -1] * values[-1]
-            remaining = np.maximum(1 - np.sum(left[:, :-1] ** 2, axis=1), np.finfo(float).eps)
-            residuals = np.abs(entries) / (factors.noise_level[index] * amplification * np.sqrt(remaining))
-            worst = int(np.argmax(residuals))
-            if residuals[worst] <= OUTLIER or values[-2] <= np.finfo(float).eps * values[0]:
-                break
-            rows[index[worst], j] = False
-    return rows
-
-
 def _determined(factors: LowRankGradient, rows: np.ndarray) -> np.ndarray:
     """Return which columns their zero rows determine."""
     left = as_tensor(factors.left)
     return zeros_determine(left, rows_of(rows)).numpy()
-
-
-def _columns_proven(hypothesis: Hypothesis, rows: np.ndarray) -> np.ndarray:
-    """Return which columns their zeros prove, counted where the pattern expects them if that can be trusted."""
-    factors, zeros, fits = hypothesis.problem.factors, hypothesis.zeros, hypothesis.fits
-    expected = np.where(fits, ~hypothesis.is_active, True)
-    # Where noise makes zero wide, mixtures of columns have zeros as well, and only the pattern tells.
-    widths = np.sqrt(len(zeros)) * factors.tolerances(hypothesis.basis).mean(axis=0)
-    return factors.prove(hypothesis.basis, zeros & (rows | ~fits), expected) & (fits | (widths < NARROW))

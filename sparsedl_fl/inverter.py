@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 
 from sparsedl import SparseDictionaryRecovery
-from sparsedl_fl.assembly import Batch, assemble
+from sparsedl_fl.assembly import Assembly, Batch
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.certificate import ZerosOfAll
 from sparsedl_fl.diagnosis import advice, obstacle, visible_reason
@@ -163,7 +163,7 @@ class GradientInverter(BaseEstimator):
         candidates = self.directions_.propose(problem, random_state=self.random_state, verbose=self.verbose)
         problem = problem.calibrated(candidates.directions)
         hypothesis = choose(problem, candidates)
-        batch = assemble(hypothesis)
+        batch = Assembly().of(hypothesis)
         self._expose(batch, hypothesis.proposed, candidates, scale)
         if not batch.recovered.all():
             verdict = expect(problem.batch_size, _n_live(given), given.next_weight_grad is not None).verdict

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sparsedl_fl import LayerGradient
-from sparsedl_fl.assembly import assemble
+from sparsedl_fl.assembly import Assembly
 from sparsedl_fl.certificate import SpanOfNextLayer, ZerosOfOthers
 from sparsedl_fl.hypothesis import Hypothesis
 from sparsedl_fl.metrics import match_batches
@@ -27,7 +27,7 @@ def problem(small_problem):
 
 def test_the_truth_is_recovered_and_certified(problem):
     batch, layer_gradient, problem, true = problem
-    result = assemble(Hypothesis(problem, true, ALL))
+    result = Assembly().of(Hypothesis(problem, true, ALL))
     np.testing.assert_allclose(result.inputs, batch, atol=1e-9)
     assert result.recovered.all()
     assert result.relative_residual < 1e-12
@@ -38,7 +38,7 @@ def test_the_truth_is_recovered_and_certified(problem):
 def test_sign_and_order_of_the_columns_do_not_matter(problem):
     batch, layer_gradient, problem, true = problem
     order = np.random.default_rng(0).permutation(8)
-    result = assemble(Hypothesis(problem, -true[:, order], ALL))
+    result = Assembly().of(Hypothesis(problem, -true[:, order], ALL))
     np.testing.assert_allclose(result.inputs, batch[order], atol=1e-9)
     assert result.recovered.all()
 
@@ -56,7 +56,7 @@ def test_columns_are_estimated_again_from_all_their_zero_rows(problem):
     rough = np.column_stack([np.linalg.svd(seen.left[np.flatnonzero(zeros[:, j])[:14]])[2][-1] for j in range(8)])
     inverse = np.linalg.inv(rough)
     unrefined = (inverse / (inverse @ noisy_problem.forward.scale)[:, None] * seen.singular_values) @ seen.right
-    refined = assemble(Hypothesis(noisy_problem, rough, ALL))
+    refined = Assembly().of(Hypothesis(noisy_problem, rough, ALL))
     before, after = (match_batches(batch, inputs).squared_errors.mean() for inputs in (unrefined, refined.inputs))
     assert after < before / 1.5
     assert refined.recovered.all()
@@ -70,7 +70,7 @@ def test_one_wrong_column_spoils_the_input_that_it_mixes_in_and_no_other(problem
     wrong = true.copy()
     wrong[:, 0] += 0.3 * true[:, 1]
     wrong[:, 0] /= np.linalg.norm(wrong[:, 0])
-    result = assemble(Hypothesis(problem, wrong, ALL))
+    result = Assembly().of(Hypothesis(problem, wrong, ALL))
     errors = np.sqrt(np.mean((result.inputs - batch) ** 2, axis=1))
     assert not result.recovered[1]
     assert errors[1] > 1e-2
@@ -83,10 +83,10 @@ def test_one_wrong_column_spoils_the_input_that_it_mixes_in_and_no_other(problem
 def test_beside_a_stand_in_only_what_is_proven_by_itself_is_certified(problem):
     batch, layer_gradient, problem, true = problem
     alone = LayerProblem.of(replace(layer_gradient, next_weight_grad=None))
-    result = assemble(Hypothesis(alone, true, np.arange(8) != 3))
+    result = Assembly().of(Hypothesis(alone, true, np.arange(8) != 3))
     # The third input is orthogonal to all columns that were found; the others need the third column.
     assert result.recovered.tolist() == [i == 3 for i in range(8)]
-    result = assemble(Hypothesis(problem, true, np.arange(8) != 3))
+    result = Assembly().of(Hypothesis(problem, true, np.arange(8) != 3))
     assert set(result.evidence) == {SpanOfNextLayer.kind, ZerosOfOthers.kind}
     assert result.recovered.all()
 
@@ -101,7 +101,7 @@ def test_a_stand_in_for_a_missing_column_certifies_nothing_under_heavy_noise(pro
     noisy_problem = LayerProblem.of(noisy, batch_size=8, noise_level=noise)
     basis = noisy_problem.factors.left.T @ factors.left @ true
     basis[:, missing] = np.linalg.svd(np.delete(basis, missing, axis=1))[0][:, -1]
-    result = assemble(Hypothesis(noisy_problem, basis, np.arange(8) != missing))
+    result = Assembly().of(Hypothesis(noisy_problem, basis, np.arange(8) != missing))
     assert not result.recovered.any()
 
 
@@ -119,12 +119,12 @@ def test_on_which_side_of_zero_a_pre_activation_is_the_gradient_says(small_probl
     problem = LayerProblem.of(rounded)
     factors = problem.factors
     true = np.linalg.inv(batch @ factors.right.T / factors.singular_values)
-    result = assemble(Hypothesis(problem, true / np.linalg.norm(true, axis=0), ALL))
+    result = Assembly().of(Hypothesis(problem, true / np.linalg.norm(true, axis=0), ALL))
     assert result.recovered.all()
 
 
 def test_wrong_weights_certify_nothing(problem):
     _, given, _, true = problem
     other = LayerGradient(given.weight[::-1], given.bias, given.weight_grad, given.bias_grad)
-    result = assemble(Hypothesis(LayerProblem.of(other), true, ALL))
+    result = Assembly().of(Hypothesis(LayerProblem.of(other), true, ALL))
     assert not result.recovered.any()
