@@ -105,7 +105,7 @@ class TestTwoViews:
     def test_samples_are_estimated_the_better_the_more_is_known(self, problem):
         errors = []
         for n_known in (5, 15, 24, 25):
-            estimates = knowing(problem, problem.columns[:n_known]).samples
+            estimates = knowing(problem, problem.columns[:n_known]).inputs
             similarity = (estimates * problem.samples[:n_known]).sum(dim=1)
             assert (similarity > 0).all()
             errors.append(1 - similarity.mean().item())

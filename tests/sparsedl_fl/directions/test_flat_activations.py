@@ -46,10 +46,9 @@ def attack(module, activation, scale=1.0, has_next=True, seed=0):
     ids=lambda value: repr(value).replace(" ", ""),
 )
 def test_the_batch_comes_back(module, activation, scale, has_next):
-    for seed in range(2):
-        inverter, errors = attack(module, activation, scale, has_next, seed)
-        assert inverter.recovered_.all()
-        assert errors.max() < 1e-4
+    inverter, errors = attack(module, activation, scale, has_next)
+    assert inverter.recovered_.all()
+    assert errors.max() < 1e-4
 
 
 def test_units_that_are_hardly_ever_off_give_nothing_away_here():
