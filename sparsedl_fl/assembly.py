@@ -71,7 +71,7 @@ class Assembly:
         are exact enough.
     outlier : float, default=5
         Deviations by which the others contradict a zero row. Units of a FedAvg client that were active for a few steps
-        have entries near zero, and where a column has few zeros the estimate bends to them (130 clients).
+        have entries near zero, and where a column has few zeros the estimate bends to them.
     narrow : float, default=0.02
         Width of zero, relative to the entries of a column, up to which zeros alone prove it, whatever the pattern.
     borderline : float, default=1e-5

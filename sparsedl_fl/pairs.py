@@ -25,9 +25,9 @@ N_HALVINGS = 40
 class Indistinguishable:
     """Says how far apart two inputs may lie that come back as one, and which inputs have to be taken for such a pair.
 
-    The numbers were chosen on 400 float16, bfloat16 and noisy batches of 3 to 20 with a pair 0.2 to 5 % apart, and on
-    as many without, behind untrained networks 60 to 200 wide: one pair in 40 is not seen, and one input in 60 is taken
-    for one.
+    The numbers were chosen on some 250 float16, bfloat16 and noisy batches of 3 to 20 with a pair 0.2 to 5 % apart and
+    56 without, behind untrained networks 60 to 200 wide. With ``likely_more`` at 0.1 one mean of 158 batches with a
+    pair was certified wrongly, at 0.05 four of 89 others; pairs much closer or coarser formats were not looked at.
 
     Parameters
     ----------
