@@ -16,12 +16,8 @@ from sparsedl.surrogates import Surrogate
 
 __all__ = ["anchored_directions", "draw_anchors"]
 
-N_ITERATIONS = 30
-SMOOTHING, FINAL_SMOOTHING = 0.3, 1e-3
-_TILT = 0.5
 
-
-def draw_anchors(found: torch.Tensor, n_anchors: int, generator: torch.Generator) -> torch.Tensor:
+def draw_anchors(found: torch.Tensor, n_anchors: int, generator: torch.Generator, *, lean: float = 0.5) -> torch.Tensor:
     """Draw anchors for a basis of which some columns are missing.
 
     The first half lies in the complement of the columns found, the second half leans out of it: another hyperplane,
@@ -35,6 +31,8 @@ def draw_anchors(found: torch.Tensor, n_anchors: int, generator: torch.Generator
         Number of anchors.
     generator : torch.Generator
         Source of randomness.
+    lean : float, default=0.5
+        How far the second half leans out at most.
 
     Returns
     -------
@@ -45,14 +43,21 @@ def draw_anchors(found: torch.Tensor, n_anchors: int, generator: torch.Generator
     complement = torch.linalg.qr(found.T, mode="complete")[0][:, n_found:]
     weights = torch.randn((n_anchors, n_components - n_found), generator=generator, dtype=found.dtype)
     anchors = normalize(weights @ complement.T, dim=1)
-    lean = normalize(torch.randn((n_anchors, n_components), generator=generator, dtype=found.dtype), dim=1)
-    size = _TILT * torch.rand((n_anchors, 1), generator=generator, dtype=found.dtype)
+    sideways = normalize(torch.randn((n_anchors, n_components), generator=generator, dtype=found.dtype), dim=1)
+    size = lean * torch.rand((n_anchors, 1), generator=generator, dtype=found.dtype)
     size[: n_anchors // 2] = 0
-    return normalize(anchors + size * lean, dim=1)
+    return normalize(anchors + size * sideways, dim=1)
 
 
 def anchored_directions(
-    observations: torch.Tensor, anchors: torch.Tensor, surrogate: Surrogate, generator: torch.Generator
+    observations: torch.Tensor,
+    anchors: torch.Tensor,
+    surrogate: Surrogate,
+    generator: torch.Generator,
+    *,
+    n_iterations: int = 30,
+    smoothings: tuple[float, float] = (0.3, 1e-3),
+    lean: float = 0.5,
 ) -> torch.Tensor:
     """Minimise the surrogate subject to ``<r, q> = 1`` by reweighted least squares, for all anchors at once.
 
@@ -66,6 +71,12 @@ def anchored_directions(
         Supplies the weights ``phi'(t) / t``.
     generator : torch.Generator
         Draws where each regression starts.
+    n_iterations : int, default=30
+        Reweightings.
+    smoothings : (float, float), default=(0.3, 1e-3)
+        First and last scale on which entries count as zeros.
+    lean : float, default=0.5
+        How far a start leans away from its anchor.
 
     Returns
     -------
@@ -77,12 +88,12 @@ def anchored_directions(
     Spielman, Wang and Wright, "Exact recovery of sparsely-used dictionaries", COLT 2012, for the constraint.
     """
     noise = torch.randn(anchors.shape, generator=generator, dtype=anchors.dtype)
-    directions = normalize(anchors + _TILT * normalize(noise, dim=1), dim=1)
-    shrinkage = (FINAL_SMOOTHING / SMOOTHING) ** (1 / (N_ITERATIONS - 1))
+    directions = normalize(anchors + lean * normalize(noise, dim=1), dim=1)
+    shrinkage = (smoothings[1] / smoothings[0]) ** (1 / (n_iterations - 1))
     return reweight(
         directions,
         observations,
-        scales=[SMOOTHING * shrinkage**iteration for iteration in range(N_ITERATIONS)],
+        scales=[smoothings[0] * shrinkage**iteration for iteration in range(n_iterations)],
         weigh=surrogate.weights,
         step=lambda weights, _: solve_weighted(observations, weights, anchors),
     )

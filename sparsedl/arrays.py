@@ -11,8 +11,9 @@ from sklearn.utils import check_random_state
 
 __all__ = ["as_numpy", "as_tensor", "check_device", "chunks", "draw_generator", "draw_seed", "rows_of"]
 
-CHUNK_ENTRIES = 16_000_000
-"""Numbers that are worked on at once, where nothing else is said: 128 MB in double precision."""
+CHUNK_ENTRIES = 4_000_000
+"""Numbers that are worked on at once, where nothing else is said: 32 MB in double precision. Weighted Gram matrices of
+(300, 1000) take a quarter longer in chunks of 16 million, and no less in smaller ones."""
 
 
 def as_numpy(array: Any) -> Any:

@@ -14,18 +14,10 @@ from sparsedl.search import Search, SearchResult
 
 __all__ = ["noise_of_zeros"]
 
-CLEAR_GAP = 30.0
-"""Ratio of neighbouring moduli, sorted, between zeros and the rest; between two entries of a dense direction, with
-more of them below than a kernel has, it is a few at most."""
 
-LARGEST_ZERO = 0.05
-"""Largest entry, relative to their mean square, that is taken for a zero."""
-
-FEWEST = 2
-"""Directions that have to agree that there is a gap."""
-
-
-def noise_of_zeros(search: Search, result: SearchResult) -> float | None:
+def noise_of_zeros(
+    search: Search, result: SearchResult, *, clear_gap: float = 30.0, largest_zero: float = 0.05, fewest: int = 2
+) -> float | None:
     """Return the noise on the entries of the observations, or None where no direction shows a gap.
 
     Parameters
@@ -34,6 +26,13 @@ def noise_of_zeros(search: Search, result: SearchResult) -> float | None:
         The search, with its zero test and its rounding.
     result : SearchResult
         How it ended; its unproven ends are rounded and looked at.
+    clear_gap : float, default=30
+        Ratio of neighbouring moduli, sorted, between zeros and the rest; between two entries of a dense direction, with
+        more of them below than a kernel has, it is a few at most.
+    largest_zero : float, default=0.05
+        Largest entry, relative to their mean square, that is taken for a zero.
+    fewest : int, default=2
+        Directions that have to agree that there is a gap.
     """
     test, ends = search.zero_test, result.unproven.directions
     n_rows, k = test.observations.shape
@@ -45,10 +44,10 @@ def noise_of_zeros(search: Search, result: SearchResult) -> float | None:
         moduli = (rounded @ test.observations.T).abs()
         ordered = moduli.sort(dim=1).values.clamp(min=np.finfo(float).tiny)
         gaps = ordered[:, k:] / ordered[:, k - 1 : -1]
-        gaps = torch.where(ordered[:, k - 1 : -1] < LARGEST_ZERO, gaps, 0.0)
+        gaps = torch.where(ordered[:, k - 1 : -1] < largest_zero, gaps, 0.0)
         best, position = gaps.max(dim=1)
-        is_clear = best > CLEAR_GAP
-        if int(is_clear.sum()) < FEWEST:
+        is_clear = best > clear_gap
+        if int(is_clear.sum()) < fewest:
             return None
         threshold = ordered.gather(1, (position + k - 1)[:, None])
         zeros = (moduli <= threshold)[is_clear]

@@ -11,20 +11,19 @@ from sparsedl.search import INTERRUPTED
 
 __all__ = ["best_recovery", "is_centred"]
 
-CENTRED = 1e-6
-"""Mean of a column, relative to its deviation, that nobody's data has by chance."""
 
-FIRST_PATIENCE = 6
-"""Rounds without a new component after which a search without an offset makes room for one with it, and back."""
-
-
-def is_centred(X: np.ndarray) -> bool:
-    """Return whether the mean of every column is zero but for rounding."""
-    return bool(np.all(np.abs(X.mean(axis=0)) <= CENTRED * X.std(axis=0)))
+def is_centred(X: np.ndarray, *, rounding: float = 1e-6) -> bool:
+    """Return whether the mean of every column is zero but for rounding, relative to its deviation."""
+    return bool(np.all(np.abs(X.mean(axis=0)) <= rounding * X.std(axis=0)))
 
 
 def best_recovery(
-    attempt: Callable[[bool, int | None], Recovery], X: np.ndarray, fit_intercept: bool | str, patience: int | None
+    attempt: Callable[[bool, int | None], Recovery],
+    X: np.ndarray,
+    fit_intercept: bool | str,
+    patience: int | None,
+    *,
+    first_patience: int = 6,
 ) -> Recovery:
     """Recover with an offset or without one, whichever the caller or the observations ask for.
 
@@ -38,10 +37,12 @@ def best_recovery(
         Whether there is an offset; "auto" finds out.
     patience : int or None
         Rounds without a new component after which an attempt ends; None for none.
+    first_patience : int, default=6
+        The same for a search without an offset that makes room for one with it, and back.
     """
     if fit_intercept != "auto" or is_centred(X):
         return attempt(fit_intercept == "auto" or bool(fit_intercept), patience)
-    first = FIRST_PATIENCE if patience is None else min(patience, FIRST_PATIENCE)
+    first = first_patience if patience is None else min(patience, first_patience)
     best = attempt(False, first)
     if best.proven.all() or best.result.status == INTERRUPTED:
         return best

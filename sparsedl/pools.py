@@ -11,29 +11,13 @@ from torch.nn.functional import normalize
 from sparsedl.selection import complete_basis, select_independent
 from sparsedl.zeros import ZeroTest
 
-__all__ = ["DUPLICATE_COSINE", "CandidatePool", "UnprovenPool", "assemble_basis", "distinct", "without_mixtures"]
+__all__ = ["SAME_COSINE", "CandidatePool", "UnprovenPool", "assemble_basis", "distinct", "without_mixtures"]
 
-DUPLICATE_COSINE = 0.99
-"""Two directions closer than this are the same column."""
-
-BLUR, BLURRED_COSINE = 4.0, 0.75
-"""Under heavy noise so are two that differ by less than this many widths of zero, unless they are further apart than
-this: mixtures of a column with some of another then show enough zeros to pass for a column of their own."""
-
-CLEARLY_MORE = 4
-"""Zeros more than those of a candidate that make it a mixture."""
-
-MOST_SPLITS = 100
-"""How often a pool is looked through for mixtures."""
-
-UNPROVEN_PER_COMPONENT = 4
-"""How many of the best ends that prove nothing are kept."""
-
-UNPROVEN_TOLERANCE = 0.5
-"""An unproven direction joins the basis when this much of it lies outside what is there."""
+SAME_COSINE = 0.99
+"""Cosine above which two directions are the same column: a definition, which pools and searches share."""
 
 
-def distinct(directions: torch.Tensor, cosines: torch.Tensor | float = DUPLICATE_COSINE) -> torch.Tensor:
+def distinct(directions: torch.Tensor, cosines: torch.Tensor | float = SAME_COSINE) -> torch.Tensor:
     """Return a mask of the rows that no earlier row repeats up to sign, closer than a cosine (of each row, or all)."""
     close = (directions @ directions.T).abs() > cosines
     return ~close.triu(diagonal=1).any(dim=0)
@@ -49,10 +33,16 @@ class CandidatePool:
         Unit rows.
     n_zeros : torch.Tensor of shape (n_candidates,)
         Zeros of ``L q``.
+    blur, blurred_cosine : float
+        Under heavy noise two directions are the same as well that differ by less than so many widths of zero, unless
+        they are further apart than this cosine: mixtures of a column with some of another then show enough zeros to
+        pass for a column of their own.
     """
 
     directions: torch.Tensor
     n_zeros: torch.Tensor
+    blur: float = 4.0
+    blurred_cosine: float = 0.75
 
     @classmethod
     def empty(cls, n_components: int) -> CandidatePool:
@@ -85,8 +75,8 @@ class CandidatePool:
 
     def _merge(self, test: ZeroTest) -> None:
         """Drop what the noise does not tell apart from a sparser candidate."""
-        differences = BLUR * test.tolerances(self.directions).square().mean(dim=1).sqrt()
-        keep = distinct(self.directions, (1 - differences.square() / 2).clamp(BLURRED_COSINE, DUPLICATE_COSINE))
+        differences = self.blur * test.tolerances(self.directions).square().mean(dim=1).sqrt()
+        keep = distinct(self.directions, (1 - differences.square() / 2).clamp(self.blurred_cosine, SAME_COSINE))
         self.directions, self.n_zeros = self.directions[keep], self.n_zeros[keep]
 
     def selection(self, known: torch.Tensor | None = None) -> CandidatePool:
@@ -106,26 +96,42 @@ class UnprovenPool:
         Unit rows.
     values : torch.Tensor of shape (n_directions,)
         Mean of the surrogate over the entries of ``L q``.
+    per_component : int
+        How many of the best are kept for each component.
     """
 
     directions: torch.Tensor
     values: torch.Tensor
+    per_component: int = 4
 
     def add(self, directions: torch.Tensor, values: torch.Tensor) -> None:
         """Add ends, drop repetitions, and keep the best few for each component."""
         together = torch.cat([self.directions, directions])
         scores = torch.cat([self.values, values])
         order = torch.argsort(scores, stable=True)
-        order = order[distinct(together[order])][: UNPROVEN_PER_COMPONENT * together.shape[1]]
+        order = order[distinct(together[order])][: self.per_component * together.shape[1]]
         self.directions, self.values = together[order], scores[order]
 
 
-def without_mixtures(pool: CandidatePool, test: ZeroTest) -> CandidatePool:
+def without_mixtures(
+    pool: CandidatePool, test: ZeroTest, *, clearly_more: int = 4, most_splits: int = 100
+) -> CandidatePool:
     """Replace candidates that are a mixture of another one with something sparser by that.
 
     Where rows repeat, or codes take few values, ``q = a + t c`` can have more zeros than chance although ``c`` is a
     column and ``a`` another: the rows where both cancel. The ratios of ``L q`` to ``L c`` then pile up at the mixture's
     ``t``, and without that share of ``c`` more entries vanish.
+
+    Parameters
+    ----------
+    pool : CandidatePool
+        The candidates.
+    test : ZeroTest
+        What a zero is.
+    clearly_more : int, default=4
+        Zeros more than those of a candidate that make it a mixture.
+    most_splits : int, default=100
+        How often the pool is looked through.
     """
     k = pool.directions.shape[1]
     if len(pool.directions) < 2 or k < 2:
@@ -133,11 +139,11 @@ def without_mixtures(pool: CandidatePool, test: ZeroTest) -> CandidatePool:
     result = CandidatePool.empty(k)
     result.add(pool.directions, pool.n_zeros)
     rows = test.distinct_rows
-    for _ in range(MOST_SPLITS):
+    for _ in range(most_splits):
         directions = result.directions
         entries, tolerances = directions @ test.observations[rows].T, test.tolerances(directions)[:, rows]
         counts = (entries.abs() <= tolerances).sum(dim=1)
-        split = _sparser_mixture(entries, tolerances, counts, directions)
+        split = _sparser_mixture(entries, tolerances, counts, directions, clearly_more)
         if split is None:
             break
         index, better = split
@@ -151,7 +157,11 @@ def without_mixtures(pool: CandidatePool, test: ZeroTest) -> CandidatePool:
 
 
 def _sparser_mixture(
-    entries: torch.Tensor, tolerances: torch.Tensor, counts: torch.Tensor, directions: torch.Tensor
+    entries: torch.Tensor,
+    tolerances: torch.Tensor,
+    counts: torch.Tensor,
+    directions: torch.Tensor,
+    clearly_more: int,
 ) -> tuple[int, torch.Tensor] | None:
     """Return a candidate and what it becomes with less of another one, where that has clearly more zeros."""
     for index in torch.argsort(counts).tolist():
@@ -170,13 +180,15 @@ def _sparser_mixture(
             piled = ends - torch.arange(len(ratios))
             most, at = piled.max(dim=0)
             both = int(((own.abs() <= tolerances[index]) & (partner.abs() <= tolerances[other])).sum())
-            if int(most) + both > int(counts[index]) + CLEARLY_MORE:
+            if int(most) + both > int(counts[index]) + clearly_more:
                 share = ratios[at : int(ends[at])].median()
                 return index, normalize(directions[index] - share * directions[other], dim=0)
     return None
 
 
-def assemble_basis(proven: CandidatePool, unproven: UnprovenPool, known: torch.Tensor | None = None) -> np.ndarray:
+def assemble_basis(
+    proven: CandidatePool, unproven: UnprovenPool, known: torch.Tensor | None = None, *, well_apart: float = 0.5
+) -> np.ndarray:
     """Return the proven columns, then the best unproven ones that are well apart, then whatever completes them.
 
     Parameters
@@ -187,6 +199,8 @@ def assemble_basis(proven: CandidatePool, unproven: UnprovenPool, known: torch.T
         Ends to complete them with.
     known : torch.Tensor of shape (n_known, n_components) or None, default=None
         Directions known beforehand; they come last.
+    well_apart : float, default=0.5
+        An unproven direction joins the basis when this much of it lies outside what is there.
 
     Returns
     -------
@@ -196,7 +210,7 @@ def assemble_basis(proven: CandidatePool, unproven: UnprovenPool, known: torch.T
     columns, others = proven.directions.numpy().T, unproven.directions.numpy().T
     fixed = columns[:, :0] if known is None else known.numpy().T
     taken = np.column_stack([columns, fixed])
-    extension = others[:, select_independent(others, -unproven.values.numpy(), UNPROVEN_TOLERANCE, taken=taken)]
+    extension = others[:, select_independent(others, -unproven.values.numpy(), well_apart, taken=taken)]
     completed = complete_basis(np.column_stack([taken, extension]))
     n_taken = taken.shape[1]
     return np.column_stack([columns, completed[:, n_taken:], fixed])

@@ -19,23 +19,9 @@ from sparsedl.pools import CandidatePool, assemble_basis, without_mixtures
 from sparsedl.preconditioning import Whitening, whiten
 from sparsedl.repetitions import distinct_rows
 from sparsedl.search import INTERRUPTED, Search, SearchResult
-from sparsedl.zeros import NOISE_MULTIPLE, ZeroTest
+from sparsedl.zeros import ZeroTest
 
 __all__ = ["Recovery", "recover", "with_ones"]
-
-PART_FROM, ROWS_PER_COMPONENT, LEAST_ROWS = 4, 20, 1000
-"""Observations beyond this many times what the search works on are left to the proof: rows for each component, and at
-least so many (the first 1,000 of 20,000 x 50 are as exact as all of them, in a twentieth of the time)."""
-
-BORNE_OUT = 0.5
-"""Share of zeros among all observations, relative to that in the part, which a column has at least."""
-
-FEW_VALUES, FEWEST_ENTRIES, VISIBLE_REPETITION = 0.7, 3, 0.2
-"""Share of different values among the entries of a column below which they repeat, where it has so many entries, and
-where zeros are not so wide that this share of the range of all entries falls into one."""
-
-CLEARLY_NOISIER = 3.0
-"""Noise that the zeros show, over what was assumed, from which on it is worth another search."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +100,8 @@ def recover(
     generator: torch.Generator,
     report: Callable[[int, str], None],
     with_offset: bool = False,
+    *,
+    clearly_noisier: float = 3.0,
 ) -> Recovery:
     """Attempt a recovery.
 
@@ -133,6 +121,8 @@ def recover(
         Takes the number of columns found, and a text.
     with_offset : bool, default=False
         Whether to append a column of ones.
+    clearly_noisier : float, default=3
+        Noise that the zeros show, over what was assumed, from which on it is worth another search.
     """
     if not np.any(X):
         raise ValueError("X is all zeros: there is no dictionary to recover")
@@ -151,7 +141,7 @@ def recover(
     floor = None
     if noise_level is None and result.status not in ("complete", INTERRUPTED):
         floor = noise_of_zeros(search, result)
-    if floor is not None and floor > CLEARLY_NOISIER * np.median(whitening.noise_level):
+    if floor is not None and floor > clearly_noisier * np.median(whitening.noise_level):
         whitening = replace(whitening, noise_level=np.maximum(whitening.noise_level, floor))
         test = _zero_test(whitening, _different_rows(observed, whitening.noise_level))
         part = _part_of(test, generator)
@@ -171,7 +161,7 @@ def _different_rows(X: np.ndarray, noise_level: np.ndarray) -> torch.Tensor:
     """Return which observations are no multiple of another one, up to noise: what repeats proves nothing again."""
     rows = torch.from_numpy(np.array(X, dtype=np.float64))
     lengths = torch.linalg.vector_norm(rows, dim=1).clamp(min=np.finfo(float).tiny)
-    widths = NOISE_MULTIPLE * X.shape[1] ** 0.5 * torch.from_numpy(np.ascontiguousarray(noise_level))
+    widths = ZeroTest.noise_multiple * X.shape[1] ** 0.5 * torch.from_numpy(np.ascontiguousarray(noise_level))
     return distinct_rows(rows / lengths[:, None], widths / lengths)
 
 
@@ -184,11 +174,22 @@ def _zero_test(whitening: Whitening, evidence: torch.Tensor) -> ZeroTest:
     )
 
 
-def _part_of(test: ZeroTest, generator: torch.Generator) -> ZeroTest:
-    """Return the zero test on a random part of many observations."""
+def _part_of(
+    test: ZeroTest,
+    generator: torch.Generator,
+    *,
+    part_from: int = 4,
+    rows_per_component: int = 20,
+    least_rows: int = 1000,
+) -> ZeroTest:
+    """Return the zero test on a random part of many observations.
+
+    Those beyond ``part_from`` times what the search works on are left to the proof: rows for each component, and at
+    least so many (the first 1,000 of 20,000 x 50 are as exact as all of them, in a twentieth of the time).
+    """
     n_rows, k = test.observations.shape
-    n_wanted = max(LEAST_ROWS, ROWS_PER_COMPONENT * k)
-    if n_rows <= PART_FROM * n_wanted:
+    n_wanted = max(least_rows, rows_per_component * k)
+    if n_rows <= part_from * n_wanted:
         return test
     candidates = torch.nonzero(test.distinct_rows)[:, 0]
     rows = candidates[torch.randperm(len(candidates), generator=generator)[:n_wanted]]
@@ -211,8 +212,20 @@ def _proven(directions: torch.Tensor, test: ZeroTest) -> torch.Tensor:
     return proven
 
 
-def _takes_few_values(directions: torch.Tensor, zeros: torch.Tensor, test: ZeroTest) -> torch.Tensor:
-    """Return which columns hold few values: those of a mixture then cancel often, and zeros are no evidence."""
+def _takes_few_values(
+    directions: torch.Tensor,
+    zeros: torch.Tensor,
+    test: ZeroTest,
+    *,
+    different: float = 0.7,
+    fewest_entries: int = 3,
+    visible: float = 0.2,
+) -> torch.Tensor:
+    """Return which columns hold few values: those of a mixture then cancel often, and zeros are no evidence.
+
+    They do where the share of different values among its entries is smaller than ``different``, a column has
+    ``fewest_entries``, and zeros are not so wide that the ``visible`` share of the range of all falls into one.
+    """
     few = torch.zeros(len(directions), dtype=torch.bool)
     entries, tolerances = (directions @ test.observations.T).abs(), test.tolerances(directions)
     for index in range(len(directions)):
@@ -220,17 +233,26 @@ def _takes_few_values(directions: torch.Tensor, zeros: torch.Tensor, test: ZeroT
         moduli, order = entries[index, used].sort()
         widths = 2 * tolerances[index, used][order][1:]
         # Where noise is wide, different values look the same, and nothing can be said.
-        if len(moduli) < FEWEST_ENTRIES or len(moduli) * widths.mean() > VISIBLE_REPETITION * moduli.mean():
+        if len(moduli) < fewest_entries or len(moduli) * widths.mean() > visible * moduli.mean():
             continue
         n_values = 1 + int((moduli.diff() > widths).sum())
-        few[index] = n_values <= FEW_VALUES * len(moduli)
+        few[index] = n_values <= different * len(moduli)
     return few
 
 
 def _on_all_rows(
-    test: ZeroTest, part: ZeroTest, known: torch.Tensor, whitening: Whitening, result: SearchResult
+    test: ZeroTest,
+    part: ZeroTest,
+    known: torch.Tensor,
+    whitening: Whitening,
+    result: SearchResult,
+    *,
+    borne_out: float = 0.5,
 ) -> Recovery:
-    """Estimate the columns found from all observations, and prove them there."""
+    """Estimate the columns found from all observations, and prove them there.
+
+    The share of zeros among all of them, relative to that in the part, has to be ``borne_out`` at least.
+    """
     pool = result.pool
     if part is not test and len(pool.directions):
         directions = test.vanishing(test.likely_zeros(pool.directions).to(torch.float64))
@@ -243,7 +265,7 @@ def _on_all_rows(
     proven = (proven & ~repeats).numpy()
     # The part proves them, and the other rows have to bear it out.
     shares = part.zeros(selection.directions).double().mean(dim=1)
-    proven &= (selection.n_zeros >= BORNE_OUT * shares * len(test.observations)).numpy()
+    proven &= (selection.n_zeros >= borne_out * shares * len(test.observations)).numpy()
     kept = CandidatePool(selection.directions[proven], selection.n_zeros[proven])
     unproven = result.unproven
     unproven.add(selection.directions[~proven], torch.zeros(int((~proven).sum()), dtype=torch.float64))

@@ -6,15 +6,22 @@ import torch
 
 __all__ = ["distinct_rows"]
 
-NEIGHBOURS = 64
-"""Rows with similar projections among which repetitions are looked for."""
 
-SAME_ROW = 1e-2
-"""Distance of two rows, relative to their length, above which they are different whatever the noise."""
-
-
-def distinct_rows(rows: torch.Tensor, tolerances: torch.Tensor) -> torch.Tensor:
+def distinct_rows(
+    rows: torch.Tensor, tolerances: torch.Tensor, *, neighbours: int = 64, same_row: float = 1e-2
+) -> torch.Tensor:
     """Return which rows repeat no other one, up to sign and a tolerance each; one of each kind is kept.
+
+    Parameters
+    ----------
+    rows : torch.Tensor of shape (n_rows, n_columns)
+        The rows.
+    tolerances : torch.Tensor of shape (n_rows,)
+        How far each may be off.
+    neighbours : int, default=64
+        Rows with similar projections among which repetitions are looked for.
+    same_row : float, default=1e-2
+        Distance of two rows, relative to their length, above which they are different whatever the noise.
 
     Examples
     --------
@@ -25,13 +32,13 @@ def distinct_rows(rows: torch.Tensor, tolerances: torch.Tensor) -> torch.Tensor:
     probe = torch.randn(rows.shape[1], generator=torch.Generator().manual_seed(0), dtype=rows.dtype).to(rows.device)
     keys = rows @ probe
     lengths = torch.linalg.vector_norm(rows, dim=1)
-    widths = torch.minimum(tolerances, SAME_ROW * lengths) + 10 * torch.finfo(rows.dtype).eps * lengths
+    widths = torch.minimum(tolerances, same_row * lengths) + 10 * torch.finfo(rows.dtype).eps * lengths
     order = torch.argsort(keys.abs(), stable=True)
     rows = (rows * torch.where(keys < 0, -1.0, 1.0)[:, None])[order]
     keys, widths = keys.abs()[order], widths[order]
     repeats = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
     # Noise moves equal rows apart in this order, but not by much.
-    for step in range(1, min(len(rows), NEIGHBOURS + 1)):
+    for step in range(1, min(len(rows), neighbours + 1)):
         reach = widths[step:] + widths[:-step]
         is_close = keys[step:] - keys[:-step] <= torch.linalg.vector_norm(probe) * reach
         if not is_close.any():

@@ -19,24 +19,12 @@ from torch.nn.functional import normalize
 
 from sparsedl.anchoring import anchored_directions, draw_anchors
 from sparsedl.optimizers import Optimizer
-from sparsedl.pools import DUPLICATE_COSINE, CandidatePool, UnprovenPool, distinct
+from sparsedl.pools import SAME_COSINE, CandidatePool, UnprovenPool, distinct
 from sparsedl.rounding import Rounding
 from sparsedl.surrogates import Surrogate
 from sparsedl.zeros import ZeroTest, required_zeros
 
 INTERRUPTED = "interrupted"
-
-STARTS_PER_TASK = 128
-"""Starts in one task of the parallel back end; fixed, so that results do not depend on the number of workers."""
-
-N_ANCHORS = 16
-"""Regressions a round for the last columns, once half of them are found; counted as starts."""
-
-# A first look at where a start ended, before any eigenvalue problem: entries pile up near zero at spurious minima too,
-# at about four times the density of a Gaussian.
-_NEAR_ZERO = 0.02
-_NEAR_ZERO_CHANCE = 0.08
-_NEAR_ZERO_FALSE_ACCEPTANCE = 0.01
 
 
 @dataclass(frozen=True)
@@ -136,6 +124,14 @@ class Search:
         Where the starts run.
     known : torch.Tensor of shape (n_known, n_components) or None
         Directions of the basis that are known beforehand, and not sparse: the constant one of an offset.
+    starts_per_task : int, default=128
+        Starts in one task of the parallel back end; fixed, so that results do not depend on the number of workers.
+    n_anchors : int, default=16
+        Regressions a round for the last columns, once half of them are found; counted as starts.
+    near_zero, near_zero_chance, near_zero_acceptance : float, default=0.02, 0.08 and 0.01
+        A first look at where a start ended, before any eigenvalue problem, behind a surrogate that is not smooth: more
+        entries have to be this near to zero than chance brings. They pile up there at spurious minima too, at about
+        four times the density of a Gaussian.
     """
 
     zero_test: ZeroTest
@@ -149,6 +145,11 @@ class Search:
     n_jobs: int | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     known: torch.Tensor | None = None
+    starts_per_task: int = 128
+    n_anchors: int = 16
+    near_zero: float = 0.02
+    near_zero_chance: float = 0.08
+    near_zero_acceptance: float = 0.01
 
     def run(self, generator: torch.Generator, report: Callable[[int, str], None]) -> SearchResult:
         """Search; a KeyboardInterrupt ends it with what was found so far."""
@@ -190,7 +191,7 @@ class Search:
             starts = draw_starts(observations, found, self.n_starts, generator)
             strength = 1.0 if self.optimizer.wants_white else self.deflation[index % len(self.deflation)]
             stretching = stretch(found, strength)
-        parts = starts.split(STARTS_PER_TASK)
+        parts = starts.split(self.starts_per_task)
         seeds = torch.randint(2**31 - 1, (len(parts) + 1,), generator=generator).tolist()
         tasks = [
             delayed(_run_starts)(self, part, found, stretching, seed)
@@ -204,7 +205,7 @@ class Search:
 def _same_columns(before: torch.Tensor, after: torch.Tensor) -> bool:
     if len(before) != len(after):
         return False
-    return bool(((before @ after.T).abs().amax(dim=1) > DUPLICATE_COSINE).all())
+    return bool(((before @ after.T).abs().amax(dim=1) > SAME_COSINE).all())
 
 
 def _run_starts(
@@ -218,7 +219,7 @@ def _run_starts(
 def _run_anchors(search: Search, found: torch.Tensor, seed: int) -> _RoundOutcome:
     with threadpool_limits(limits=1), torch.no_grad():
         generator = torch.Generator().manual_seed(seed)
-        anchors = draw_anchors(found, N_ANCHORS, generator)
+        anchors = draw_anchors(found, search.n_anchors, generator)
         ends = anchored_directions(search.zero_test.observations, anchors, search.surrogate, generator)
         return _prove(search, ends, found, generator)
 
@@ -228,13 +229,14 @@ def _prove(search: Search, ends: torch.Tensor, found: torch.Tensor, generator: t
     test = search.zero_test
     unproven = UnprovenPool(ends[:0], ends[:0, 0])
     unproven.add(ends, _mean_surrogate(search, ends))
-    near_zero = ((ends @ test.observations.T).abs() < _NEAR_ZERO).sum(dim=1)
+    near_zero = ((ends @ test.observations.T).abs() < search.near_zero).sum(dim=1)
     order = torch.argsort(near_zero, descending=True, stable=True)
     ends, near_zero = ends[order], near_zero[order]
     keep = distinct(torch.cat([found, ends]))[len(found) :]
     if not search.surrogate.smooth:
         n_rows, n_components = test.observations.shape
-        keep &= near_zero >= required_zeros(n_rows, n_components, _NEAR_ZERO_CHANCE, _NEAR_ZERO_FALSE_ACCEPTANCE)
+        chance, acceptance = search.near_zero_chance, search.near_zero_acceptance
+        keep &= near_zero >= required_zeros(n_rows, n_components, chance, acceptance)
     if not keep.any():
         return _RoundOutcome(ends[:0], near_zero[:0], unproven, len(ends), _count_successes(ends, found))
     candidates = test.refit(search.rounding.round(test.observations, ends[keep], generator))
@@ -259,4 +261,4 @@ def _optimize(search: Search, starts: torch.Tensor, stretching: torch.Tensor) ->
 
 
 def _count_successes(ends: torch.Tensor, columns: torch.Tensor) -> int:
-    return int(((ends @ columns.T).abs() > DUPLICATE_COSINE).any(dim=1).sum())
+    return int(((ends @ columns.T).abs() > SAME_COSINE).any(dim=1).sum())

@@ -13,31 +13,18 @@ import torch
 from scipy.stats import binom
 from torch.nn.functional import normalize
 
-from sparsedl.determinacy import zeros_determine
+from sparsedl.determinacy import Determinacy, DirectionalNoise
 from sparsedl.linalg import reweight, smallest_eigenvectors, weighted_gram
 from sparsedl.repetitions import distinct_rows
 
 __all__ = [
-    "NOISE_MULTIPLE",
     "ZeroTest",
     "informative_rows",
     "required_zeros",
 ]
 
-NOISE_MULTIPLE = 6.5
-"""An entry is zero within this many standard deviations of its noise: below 1e-10 a Gaussian entry is missed."""
-
 FALSE_ACCEPTANCE = 1e-9
 """Probability at which a direction that is no column passes the count of zeros."""
-
-LIKELY_MULTIPLE, VISIBLE = 2.5, 1e-3
-"""Under heavy noise an entry is likely zero within this many deviations, or below this share of the mean square."""
-
-REFIT_MULTIPLE, REFIT_WIDTHS = 1.5, (1e-6, 1e-8, 0.0)
-"""Deviations over which the weights of the estimation from all zero rows fall off, and their least widths."""
-
-LARGEST_AMPLIFICATION = 1e3
-"""Larger amplifications of the noise, relative to the smallest, count as this, for the sake of rounding."""
 
 _HALF_NORMAL_DENSITY = 0.7978845608028654
 
@@ -76,19 +63,39 @@ class ZeroTest:
         Noise of each observation before whitening.
     evidence : torch.Tensor of shape (n_samples,) of bool or None, default=None
         Rows that count as evidence, where more is known of them than that equal ones count once.
+    noise_multiple : float, default=6.5
+        An entry is zero within this many standard deviations of its noise: below 1e-10 a Gaussian entry is missed.
+    false_acceptance : float, default=1e-9
+        Probability at which a direction that is no column passes the count of zeros.
+    likely_multiple, visible : float, default=2.5 and 1e-3
+        Under heavy noise an entry is likely zero within so many deviations, or below this share of the mean square.
+    refit_multiple, refit_widths : float and tuple of float, default=1.5 and (1e-6, 1e-8, 0)
+        Deviations over which the weights of the estimation from all zero rows fall off, and their least widths.
+    largest_amplification : float, default=1e3
+        Larger amplifications of the noise, relative to the smallest, count as this, for the sake of rounding.
+    determinacy : Determinacy
+        What zeros have to determine.
     """
 
     observations: torch.Tensor
     unmixing: torch.Tensor
     noise_level: torch.Tensor
     evidence: torch.Tensor | None = None
+    noise_multiple: float = 6.5
+    false_acceptance: float = FALSE_ACCEPTANCE
+    likely_multiple: float = 2.5
+    visible: float = 1e-3
+    refit_multiple: float = 1.5
+    refit_widths: tuple[float, ...] = (1e-6, 1e-8, 0.0)
+    largest_amplification: float = 1e3
+    determinacy: Determinacy = Determinacy()
 
     def tolerances(self, directions: torch.Tensor) -> torch.Tensor:
         """Return the width of zero, shape (n_directions, n_samples), for directions of shape (n_directions, k)."""
         amplification = torch.linalg.vector_norm(directions @ self.unmixing.T, dim=1)
         # Beside the noise of the observations there is the rounding of our own decomposition, in whitened units.
         rounding = 10 * torch.finfo(directions.dtype).eps * len(self.observations)
-        return NOISE_MULTIPLE * amplification[:, None] * self.noise_level + rounding
+        return self.noise_multiple * amplification[:, None] * self.noise_level + rounding
 
     def zeros(self, directions: torch.Tensor) -> torch.Tensor:
         """Return which entries of ``L q`` are zero, a boolean tensor of shape (n_directions, n_samples)."""
@@ -101,7 +108,7 @@ class ZeroTest:
         good for a proof, too wide for an estimate.
         """
         tolerances = self.tolerances(directions)
-        likely = (LIKELY_MULTIPLE / NOISE_MULTIPLE * tolerances).clamp(min=VISIBLE)
+        likely = (self.likely_multiple / self.noise_multiple * tolerances).clamp(min=self.visible)
         return (directions @ self.observations.T).abs() <= torch.minimum(tolerances, likely)
 
     def refit(self, directions: torch.Tensor) -> torch.Tensor:
@@ -111,9 +118,9 @@ class ZeroTest:
         not be exact to begin with and a row that is nearly zero by chance does no harm. The entries are made small in
         units of their noise (see `vanishing`).
         """
-        for width in REFIT_WIDTHS:
+        for width in self.refit_widths:
             # The scale is that of each direction's own noise, and changes with it.
-            scale = (REFIT_MULTIPLE / NOISE_MULTIPLE * self.tolerances(directions)).clamp(min=width)
+            scale = (self.refit_multiple / self.noise_multiple * self.tolerances(directions)).clamp(min=width)
             directions = reweight(
                 directions,
                 self.observations,
@@ -133,10 +140,15 @@ class ZeroTest:
         return normalize(smallest_eigenvectors(weighted_gram(scaled, weights))[1] @ whitener.T, dim=1)
 
     @cached_property
+    def noise(self) -> DirectionalNoise:
+        """The noise of ``L q`` in each direction."""
+        return DirectionalNoise(self.observations, self.unmixing, self.noise_level)
+
+    @cached_property
     def _in_units_of_noise(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The matrix of shape (k, k) that leads to directions of unit noise, and the observations times it."""
-        _, amplification, axes = torch.linalg.svd(self.unmixing, full_matrices=False)
-        whitener = axes.T / amplification.clamp(max=LARGEST_AMPLIFICATION * amplification[-1])
+        amplification, axes = self.noise.decomposition
+        whitener = axes / amplification.clamp(max=self.largest_amplification * amplification[-1])
         return whitener, self.observations @ whitener
 
     def accept(self, directions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -181,15 +193,14 @@ class ZeroTest:
         chances = self._chances(directions, rows.expand_as(zeros), by_chance)
         proven = torch.tensor(
             [
-                int(count) >= required_zeros(int(n), n_components, float(chance))
+                int(count) >= required_zeros(int(n), n_components, float(chance), self.false_acceptance)
                 for count, n, chance in zip(counts, n_rows, chances, strict=True)
             ],
             dtype=torch.bool,
             device=directions.device,
         )
         expected = chances * (n_rows - counts) if by_chance else torch.zeros_like(chances)
-        noise = (self.unmixing, self.noise_level)
-        proven[proven.clone()] = zeros_determine(self.observations, zeros[proven], expected[proven], noise)
+        proven[proven.clone()] = self.determinacy.of(self.observations, zeros[proven], expected[proven], self.noise)
         return proven
 
     def _chances(self, directions: torch.Tensor, rows: torch.Tensor, each: bool) -> torch.Tensor:
@@ -210,5 +221,5 @@ class ZeroTest:
             return self.evidence & informative_rows(self.observations)
         spread = torch.linalg.matrix_norm(self.unmixing, ord=2)
         return informative_rows(self.observations) & distinct_rows(
-            self.observations, NOISE_MULTIPLE * spread * self.noise_level
+            self.observations, self.noise_multiple * spread * self.noise_level
         )

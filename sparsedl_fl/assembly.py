@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sparsedl.arrays import as_tensor, rows_of
-from sparsedl.determinacy import zeros_determine
-from sparsedl.zeros import NOISE_MULTIPLE
 from sparsedl_fl.blocks import residual_norms, row_norms
 from sparsedl_fl.certificate import Case, certify
 from sparsedl_fl.gradients import LayerGradient
@@ -82,6 +80,8 @@ class Assembly:
         certified: rounding alone reaches 4.5.
     worthless : float, default=0.3
         Expected error, relative to the size of an input, above which it is no recovery whatever proves it.
+    pairs : Indistinguishable
+        Which inputs have to be taken for two.
     """
 
     refine_above: float = 1e-4
@@ -90,6 +90,7 @@ class Assembly:
     borderline: float = 1e-5
     unexplained: float = 10.0
     worthless: float = 0.3
+    pairs: Indistinguishable = Indistinguishable()
 
     def of(self, hypothesis: Hypothesis) -> Batch:
         """Estimate the columns again from all their zero rows, scale them, compute the inputs and certify them.
@@ -119,8 +120,8 @@ class Assembly:
         sizes = np.sqrt(np.mean(inputs**2, axis=1))
         case = Case(hypothesis, inputs, columns, used, disaggregation, problem.is_active(ends))
         certificate = certify(case)
-        resolution, uncertainty = Indistinguishable().errors(certificate.errors, problem, ends, gradients, sizes)
         is_worthless = certificate.errors > self.worthless * np.maximum(sizes, np.finfo(float).tiny)
+        resolution, uncertainty = self.pairs.errors(certificate.errors, problem, ends, gradients, sizes, is_worthless)
         certificate = certificate.without(is_worthless | (factors.excess > self.unexplained))
         return Batch(
             inputs=inputs,
@@ -143,7 +144,7 @@ class Assembly:
         """
         problem, ends = hypothesis.problem, hypothesis.preactivations
         noise = np.sqrt(np.mean(problem.factors.noise_level**2)) * np.linalg.norm(whitened, axis=1)
-        undecided = NOISE_MULTIPLE * row_norms(problem.layer_gradient.weight)[:, None] * noise
+        undecided = problem.factors.zero_test.noise_multiple * row_norms(problem.layer_gradient.weight)[:, None] * noise
         undecided += np.sqrt(np.mean((ends[-1] - ends[0]) ** 2, axis=0))
         undecided += self.borderline * np.sqrt(np.mean(np.square(ends), axis=(0, 1)))
         is_undecided = problem.distance_to_kink(ends) <= undecided
@@ -206,5 +207,4 @@ def _relative_residual(given: LayerGradient, gradients: np.ndarray, inputs: np.n
 
 def _determined(factors: LowRankGradient, rows: np.ndarray) -> np.ndarray:
     """Return which columns their zero rows determine."""
-    left = as_tensor(factors.left)
-    return zeros_determine(left, rows_of(rows)).numpy()
+    return factors.zero_test.determinacy.of(as_tensor(factors.left), rows_of(rows)).numpy()

@@ -26,7 +26,7 @@ from typing import ClassVar
 import numpy as np
 
 from sparsedl.arrays import as_tensor
-from sparsedl_fl.hypothesis import TRUSTED_AGREEMENT, Hypothesis, pattern_agreement
+from sparsedl_fl.hypothesis import Hypothesis, pattern_agreement
 from sparsedl_fl.uncertainty import errors_from_inputs, errors_from_span, errors_from_zeros
 
 __all__ = ["EVIDENCE", "NONE", "Case", "Certificate", "Evidence", "certify"]
@@ -66,6 +66,11 @@ class Case:
         """Share of units at which pattern and gradient agree, shape (b,)."""
         return pattern_agreement(self.is_active, self.hypothesis.likely_zeros)
 
+    @property
+    def fits(self) -> np.ndarray:
+        """Whose pattern is that of its gradient, shape (b,)."""
+        return self.agreement >= self.hypothesis.trusted_agreement
+
     @cached_property
     def errors_by_columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Expected errors from the zeros of the columns (see `errors_from_zeros`)."""
@@ -104,7 +109,7 @@ class ZerosOfOthers(Evidence):
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Look at the columns; what their zeros determine is an estimate of every input, proven or not."""
-        return case.follows & (case.agreement >= TRUSTED_AGREEMENT), case.errors_by_columns[0]
+        return case.follows & case.fits, case.errors_by_columns[0]
 
 
 class SpanOfNextLayer(Evidence):

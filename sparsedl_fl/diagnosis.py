@@ -13,18 +13,6 @@ from sparsedl_fl.gradients import LayerGradient
 
 __all__ = ["advice", "obstacle", "visible_reason"]
 
-EQUAL = 1e-3
-"""Spread of the moduli, relative to their size, below which they are all the same."""
-
-SCATTERED = 0.05
-"""Share of exact zeros, outside of rows and columns that are all zero, that no dense client leaves."""
-
-LOWEST_KEPT = 0.1
-"""Smallest modulus that is left, relative to the median: without a threshold there are far smaller ones."""
-
-NOISY = 1e-4
-"""Share of noise in the gradient above which it is noise that hides what is missing."""
-
 
 def obstacle(layer_gradient: LayerGradient) -> str:
     """Say why no search of ours applies, or nothing; from what is known of the layer."""
@@ -39,7 +27,15 @@ def obstacle(layer_gradient: LayerGradient) -> str:
     )
 
 
-def visible_reason(layer_gradient: LayerGradient, batch_size: int | None = None, is_open: bool = False) -> str:
+def visible_reason(
+    layer_gradient: LayerGradient,
+    batch_size: int | None = None,
+    is_open: bool = False,
+    *,
+    equal: float = 1e-3,
+    scattered: float = 0.05,
+    lowest_kept: float = 0.1,
+) -> str:
     """Say what was done to a gradient that hides its low rank, or nothing.
 
     Parameters
@@ -50,6 +46,12 @@ def visible_reason(layer_gradient: LayerGradient, batch_size: int | None = None,
         Its numerical rank, where that is known.
     is_open : bool, default=False
         Whether the singular values show no end of the batch.
+    equal : float, default=1e-3
+        Spread of the moduli, relative to their size, below which they are all the same.
+    scattered : float, default=0.05
+        Share of exact zeros, outside of rows and columns that are all zero, that no dense client leaves.
+    lowest_kept : float, default=0.1
+        Smallest modulus that is left, relative to the median: without a threshold there are far smaller ones.
     """
     m, n = layer_gradient.shape
     _, block = next(column_blocks(layer_gradient.weight_grad))
@@ -57,10 +59,10 @@ def visible_reason(layer_gradient: LayerGradient, batch_size: int | None = None,
     moduli = np.abs(alive[alive != 0])
     if moduli.size == 0:
         return ""
-    if moduli.size > 1 and np.ptp(moduli) <= EQUAL * moduli.max() and min(alive.shape) > 1:
+    if moduli.size > 1 and np.ptp(moduli) <= equal * moduli.max() and min(alive.shape) > 1:
         return "all entries have the same modulus: signs alone were sent (signSGD, or a first step of Adam)"
     share = 1 - moduli.size / alive.size
-    is_cut = share > SCATTERED and moduli.min() > LOWEST_KEPT * np.median(moduli)
+    is_cut = share > scattered and moduli.min() > lowest_kept * np.median(moduli)
     if is_cut:
         return (
             f"{share:.0%} of the entries are exactly zero, scattered: the update was sparsified, which hides its rank"
@@ -78,7 +80,15 @@ def visible_reason(layer_gradient: LayerGradient, batch_size: int | None = None,
     return ""
 
 
-def advice(proposed: np.ndarray, certified: np.ndarray, residual_floor: float, verdict: str, reason: str) -> str:
+def advice(
+    proposed: np.ndarray,
+    certified: np.ndarray,
+    residual_floor: float,
+    verdict: str,
+    reason: str,
+    *,
+    noisy: float = 1e-4,
+) -> str:
     """Say what a batch that is not wholly certified lacks, and what would help.
 
     Parameters
@@ -91,10 +101,12 @@ def advice(proposed: np.ndarray, certified: np.ndarray, residual_floor: float, v
         Of `sparsedl_fl.theory.expect`.
     reason : str
         Of `visible_reason`.
+    noisy : float, default=1e-4
+        Share of noise in the gradient above which it is noise that hides what is missing.
     """
     if reason:
         return reason[0].upper() + reason[1:]
-    if proposed.all() and residual_floor > NOISY:
+    if proposed.all() and residual_floor > noisy:
         return "The noise hides too many zeros of the others to be sure of them"
     if proposed.all():
         return (

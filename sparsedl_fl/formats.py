@@ -20,14 +20,8 @@ FLOAT16_BITS, BFLOAT16_BITS = 11, 8
 
 FLOAT16_SMALLEST = 2.0**-24
 
-MAX_LEVELS = 1024
-"""Distinct moduli of a row up to which it may be quantised: ten bits and more are no worse than half precision."""
-
 ON_GRID = 1e-3
-"""How far an entry may lie from its grid, in steps: scales are float32 themselves."""
-
-FEWEST_REPETITIONS = 4
-"""Entries for each distinct modulus above which a row counts as quantised: a few numbers lie on some grid or other."""
+"""How far an entry may lie from its grid, in steps: scales are float32 themselves, whose rounding is 1024 / 2^24."""
 
 
 def rounding_noise(G: np.ndarray) -> np.ndarray | None:
@@ -76,14 +70,18 @@ def _quantised(block: np.ndarray) -> np.ndarray | None:
     return UNIFORM * steps
 
 
-def _step(moduli: np.ndarray) -> float | None:
-    """Return the step of the grid that the entries of a row lie on, or None if there is none."""
-    if len(np.unique(moduli[: 4 * MAX_LEVELS])) > MAX_LEVELS:
+def _step(moduli: np.ndarray, *, most_levels: int = 1024, fewest_repetitions: int = 4) -> float | None:
+    """Return the step of the grid that the entries of a row lie on, or None if there is none.
+
+    A row may be quantised that has ``most_levels`` distinct moduli: ten bits and more are no worse than half precision.
+    Each has to stand for ``fewest_repetitions`` entries, since a few numbers lie on some grid or other.
+    """
+    if len(np.unique(moduli[: 4 * most_levels])) > most_levels:
         return None
     largest = moduli.max()
     levels = np.unique(moduli)
     levels = levels[np.concatenate([[True], np.diff(levels) > 1e-6 * largest])]
-    if len(levels) > MAX_LEVELS or FEWEST_REPETITIONS * len(levels) > len(moduli):
+    if len(levels) > most_levels or fewest_repetitions * len(levels) > len(moduli):
         return None
     step = float(np.diff(np.concatenate([[0.0], levels[levels > 0]])).min())
     multiples = levels / step

@@ -13,14 +13,7 @@ import numpy as np
 
 from sparsedl_fl.problem import LayerProblem
 
-__all__ = ["TRUSTED_AGREEMENT", "Hypothesis", "pattern_agreement"]
-
-TRUSTED_AGREEMENT = 0.9
-"""Share of agreeing units above which the pattern of a recovered input counts as that of its gradient.
-
-Patterns of different inputs agree on half of the units, give or take. An active unit whose gradient is zero disagrees
-and is legitimate; an inactive unit with a gradient is not, and shows in the residual.
-"""
+__all__ = ["Hypothesis", "pattern_agreement"]
 
 
 def pattern_agreement(is_active: np.ndarray, zeros: np.ndarray) -> np.ndarray:
@@ -59,11 +52,16 @@ class Hypothesis:
         Unit columns ``Qbar``.
     proposed : ndarray of shape (b,) of bool
         Which of them a search has found; the others complete the basis.
+    trusted_agreement : float, default=0.9
+        Share of agreeing units above which the pattern of a recovered input counts as that of its gradient. Patterns of
+        different inputs agree on half of the units, give or take. An active unit whose gradient is zero disagrees and
+        is legitimate; an inactive unit with a gradient is not, and shows in the residual.
     """
 
     problem: LayerProblem
     basis: np.ndarray
     proposed: np.ndarray
+    trusted_agreement: float = 0.9
 
     @cached_property
     def inverse(self) -> np.ndarray:
@@ -103,7 +101,7 @@ class Hypothesis:
     @property
     def fits(self) -> np.ndarray:
         """Whose pattern is that of its gradient, shape (b,)."""
-        return self.agreement >= TRUSTED_AGREEMENT
+        return self.agreement >= self.trusted_agreement
 
     def swapped(self, index: int, column: np.ndarray) -> Hypothesis:
         """Return the hypothesis with another column in one place."""

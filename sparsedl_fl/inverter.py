@@ -24,13 +24,6 @@ from sparsedl_fl.theory import Expectation, expect
 __all__ = ["GradientInverter"]
 
 
-PATIENCE = 3
-"""Rounds of the dictionary search without a new column after which it gives up, behind the activation search."""
-
-WORTH_SAYING = 1e-3
-"""Distance of inputs that come back as one, relative to their size, that the status mentions."""
-
-
 class GradientInverter(BaseEstimator):
     """Recover the batch behind one layer's gradient exactly, with a certificate.
 
@@ -156,8 +149,7 @@ class GradientInverter(BaseEstimator):
         why_not = obstacle(_checked(layer_gradient))
         if why_not:
             raise ValueError(why_not)
-        default = ActivationDirections(fallback=DictionaryDirections(SparseDictionaryRecovery(patience=PATIENCE)))
-        self.directions_ = default if self.directions is None else clone(self.directions)
+        self.directions_ = _best_known() if self.directions is None else clone(self.directions)
         given, scale = layer_gradient.in_range()
         problem = LayerProblem.of(given, self.batch_size, self.noise_level)
         candidates = self.directions_.propose(problem, random_state=self.random_state, verbose=self.verbose)
@@ -207,18 +199,26 @@ def _checked(layer_gradient: Any) -> LayerGradient:
     return layer_gradient
 
 
+def _best_known() -> Directions:
+    """Return the default: what three rounds of the dictionary search without a new column leave over stays so."""
+    return ActivationDirections(fallback=DictionaryDirections(SparseDictionaryRecovery(patience=3)))
+
+
 def _n_live(layer_gradient: LayerGradient) -> int:
     return int(np.any(layer_gradient.weight_grad, axis=1).sum())
 
 
-def _precision_of(batch: Batch) -> str:
-    """Say how exact the certified inputs are, what they may stand for, and what was not confirmed."""
+def _precision_of(batch: Batch, *, worth_saying: float = 1e-3) -> str:
+    """Say how exact the certified inputs are, what they may stand for, and what was not confirmed.
+
+    A distance of inputs that come back as one is worth saying from that share of their size on.
+    """
     proven = batch.recovered
     if not proven.any():
         return ""
     text = f" to within {batch.uncertainty[proven].max():.1g} (expected error of the worst, in its units)"
     sizes = np.sqrt(np.mean(batch.inputs[proven] ** 2, axis=1))
-    if np.any(batch.resolution[proven] > WORTH_SAYING * sizes):
+    if np.any(batch.resolution[proven] > worth_saying * sizes):
         text += f", one of which may stand for several up to {batch.resolution[proven].max():.1g} apart"
     alone = int(np.sum(batch.evidence == ZerosOfAll.kind))
     if alone:

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import norm
 
 from sparsedl.arrays import as_tensor, rows_of
-from sparsedl.zeros import NOISE_MULTIPLE, ZeroTest
+from sparsedl.zeros import ZeroTest
 from sparsedl_fl.blocks import in_double, residual_norms, transposed_times
 from sparsedl_fl.diagnosis import visible_reason
 from sparsedl_fl.formats import rounding_noise
@@ -18,21 +18,6 @@ from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.spectrum import leading_left, rank_above_rounding
 
 __all__ = ["LowRankGradient", "factorize"]
-
-CLEAR_GAP = 10.0
-"""Ratio of neighbouring singular values above which the rank is beyond doubt; a float32 client has 1e5 and more."""
-
-NOISE_SPREAD = 10.0
-"""Ratio of singular values within which both may be noise."""
-
-OFF_BY = 3.0
-"""Ratio of the noise that was told to the noise measured that is still believed."""
-
-ENOUGH_ENTRIES, VISIBLE_NOISE = 100, 1e-4
-"""Entries beyond the batch that measure the noise well; and the share of the gradient that is no rounding."""
-
-CLEAR_ZEROS = 1e3
-"""Ratio of the smallest other entry to the largest zero of a column above which they are beyond doubt."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +45,8 @@ class LowRankGradient:
         to 3.3 where rounding follows the size of the entries (float32 and bfloat16 clients on CIFAR-10).
     beyond_left : ndarray of shape (m,)
         Its left singular vector.
+    clear_gap : float
+        Ratio of neighbouring singular values above which the rank is beyond doubt; a float32 client has 1e5 and more.
     """
 
     left: np.ndarray
@@ -71,6 +58,7 @@ class LowRankGradient:
     beyond: float
     excess: float
     beyond_left: np.ndarray
+    clear_gap: float = 10.0
 
     @property
     def batch_size(self) -> int:
@@ -80,7 +68,7 @@ class LowRankGradient:
     @property
     def ends_clearly(self) -> bool:
         """Whether the gap behind the batch is so large that its size is beyond doubt."""
-        return self.signal_to_noise >= CLEAR_GAP
+        return self.signal_to_noise >= self.clear_gap
 
     @property
     def transposed(self) -> LowRankGradient:
@@ -115,20 +103,21 @@ class LowRankGradient:
         rows = rows_of(directions)
         return self.zero_test.tolerances(rows).numpy().T / np.sqrt(len(self.left))
 
-    def calibrated(self, directions: np.ndarray) -> LowRankGradient:
+    def calibrated(self, directions: np.ndarray, *, clear_zeros: float = 1e3) -> LowRankGradient:
         """Raise the noise level to what the zeros of the directions found show, where it is too low.
 
         What lies beyond the rank measures white noise. Rounding in a client's sums over smooth images is not white: on
         720 x 720 photographs the zeros are ten times noisier than that. They stand apart from the other entries by a
-        gap of many orders of magnitude, and their size is the noise.
+        gap of many orders of magnitude, and their size is the noise. Where the smallest other entry of a column is
+        ``clear_zeros`` times its largest zero, that is beyond doubt.
         """
         m, b = self.left.shape
-        deviations = self.tolerances(directions) / NOISE_MULTIPLE
+        deviations = self.tolerances(directions) / self.zero_test.noise_multiple
         ratios = np.sort(np.abs(self.left @ directions) / deviations, axis=0)
         floored = np.log(np.maximum(ratios, 1.0))
         last = b + np.argmax(np.diff(floored[b:], axis=0), axis=0) if b < m - 1 else np.zeros(0, dtype=int)
         columns = np.arange(len(last))
-        is_clear = ratios[last + 1, columns] > CLEAR_ZEROS * np.maximum(ratios[last, columns], 1.0)
+        is_clear = ratios[last + 1, columns] > clear_zeros * np.maximum(ratios[last, columns], 1.0)
         largest, n_zeros = ratios[last, columns][is_clear], last[is_clear] + 1
         # The largest of many Gaussian moduli: one in so many is larger.
         factor = max(1.0, float(np.median(largest / norm.isf(0.35 / n_zeros)))) if len(largest) else 1.0
@@ -206,7 +195,7 @@ def factorize(
     if batch_size is not None:
         b = _distinct(S, b)
     signal_to_noise = float(S[b - 1] / S[b]) if S[b] > 0 else np.inf
-    if batch_size is None and rounding is None and signal_to_noise < CLEAR_GAP:
+    if batch_size is None and rounding is None and signal_to_noise < LowRankGradient.clear_gap:
         warnings.warn(_uncertain(layer_gradient, b, signal_to_noise), UserWarning, stacklevel=3)
     beyond, beyond_left = (float(S[b]), U[:, b]) if len(S) > b else (0.0, np.zeros(m))
     U, S = U[:, :b], S[:b]
@@ -238,13 +227,16 @@ def _uncertain(layer_gradient: LayerGradient, batch_size: int, gap: float) -> st
     )
 
 
-def _distinct(S: np.ndarray, batch_size: int) -> int:
-    """Return the batch size, or the rank where the rest of a batch clearly repeats it or has no loss."""
+def _distinct(S: np.ndarray, batch_size: int, *, noise_spread: float = 10.0) -> int:
+    """Return the batch size, or the rank where the rest of a batch clearly repeats it or has no loss.
+
+    Singular values within a factor of ``noise_spread`` may all be noise.
+    """
     values = np.maximum(S[: batch_size + 1], np.finfo(float).eps * S[0])
     gaps = values[:-1] / values[1:]
     rank = int(np.argmax(gaps)) + 1
-    is_noise = rank < batch_size < len(S) and values[rank] <= NOISE_SPREAD * values[batch_size]
-    if not (is_noise and gaps[rank - 1] > CLEAR_GAP):
+    is_noise = rank < batch_size < len(S) and values[rank] <= noise_spread * values[batch_size]
+    if not (is_noise and gaps[rank - 1] > LowRankGradient.clear_gap):
         return batch_size
     warnings.warn(
         f"batch_size={batch_size}, but {rank} inputs stand out of the noise: the others repeat them or have no loss",
@@ -254,11 +246,24 @@ def _distinct(S: np.ndarray, batch_size: int) -> int:
     return rank
 
 
-def _believed(told: float | None, measured: float, freedom: int, S: np.ndarray) -> float | None:
-    """Return the noise level that was told, or None where what lies beyond the batch contradicts it."""
-    if told is None or freedom < ENOUGH_ENTRIES or measured / OFF_BY <= told <= OFF_BY * measured:
+def _believed(
+    told: float | None,
+    measured: float,
+    freedom: int,
+    S: np.ndarray,
+    *,
+    enough: int = 100,
+    off_by: float = 3.0,
+    visible: float = 1e-4,
+) -> float | None:
+    """Return the noise level that was told, or None where what lies beyond the batch contradicts it.
+
+    It does where there are ``enough`` entries to measure it, it is ``off_by`` a factor, and no mere rounding: a visible
+    share of the gradient.
+    """
+    if told is None or freedom < enough or measured / off_by <= told <= off_by * measured:
         return told
-    if told > measured or measured > VISIBLE_NOISE * np.linalg.norm(S) / np.sqrt(freedom):
+    if told > measured or measured > visible * np.linalg.norm(S) / np.sqrt(freedom):
         warnings.warn(
             f"noise_level={told:.2g}, but the gradient differs from rank {len(S)} by {measured:.2g} an entry, which is "
             "taken instead; is it the noise on the mean over the batch (noise multiplier * clipping / batch size)?",

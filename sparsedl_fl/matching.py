@@ -18,13 +18,10 @@ from sparsedl_fl.problem import LayerProblem
 __all__ = ["choose", "first_choice", "greedy_filter", "repair"]
 
 LEAST_PIVOT = 1e-3
-"""Share of a candidate along the column it replaces below which the basis would be singular with it."""
-
-MAX_REPAIRS = 32
-"""Doubtful columns that are tried in each pass, the most doubtful first."""
+"""Share of a candidate along the column it replaces below which the basis is singular with it: a definition."""
 
 HALF_A_UNIT = 0.5
-"""Gain in the sum of the agreements, in units of one unit of the layer, that is more than rounding."""
+"""Gain in the sum of the agreements, which come in whole units of the layer, that is more than rounding."""
 
 
 def choose(problem: LayerProblem, candidates: Candidates) -> Hypothesis:
@@ -83,12 +80,13 @@ def greedy_filter(hypothesis: Hypothesis, candidates: Candidates) -> Hypothesis:
         hypothesis = replace(hypothesis, proposed=proposed)
 
 
-def repair(hypothesis: Hypothesis) -> Hypothesis:
+def repair(hypothesis: Hypothesis, *, most_repairs: int = 32) -> Hypothesis:
     """Estimate doubtful columns again from the pattern of their own input, the one that helps most first.
 
     Row ``i`` of ``P`` is orthogonal to every column but the ``i``-th: where the others are right it is right whatever
     the ``i``-th is, and so is its pattern, at whose inactive units ``U q_i`` has to vanish. This finds the last missing
     column, and a mixture of columns that passed for one. A column that was repaired counts as proposed.
+    In each pass ``most_repairs`` columns are tried, the most doubtful first.
     """
     problem = hypothesis.problem
     while True:
@@ -96,7 +94,7 @@ def repair(hypothesis: Hypothesis) -> Hypothesis:
         depth = problem.depth(hypothesis.preactivations)
         doubtful = np.flatnonzero(~proposed | ~hypothesis.fits)
         best, repaired = agreement.sum() + HALF_A_UNIT / problem.width, None
-        for i in doubtful[np.lexsort((agreement[doubtful], proposed[doubtful]))][:MAX_REPAIRS]:
+        for i in doubtful[np.lexsort((agreement[doubtful], proposed[doubtful]))][:most_repairs]:
             column = problem.factors.vanishing(depth[:, [i]])[:, 0]
             if abs(hypothesis.inverse[i] @ column) <= LEAST_PIVOT:
                 continue  # a column that is there already

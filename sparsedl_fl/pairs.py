@@ -40,9 +40,8 @@ class Indistinguishable:
         Factor from which on it is no rounding, and the inputs from which on this says much.
     own_share : float, default=0.85
         Share of its square in the active units of an input that makes it this one's; half by chance.
-    far_smaller, worthless : float, default=0.2 and 0.3
-        Size of the gradient of a difference, relative to that of its pair, and the expected error, relative to its
-        size, of an input that may be a difference.
+    far_smaller : float, default=0.2
+        Size of the gradient of a difference, relative to that of its pair.
     typical_spread, prior_inputs : float, default=0.15 and 4
         Standard deviation of the logarithm of how large the gradients of a batch are (untrained networks), which counts
         as that of so many inputs.
@@ -67,7 +66,6 @@ class Indistinguishable:
     fewest_inputs: int = 3
     own_share: float = 0.85
     far_smaller: float = 0.2
-    worthless: float = 0.3
     typical_spread: float = 0.15
     prior_inputs: int = 4
     most_copies: int = 4
@@ -132,6 +130,7 @@ class Indistinguishable:
         ends: list[np.ndarray],
         gradients: np.ndarray,
         sizes: np.ndarray,
+        is_worthless: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return how far apart two inputs may lie that come back as one, and the errors expected with that.
 
@@ -151,6 +150,8 @@ class Indistinguishable:
             ``D``.
         sizes : ndarray of shape (b,)
             Root mean square of each input.
+        is_worthless : ndarray of shape (b,) of bool
+            Which inputs may be anything: the difference of a pair among them.
 
         Returns
         -------
@@ -158,7 +159,7 @@ class Indistinguishable:
         """
         factors, layer = problem.factors, problem.layer_gradient
         noise = np.sqrt(np.mean(factors.noise_level**2)) * np.sum(np.sqrt(layer.shape))
-        traces = self._traces(errors > self.worthless * sizes, gradients, sizes * np.sqrt(layer.shape[1]))
+        traces = self._traces(is_worthless, gradients, sizes * np.sqrt(layer.shape[1]))
         level = np.maximum(max(noise, factors.beyond), traces)
         distances = self.resolutions(level, layer.weight, problem.distance_to_kink(ends), gradients, sizes)
         is_own = (factors.beyond_left**2) @ (gradients != 0) > self.own_share

@@ -9,18 +9,17 @@ from sparsedl_fl.blocks import column_blocks, row_factor, row_norms, times, tran
 
 __all__ = ["leading_left", "rank_above_rounding"]
 
-CONCLUSIVE_GAP = 1e3
-"""Ratio of a singular value to *all* that lies behind it above which a sketch need not see the rest."""
 
-CLEARLY_ABOVE = 6.0
-"""Singular value over the largest of white noise that cannot be rounding. With a scale for each row, rows of one input
-are all rounded alike, which stands out by a factor of up to 4.5 (CIFAR-10, two inputs at 400)."""
-
-SKETCH_WIDTH, SKETCH_OVERSAMPLING = 128, 32
-EXACT_ITERATIONS, NOISY_ITERATIONS = 1, 10
-
-
-def leading_left(G: np.ndarray, batch_size: int | None, limit: int) -> tuple[np.ndarray, np.ndarray, int]:
+def leading_left(
+    G: np.ndarray,
+    batch_size: int | None,
+    limit: int,
+    *,
+    sketch_width: int = 128,
+    oversampling: int = 32,
+    conclusive_gap: float = 1e3,
+    n_iterations: tuple[int, int] = (1, 10),
+) -> tuple[np.ndarray, np.ndarray, int]:
     """Return the leading left singular vectors and values, enough of them to see where the batch ends, and its size.
 
     Parameters
@@ -31,15 +30,21 @@ def leading_left(G: np.ndarray, batch_size: int | None, limit: int) -> tuple[np.
         The size where it is known; None takes the numerical rank.
     limit : int
         Singular values that count for the rank.
+    sketch_width, oversampling : int, default=128 and 32
+        Columns of a first sketch, and those beyond a batch of known size.
+    conclusive_gap : float, default=1e3
+        Ratio of a singular value to *all* that lies behind it above which a sketch need not see the rest.
+    n_iterations : (int, int), default=(1, 10)
+        Iterations of a sketch where the gap is to be found, and where the size is known: then there may be noise.
     """
     total = float(np.linalg.norm(row_norms(G)))
     rounding = _rounding_floor(G, total)
-    width = SKETCH_WIDTH if batch_size is None else batch_size + SKETCH_OVERSAMPLING
+    width = sketch_width if batch_size is None else batch_size + oversampling
     while 2 * width < min(G.shape):
-        U, S = _sketch(G, width, EXACT_ITERATIONS if batch_size is None else NOISY_ITERATIONS)
+        U, S = _sketch(G, width, n_iterations[batch_size is not None])
         b = _numerical_rank(S[:limit], rounding) if batch_size is None else batch_size
         behind = np.sqrt(max(total**2 - np.sum(S[:b] ** 2), 0.0))
-        if batch_size is not None or (b <= width - SKETCH_OVERSAMPLING and S[b - 1] > CONCLUSIVE_GAP * behind):
+        if batch_size is not None or (b <= width - oversampling and S[b - 1] > conclusive_gap * behind):
             return U, S, b
         width *= 2
     if G.shape[0] <= G.shape[1]:
@@ -50,7 +55,7 @@ def leading_left(G: np.ndarray, batch_size: int | None, limit: int) -> tuple[np.
     return U, S, _numerical_rank(S[:limit], rounding) if batch_size is None else batch_size
 
 
-def rank_above_rounding(G: np.ndarray, rounding: np.ndarray) -> int:
+def rank_above_rounding(G: np.ndarray, rounding: np.ndarray, *, clearly_above: float = 6.0) -> int:
     """Return how many inputs stand out of a rounding of known size, at the largest gap above it.
 
     Rows are brought to the same noise first: with a scale for each row, the smallest rows have hardly any, and would
@@ -62,13 +67,16 @@ def rank_above_rounding(G: np.ndarray, rounding: np.ndarray) -> int:
         The gradient.
     rounding : ndarray of shape (m,)
         Standard deviation of the rounding in each row.
+    clearly_above : float, default=6
+        Singular value over the largest of white noise that cannot be rounding. With a scale for each row, rows of one
+        input are all rounded alike, which stands out by a factor of up to 4.5 (CIFAR-10, two inputs at 400).
     """
     alive = rounding > 0
     even = G[alive] / rounding[alive, None]
     factor = row_factor(even) if even.shape[0] <= even.shape[1] else row_factor(even.T)
     S = svd(factor, compute_uv=False, check_finite=False)
     edge = float(np.sum(np.sqrt(even.shape)))
-    least = max(1, int(np.sum(CLEARLY_ABOVE * edge < S)))
+    least = max(1, int(np.sum(clearly_above * edge < S)))
     return least - 1 + _numerical_rank(S[least - 1 :], edge)
 
 

@@ -17,21 +17,6 @@ from sparsedl_fl.views import ActivationSpan
 
 __all__ = ["errors_from_inputs", "errors_from_span", "errors_from_zeros"]
 
-N_DRAWS, MOST_ENTRIES = 24, 40_000_000
-"""Draws of the noise, fewer of them for gradients so large that these would not fit into memory."""
-
-PRIOR_ROWS = 8.0
-"""The noise that the zeros of one column show counts with its rows, that of all columns together with so many."""
-
-UNDETERMINED = 1e3
-"""What a column that its zeros leave open mixes into the others: anything, in units of it."""
-
-FEW_INPUTS, OWN_UNITS, RIDGE = 100, 0.1, 1e-12
-"""Inputs up to which each is compared with what the others leave open; share of its active units that another one
-lacks, from which on that is not needed in a larger batch; and what keeps the comparison regular."""
-
-SEED = 0
-
 
 def errors_from_zeros(
     factors: LowRankGradient, inputs: np.ndarray, zeros: np.ndarray
@@ -76,15 +61,27 @@ def errors_from_zeros(
 
 
 def _wobble(
-    U: np.ndarray, Q: np.ndarray, P: np.ndarray, zeros: np.ndarray, noise: np.ndarray, spread: np.ndarray
+    U: np.ndarray,
+    Q: np.ndarray,
+    P: np.ndarray,
+    zeros: np.ndarray,
+    noise: np.ndarray,
+    spread: np.ndarray,
+    *,
+    n_draws: int = 24,
+    most_entries: int = 40_000_000,
+    prior_rows: float = 8.0,
+    undetermined: float = 1e3,
 ) -> tuple[np.ndarray, float]:
     """Return ``p_i dq_j`` for draws of the noise, and by how much the zeros are noisier than it says.
 
-    The first has the shape (b, b, n_draws), with zeros where i = j.
+    The first has the shape (b, b, n_draws), with zeros where i = j; there are fewer draws where they would have more
+    than ``most_entries``. A column that its zeros leave open mixes anything into the others: ``undetermined``. The
+    noise that the zeros of one column show counts with its rows, that of all columns together with ``prior_rows``.
     """
     m, b = zeros.shape
-    n_draws = int(np.clip(MOST_ENTRIES // (m * b), 4, N_DRAWS))
-    rng = np.random.default_rng(SEED)
+    n_draws = int(np.clip(most_entries // (m * b), 4, n_draws))
+    rng = np.random.default_rng(0)
     factor = cholesky(spread + 1e-14 * np.trace(spread) * np.eye(b), lower=True)
     draws = noise[:, None, None] * (rng.standard_normal((m, n_draws, b)) @ factor.T)
     wobble, squares, freedom = np.zeros((b, b, n_draws)), np.zeros(b), np.zeros(b)
@@ -95,14 +92,14 @@ def _wobble(
         try:
             solver = cho_factor(gram + np.outer(own, own), lower=True)
         except LinAlgError:
-            wobble[:, j] = UNDETERMINED
+            wobble[:, j] = undetermined
             continue
         wobble[:, j] = P @ cho_solve(solver, rows.T @ draws[zeros[:, j], :, j])
         deviations = noise[zeros[:, j]] * np.sqrt(spread[j, j])
         squares[j] = np.sum((rows @ Q[:, j] / deviations) ** 2)
         freedom[j] = max(len(rows) - b + 1, 0)
     pooled = squares.sum() / max(freedom.sum(), 1.0)
-    each = (squares + PRIOR_ROWS * pooled) / (freedom + PRIOR_ROWS)
+    each = (squares + prior_rows * pooled) / (freedom + prior_rows)
     wobble *= np.sqrt(each)[None, :, None]
     wobble[np.arange(b), np.arange(b)] = 0
     return wobble, max(1.0, pooled)
@@ -157,11 +154,12 @@ def errors_from_span(
     for index, p in enumerate(whitened):
         # A multiple of p fits as well, and the bias gradient fixes it.
         free = np.linalg.qr(p[:, None], mode="complete")[0][:, 1:]
-        moved = (forward @ free) * slopes[:, [index]]
-        jacobian = (moved - basis @ (basis.T @ moved)) / deviations[index]
-        information = jacobian.T @ jacobian
+        is_on = slopes[:, index] != 0
+        moved = forward[is_on] * slopes[is_on, index, None]
+        inside, squares = basis[is_on].T @ moved, moved.T @ moved
+        information = free.T @ (squares - inside.T @ inside) @ free / deviations[index] ** 2
         if _has_a_double(slopes, index):
-            information = _beyond_rounding(information, moved.T @ moved, span.tolerance / deviations[index])
+            information = _beyond_rounding(information, free.T @ squares @ free, span.tolerance / deviations[index])
         known = np.isfinite(products[index]) & (products[index] > 0)
         constraints = columns[known] @ free / products[index, known, None]
         system = information + constraints.T @ constraints
@@ -170,28 +168,34 @@ def errors_from_span(
         if values[0] <= len(values) * np.finfo(float).eps * values[-1]:
             continue
         root = axes / np.sqrt(values) / scale[:, None]
-        step = root @ (root.T @ (jacobian.T @ residuals[:, index] / deviations[index]))
+        step = root @ (root.T @ (free.T @ (moved.T @ residuals[is_on, index]) / deviations[index] ** 2))
         to_input = free.T * S
         errors[index] = np.sqrt((np.sum((step @ to_input) ** 2) + np.sum((root.T @ to_input) ** 2)) / n)
     return errors
 
 
-def _has_a_double(slopes: np.ndarray, index: int) -> bool:
-    """Return whether another input may switch nearly the same units; in a small batch, none needs to stand out."""
-    if slopes.shape[1] < FEW_INPUTS:
+def _has_a_double(slopes: np.ndarray, index: int, *, few_inputs: int = 100, own_units: float = 0.1) -> bool:
+    """Return whether another input may switch nearly the same units, all but a share of its own.
+
+    With few inputs each is taken to: it costs little to look (a share of 0.1 was seen between the nearest of hundreds).
+    """
+    if slopes.shape[1] < few_inputs:
         return True
     is_on = slopes != 0
     alone = is_on[:, [index]] & ~np.delete(is_on, index, axis=1)
-    return bool(alone.sum(axis=0).min() < OWN_UNITS * is_on[:, index].sum())
+    return bool(alone.sum(axis=0).min() < own_units * is_on[:, index].sum())
 
 
-def _beyond_rounding(information: np.ndarray, squares: np.ndarray, tolerance: float) -> np.ndarray:
+def _beyond_rounding(
+    information: np.ndarray, squares: np.ndarray, tolerance: float, *, ridge: float = 1e-12
+) -> np.ndarray:
     """Leave out what the span says of directions that leave it by no more than rounding.
 
-    Mixtures of two inputs that switch the same units lie in the span as well: nothing tells them apart there.
+    Mixtures of two inputs that switch the same units lie in the span as well: nothing tells them apart there. The
+    ridge keeps the comparison regular.
     """
     scale = np.sqrt(np.maximum(np.diag(squares), np.finfo(float).tiny))
-    metric = squares / np.outer(scale, scale) + RIDGE * np.eye(len(scale))
+    metric = squares / np.outer(scale, scale) + ridge * np.eye(len(scale))
     values, axes = eigh(information / np.outer(scale, scale), metric)
     kept = np.where(values > tolerance**2, values, 0.0)
     dual = metric @ axes * scale[:, None]

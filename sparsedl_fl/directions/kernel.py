@@ -11,13 +11,13 @@ from threadpoolctl import threadpool_limits
 from torch.nn.functional import normalize
 
 from sparsedl.arrays import check_device, draw_generator
-from sparsedl.determinacy import KERNEL_RATIO
+from sparsedl.determinacy import Determinacy
 from sparsedl.linalg import smallest_eigenvectors
 from sparsedl.pools import CandidatePool
 from sparsedl.progress import progress_bar
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.directions._base import Directions
-from sparsedl_fl.hypothesis import TRUSTED_AGREEMENT
+from sparsedl_fl.hypothesis import Hypothesis
 from sparsedl_fl.matching import first_choice, greedy_filter
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.theory import sparsity_threshold
@@ -106,7 +106,7 @@ class KernelDirections(Directions):
 
 def _matches(problem: LayerProblem, found: Candidates) -> bool:
     agreement = greedy_filter(first_choice(problem, found), found).agreement
-    return bool(agreement.mean() >= TRUSTED_AGREEMENT)
+    return bool(agreement.mean() >= Hypothesis.trusted_agreement)
 
 
 def _favour_unserved(rows: torch.Tensor, zeros: np.ndarray, served: float) -> torch.Tensor:
@@ -169,4 +169,4 @@ def draw_overdetermined_kernels(
     values, kernels = smallest_eigenvectors(chosen.mT @ chosen)
     if observations.shape[1] == 1:
         return kernels
-    return kernels[values[:, 1] > KERNEL_RATIO**2 * values[:, 0]]
+    return kernels[values[:, 1] > Determinacy.kernel_ratio**2 * values[:, 0]]

@@ -19,12 +19,6 @@ from sparsedl_fl.spectrum import leading_left
 
 __all__ = ["ActivationSpan"]
 
-LEAST_SURPLUS = 4
-"""Equations beyond the unknowns from which on the span identifies inputs: one of the wrong patterns that a search
-comes across fulfils each with a chance of about the tolerance."""
-
-_LARGEST_TOLERANCE = 1e-3
-
 
 @dataclass(frozen=True)
 class ActivationSpan:
@@ -39,20 +33,35 @@ class ActivationSpan:
         thousandths.
     activation : Activation
         ``phi``.
+    least_surplus : int, default=4
+        Equations beyond the unknowns from which on the span identifies inputs: one of the wrong patterns that a search
+        comes across fulfils each with a chance of about the tolerance.
     """
 
     basis: torch.Tensor
     tolerance: float
     activation: Activation
+    least_surplus: int = 4
 
     @classmethod
-    def of(cls, next_weight_grad: np.ndarray | None, batch_size: int, activation: Activation) -> ActivationSpan | None:
-        """Return the span, or None where there is no gradient, too narrow a layer, or too much noise to use it."""
+    def of(
+        cls,
+        next_weight_grad: np.ndarray | None,
+        batch_size: int,
+        activation: Activation,
+        *,
+        largest_tolerance: float = 1e-3,
+    ) -> ActivationSpan | None:
+        """Return the span, or None where there is no gradient, too narrow a layer, or too much noise to use it.
+
+        Noise is too much where the tolerance would be larger than the largest: the nearest ends that are no inputs come
+        as close.
+        """
         if next_weight_grad is None or min(next_weight_grad.shape) <= batch_size or not next_weight_grad.any():
             return None
         V, S, rank = leading_left(in_double(next_weight_grad.T), None, min(next_weight_grad.shape))
         tolerance = max(1e-5, 10 * S[rank] / S[rank - 1])
-        if rank != batch_size or tolerance > _LARGEST_TOLERANCE:
+        if rank != batch_size or tolerance > largest_tolerance:
             return None
         return cls(as_tensor(V[:, :batch_size].astype(float)), float(tolerance), activation)
 
@@ -60,7 +69,7 @@ class ActivationSpan:
     def identifies(self) -> bool:
         """Whether the batch is small enough for the span to leave nothing but its inputs."""
         m, b = self.basis.shape
-        return m - 2 * b >= LEAST_SURPLUS
+        return m - 2 * b >= self.least_surplus
 
     def distances(self, preactivations: torch.Tensor) -> torch.Tensor:
         """Return how far the activations of pre-activations of shape (n, m) lie from the span, relative."""

@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from sparsedl.pools import UNPROVEN_PER_COMPONENT, CandidatePool, UnprovenPool, assemble_basis, distinct
+from sparsedl.pools import CandidatePool, UnprovenPool, assemble_basis, distinct
 from sparsedl.zeros import ZeroTest
 
 EMPTY = UnprovenPool(torch.zeros((0, 3), dtype=torch.float64), torch.zeros(0, dtype=torch.float64))
@@ -44,7 +44,7 @@ def test_unproven_pool_keeps_the_best_few():
     directions /= directions.norm(dim=1, keepdim=True)
     values = torch.arange(200.0, dtype=torch.float64).flip(0)
     pool.add(directions, values)
-    assert len(pool.values) <= 3 * UNPROVEN_PER_COMPONENT
+    assert len(pool.values) <= 3 * pool.per_component
     assert pool.values[0] == 0
     assert (pool.values.diff() > 0).all()
     assert distinct(pool.directions).all()

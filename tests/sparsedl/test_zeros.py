@@ -4,7 +4,7 @@ import torch
 from scipy.stats import binom
 
 from sparsedl.datasets import make_sparse_dictionary
-from sparsedl.determinacy import zeros_determine
+from sparsedl.determinacy import Determinacy
 from sparsedl.linalg import LARGE, smallest_eigenvectors
 from sparsedl.preconditioning import whiten
 from sparsedl.zeros import FALSE_ACCEPTANCE, ZeroTest, required_zeros
@@ -96,7 +96,7 @@ def test_likely_zeros_are_fewer_where_the_noise_is_heavy():
 
 
 def test_zeros_determine_nothing_when_there_are_none():
-    assert zeros_determine(torch.eye(3).double(), torch.zeros((0, 3), dtype=torch.bool)).shape == (0,)
+    assert Determinacy().of(torch.eye(3).double(), torch.zeros((0, 3), dtype=torch.bool)).shape == (0,)
 
 
 @pytest.mark.parametrize("k", [LARGE - 1, LARGE, 2 * LARGE])

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import normalize
 
-__all__ = ["PosteriorMeans"]
+__all__ = ["WORKING", "PosteriorMeans"]
 
 WORKING = torch.float32
+"""Precision in which starts are taken near their ends, and estimates made."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ from sparsedl.linalg import smallest_eigenvectors
 from sparsedl.pools import CandidatePool
 from sparsedl.selection import select_independent
 from sparsedl.zeros import ZeroTest
-from sparsedl_fl.activations import FlatPart
 from sparsedl_fl.directions.activation.two_views import TwoViews
 
 __all__ = ["Knowledge"]
@@ -25,10 +24,8 @@ class Knowledge:
     ----------
     test : ZeroTest
         What proves a column.
-    forward : torch.Tensor of shape (m, b)
-        ``F``.
-    activation : FlatPart
-        When a unit is off, for pre-activations of no particular scale.
+    views : TwoViews
+        Both views, with nothing found.
     near_zero : float, default=1e-2
         What counts as zero of ``U q`` before a direction is estimated again, relative to its mean square.
     surely_off : float, default=1e-3
@@ -44,8 +41,7 @@ class Knowledge:
     def __init__(
         self,
         test: ZeroTest,
-        forward: torch.Tensor,
-        activation: FlatPart,
+        views: TwoViews,
         *,
         near_zero: float = 1e-2,
         surely_off: float = 1e-3,
@@ -56,9 +52,8 @@ class Knowledge:
         self.test = test
         self.near_zero, self.surely_off, self.own_product = near_zero, surely_off, own_product
         self.input_weight, self.determined = input_weight, determined
-        self.views = TwoViews.of(test.observations, forward, activation)
-        self.pool = CandidatePool.empty(forward.shape[1])
-        self.inputs = torch.zeros((0, forward.shape[1]), dtype=forward.dtype)
+        self.views, self.inputs = views, views.inputs
+        self.pool = CandidatePool.empty(views.left.shape[1])
         self.n_hits = 0
 
     @property

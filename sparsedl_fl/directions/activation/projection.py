@@ -16,9 +16,6 @@ from sparsedl_fl.views import ActivationSpan
 
 __all__ = ["Projection"]
 
-FEW_ROWS = 0.15
-"""Share of rows up to which it is faster to pick those that change."""
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Projection(BaseEstimator):
@@ -60,6 +57,8 @@ class Projection(BaseEstimator):
     ample, determined : float, default=2 and 3e-3
         Active units for each unknown that make an end the only one; and with fewer, the second smallest eigenvalue of
         Newton's matrix above which it is.
+    few_rows : float, default=0.15
+        Share of units up to which it is faster to pick those that a step of Newton's method switches.
 
     References
     ----------
@@ -89,6 +88,7 @@ class Projection(BaseEstimator):
     slowest: float = 0.95
     ample: float = 2.0
     determined: float = 3e-3
+    few_rows: float = 0.15
 
     def run(
         self,
@@ -194,7 +194,7 @@ class Projection(BaseEstimator):
             if len(is_far) == 0:
                 break
             last, pattern = pattern, span.activation.derivative(ends[is_far] @ orthonormal.T)
-            _add_rows(products, orthonormal, both, pattern - last)
+            _add_rows(products, orthonormal, both, pattern - last, self.few_rows)
             gram, inside = products[:, :, :d], products[:, :, d:]
             system = torch.baddbmm(gram, inside, inside.mT, alpha=-1)
             system.diagonal(dim1=1, dim2=2).add_(damping)
@@ -218,10 +218,12 @@ class Projection(BaseEstimator):
         return bool(eigh(system, subset_by_index=[1, 1], eigvals_only=True)[0] > self.determined)
 
 
-def _add_rows(products: torch.Tensor, left: torch.Tensor, right: torch.Tensor, weights: torch.Tensor) -> None:
+def _add_rows(
+    products: torch.Tensor, left: torch.Tensor, right: torch.Tensor, weights: torch.Tensor, few_rows: float
+) -> None:
     """Add ``left^T diag(w) right`` to each product in place, for each row ``w`` of the weights, most of them zeros."""
     n_rows = (weights != 0).sum(dim=1)
-    is_many = n_rows > len(left) * FEW_ROWS
+    is_many = n_rows > len(left) * few_rows
     if is_many.any():
         products[is_many] += (left.T * weights[is_many][:, None, :]) @ right
         weights = torch.where(is_many[:, None], 0.0, weights)

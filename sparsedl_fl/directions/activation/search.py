@@ -21,6 +21,7 @@ from sparsedl_fl.directions.activation.knowledge import Knowledge
 from sparsedl_fl.directions.activation.projection import Projection
 from sparsedl_fl.directions.activation.reflection import Reflection
 from sparsedl_fl.directions.activation.schedule import Lead, Schedule
+from sparsedl_fl.directions.activation.two_views import TwoViews
 from sparsedl_fl.matching import first_choice
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.theory import expect
@@ -156,7 +157,7 @@ class _Rounds:
         self.reflection = stage(search.reflection, Reflection())
         self.projection = stage(search.projection, Projection())
         self.span, self.generator = span, generator
-        self.knowledge = Knowledge(problem.factors.zero_test, problem.regressors(), problem.activation.above_kink())
+        self.knowledge = Knowledge(problem.factors.zero_test, TwoViews.of_problem(problem))
         self.lead, self.ridges = Lead(self.schedule.optimism), self.schedule.cycle_of_ridges()
         self.is_wide, self.n_starts = self.schedule.is_wide(problem.width), self.schedule.n_starts(problem.width)
         self.n_rounds = 0

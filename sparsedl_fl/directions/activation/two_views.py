@@ -14,16 +14,10 @@ import torch
 from torch.nn.functional import normalize
 
 from sparsedl_fl.activations import FlatPart
-from sparsedl_fl.directions.activation.estimates import PosteriorMeans
+from sparsedl_fl.directions.activation.estimates import WORKING, PosteriorMeans
 from sparsedl_fl.problem import LayerProblem
 
 __all__ = ["WORKING", "PrincipalForward", "TwoViews", "leaders"]
-
-WORKING = torch.float32
-"""Precision in which starts are taken near their ends."""
-
-SAME_END = 0.98
-"""Cosine of the pre-activations of two starts above which one of them goes on for both."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +105,8 @@ class PrincipalForward:
         return normalize(coordinates @ self.orthonormal.to(WORKING).T, dim=1)
 
 
-def leaders(rows: torch.Tensor, same: float = SAME_END) -> torch.Tensor:
-    """Return for each row which one goes on for it: an earlier one with nearly its direction, or itself."""
+def leaders(rows: torch.Tensor, same: float = 0.98) -> torch.Tensor:
+    """Return for each row which one goes on for it: an earlier one with its direction, up to a cosine, or itself."""
     own = torch.arange(len(rows))
     if len(own) == 0:
         return own

@@ -226,7 +226,7 @@ class TestProjection:
 
 class TestKnowledge:
     def test_samples_become_columns(self, problem):
-        knowledge = Knowledge(problem.test, problem.forward, ReLU())
+        knowledge = Knowledge(problem.test, problem.views)
         assert knowledge.add_inputs(problem.samples[:7], EVERY[:7])
         assert knowledge.n_found == 7
         assert (cosines(knowledge.views.found, problem.columns[:7]) > 1 - 1e-12).all()
@@ -240,26 +240,26 @@ class TestKnowledge:
         test = type(problem.test)(
             problem.test.observations[keep], problem.test.unmixing, problem.test.noise_level[keep]
         )
-        knowledge = Knowledge(test, problem.forward[keep], ReLU())
+        knowledge = Knowledge(test, TwoViews.of(test.observations, problem.forward[keep], ReLU()))
         knowledge.add_inputs(problem.samples[:1], EVERY[:1])
         assert knowledge.n_found == 0
         knowledge.add_inputs(problem.samples[1:], EVERY[1:])
         assert (cosines(problem.columns[:1], knowledge.views.found) > 1 - 1e-9).all()
 
     def test_of_a_sample_that_is_not_determined_only_the_column_is_taken(self, problem):
-        knowledge = Knowledge(problem.test, problem.forward, ReLU())
+        knowledge = Knowledge(problem.test, problem.views)
         assert knowledge.add_inputs(problem.samples[:1], ~EVERY[:1])
         assert (cosines(knowledge.views.found, problem.columns[:1]) > 1 - 1e-12).all()
         assert len(knowledge.inputs) == 0
 
     def test_a_column_that_contradicts_the_other_samples_is_not_taken(self, problem):
-        knowledge = Knowledge(problem.test, problem.forward, ReLU())
+        knowledge = Knowledge(problem.test, problem.views)
         wrong = normalize(problem.samples[1:2] + 0.1 * problem.samples[:1], dim=1)
         knowledge.add_inputs(torch.cat([problem.samples[:1], wrong]), EVERY[:2])
         assert knowledge.n_found == 0
 
     def test_the_column_view_loses_samples_known_and_estimates_of_the_others(self, problem):
-        knowledge = Knowledge(problem.test, problem.forward, ReLU())
+        knowledge = Knowledge(problem.test, problem.views)
         knowledge.add_inputs(problem.samples[:3], EVERY[:3])
         knowledge.add_columns(problem.columns[3:5])
         knowledge.deflate_columns()
@@ -270,7 +270,7 @@ class TestKnowledge:
         assert knowledge.n_known == 8
 
     def test_ends_that_prove_nothing_are_not_taken(self, problem):
-        knowledge = Knowledge(problem.test, problem.forward, ReLU())
+        knowledge = Knowledge(problem.test, problem.views)
         random = normalize(torch.randn(50, 25, generator=generator(), dtype=torch.float64), dim=1)
         assert not knowledge.add_columns(random)
         assert knowledge.n_found == 0
