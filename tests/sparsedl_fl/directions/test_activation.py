@@ -213,7 +213,7 @@ class TestProjection:
         weights[0, :2], weights[1, 5], weights[1, 7], weights[2] = 1, -1, 1, 1
         expected = torch.stack([left.T @ torch.diag(row) @ right for row in weights])
         products = torch.zeros_like(expected)
-        _add_rows(products, left, right, weights)
+        _add_rows(products, left, right, weights, few_rows=0.15)
         torch.testing.assert_close(products, expected)
 
     @pytest.mark.parametrize("by_columns", [False, True])
