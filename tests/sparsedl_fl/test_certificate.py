@@ -39,7 +39,14 @@ def case(columns, agreement=1.0, consistency=1.0):
     is_active = ~zeros
     is_active[: round(50 * (1 - consistency))] = False
     is_active[50 : 50 + round(100 * (1 - agreement) - 50 * (1 - consistency))] = True
-    made = Case(SimpleNamespace(likely_zeros=zeros), np.zeros((4, 9)), np.array(columns), zeros, np.eye(4), is_active)
+    made = Case(
+        SimpleNamespace(likely_zeros=zeros, trusted_agreement=0.9),
+        np.zeros((4, 9)),
+        np.array(columns),
+        zeros,
+        np.eye(4),
+        is_active,
+    )
     made.__dict__["errors_by_columns"] = (np.full(4, 0.1), np.zeros((4, 4)), np.zeros(4))
     return made
 

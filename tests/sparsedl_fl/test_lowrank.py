@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -103,8 +105,8 @@ def test_a_batch_size_beyond_the_rank_is_corrected():
 def test_a_sketch_is_as_good_as_the_whole(shape, batch_size, monkeypatch):
     given = layer_gradient(*factors_of(20, *shape), noise=1e-6)
     sketched = factorize(given, batch_size)
-    monkeypatch.setattr(spectrum, "SKETCH_WIDTH", 10_000)
-    monkeypatch.setattr(spectrum, "SKETCH_OVERSAMPLING", 10_000)
+    wide = partial(spectrum.leading_left, sketch_width=10_000, oversampling=10_000)
+    monkeypatch.setattr("sparsedl_fl.lowrank.leading_left", wide)
     whole = factorize(given, batch_size)
     assert sketched.batch_size == whole.batch_size == 20
     np.testing.assert_allclose(sketched.singular_values, whole.singular_values, rtol=1e-10)
