@@ -136,7 +136,7 @@ class ZeroTest:
         The noise of ``L q`` grows as ``|unmixing @ q|``: what vanishes only because it points where the noise is small
         says nothing. For weights that single out the zero rows of a column, this is its total least-squares estimate.
         """
-        whitener, scaled = self._in_units_of_noise
+        whitener, scaled = self.in_units_of_noise
         return normalize(smallest_eigenvectors(weighted_gram(scaled, weights))[1] @ whitener.T, dim=1)
 
     @cached_property
@@ -145,7 +145,7 @@ class ZeroTest:
         return DirectionalNoise(self.observations, self.unmixing, self.noise_level)
 
     @cached_property
-    def _in_units_of_noise(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def in_units_of_noise(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The matrix of shape (k, k) that leads to directions of unit noise, and the observations times it."""
         amplification, axes = self.noise.decomposition
         whitener = axes / amplification.clamp(max=self.largest_amplification * amplification[-1])

@@ -125,7 +125,8 @@ class SpanOfNextLayer(Evidence):
         if span is None or not span.identifies:
             return proven, errors
         preactivations = hypothesis.preactivations[0].T.copy()
-        proven = span.distances(as_tensor(preactivations)).numpy() <= span.tolerance
+        activations = span.activation.value(as_tensor(preactivations))
+        proven = (span.distances_of(activations) <= span.tolerances_of(activations)).numpy()
         _, products, direct = case.errors_by_columns
         known = np.where(case.columns & ~np.eye(b, dtype=bool), products, np.inf)
         by_span = errors_from_span(

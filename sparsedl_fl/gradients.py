@@ -29,7 +29,7 @@ __all__ = ["LayerGradient"]
 SMALLEST = 1e-20
 """Largest entry of a gradient below which its squares come near the end of double precision."""
 
-_LARGE = ("weight", "weight_grad")
+_LARGE = ("weight", "weight_grad", "next_weight")
 _SETTINGS = ("learning_rate", "activation")
 
 
@@ -52,7 +52,9 @@ class LayerGradient:
     bias_grad : array-like or torch.Tensor of shape (m,)
         The client's gradient ``g = dL/dbias``.
     next_weight_grad : array-like or torch.Tensor of shape (k, m), optional
-        Gradient of the weights of the linear layer behind the ReLU, where there is one.
+        Gradient of the weights of the linear layer behind the activation, where there is one.
+    next_weight : array-like or torch.Tensor of shape (k, m), optional
+        Those weights: where inputs have much in common, they say what zeros leave open.
     learning_rate : float, optional
         Given for a FedAvg update: the client's weights moved from ``weight`` to ``weight - learning_rate *
         weight_grad``, and a unit may have been active at either end.
@@ -80,6 +82,7 @@ class LayerGradient:
     next_weight_grad: Any = None
     learning_rate: float | None = None
     activation: str | Activation | None = "relu"
+    next_weight: Any = None
 
     def __post_init__(self) -> None:
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _SETTINGS}
@@ -105,6 +108,13 @@ class LayerGradient:
         following = arrays.get("next_weight_grad")
         if following is not None and (following.ndim != 2 or following.shape[1] != m):
             raise ValueError(f"next_weight_grad must have shape (outputs, {m}), got {following.shape}")
+        behind = arrays.get("next_weight")
+        if behind is not None and behind.shape[1:] != (m,):
+            raise ValueError(f"next_weight must have shape (outputs, {m}), got {behind.shape}")
+        if behind is not None and following is not None and behind.shape != following.shape:
+            raise ValueError(
+                f"next_weight must have the shape of next_weight_grad {following.shape}, got {behind.shape}"
+            )
         for name, array in arrays.items():
             if not np.isfinite(array).all():
                 raise ValueError(f"{name} contains NaN or infinity")

@@ -11,7 +11,7 @@ from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import FlatPart, resolve
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient, factorize
-from sparsedl_fl.views import ActivationSpan, ForwardView
+from sparsedl_fl.views import ActivationSpan, ColumnView, ForwardView
 
 __all__ = ["LayerProblem"]
 
@@ -32,6 +32,8 @@ class LayerProblem:
         What the weights say of a candidate.
     span : ActivationSpan or None
         What the next layer's gradient says of it, where there is one that can be used.
+    column : ColumnView or None
+        What the next layer's weights say of the column of an input that is known.
     """
 
     layer_gradient: LayerGradient
@@ -39,6 +41,7 @@ class LayerProblem:
     activation: FlatPart
     forward: ForwardView
     span: ActivationSpan | None
+    column: ColumnView | None = None
 
     @classmethod
     def of(
@@ -62,7 +65,8 @@ class LayerProblem:
         factors = factorize(layer_gradient, batch_size, noise_level)
         forward = ForwardView.of(layer_gradient, factors)
         span = ActivationSpan.of(layer_gradient.next_weight_grad, factors.batch_size, activation)
-        return cls(layer_gradient, factors, activation, forward, span)
+        column = ColumnView.of(layer_gradient, factors, span)
+        return cls(layer_gradient, factors, activation, forward, span, column)
 
     @property
     def batch_size(self) -> int:

@@ -144,7 +144,8 @@ def errors_from_span(
     basis, S = span.basis.numpy(), factors.singular_values
     (m, b), n = basis.shape, factors.right.shape[1]
     preactivations = forward @ whitened.T
-    activations = span.activation.value(as_tensor(preactivations)).numpy()
+    activations = span.activation.value(as_tensor(preactivations))
+    tolerances, activations = span.tolerances_of(activations.T).numpy(), activations.numpy()
     slopes = span.activation.derivative(as_tensor(preactivations)).numpy()
     residuals = activations - basis @ (basis.T @ activations)
     freedom = np.maximum(m - b - np.minimum(np.sum(slopes != 0, axis=0), b - 1), 1)
@@ -159,7 +160,7 @@ def errors_from_span(
         inside, squares = basis[is_on].T @ moved, moved.T @ moved
         information = free.T @ (squares - inside.T @ inside) @ free / deviations[index] ** 2
         if _has_a_double(slopes, index):
-            information = _beyond_rounding(information, free.T @ squares @ free, span.tolerance / deviations[index])
+            information = _beyond_rounding(information, free.T @ squares @ free, tolerances[index] / deviations[index])
         known = np.isfinite(products[index]) & (products[index] > 0)
         constraints = columns[known] @ free / products[index, known, None]
         system = information + constraints.T @ constraints

@@ -56,13 +56,13 @@ def layer_of_model(make: type[Layer], model: nn.Module, gradients: Any, layer: i
     bias_grad = named.get(use.bias)
     if use.is_transposed:
         weight, weight_grad = weight.T, weight_grad.T
-    next_grad = named.get(use.next_weight)
+    next_grad, next_weight = named.get(use.next_weight), parameters.get(use.next_weight)
     if next_grad is not None and use.next_is_transposed:
-        next_grad = next_grad.T
+        next_grad, next_weight = next_grad.T, next_weight.T
     arrays = {"weight": weight, "bias": bias, "weight_grad": weight_grad, "bias_grad": bias_grad}
     if use.norm is not None:
         arrays = _folded(arrays, model, use.norm, named)
-    return make(**arrays, next_weight_grad=next_grad, activation=use.activation)
+    return make(**arrays, next_weight_grad=next_grad, next_weight=next_weight, activation=use.activation)
 
 
 def _pick_use(model: nn.Module, layer: int | str, trace: Trace) -> LinearUse:

@@ -46,6 +46,7 @@ def tensors_of_update(
         "weight_grad": gradient(f"{prefix}weight"),
         "bias_grad": gradient(f"{prefix}bias") if bias is not None else None,
         "next_weight_grad": gradient(next_key) if next_key is not None else None,
+        "next_weight": before[next_key] if next_key is not None else None,
     }
 
 

@@ -2,11 +2,13 @@
 
 - `ForwardView`: the weights say what the pre-activations of a candidate are, and so which units it switches.
 - `ActivationSpan`: the next layer's gradient spans the activations of the batch.
+- `ColumnView`: the next layer's weights say what may reach the activations of a known input from behind.
 
 The zeros of the gradient are `sparsedl_fl.lowrank.LowRankGradient`'s.
 """
 
+from sparsedl_fl.views.column import ColumnView
 from sparsedl_fl.views.forward import ForwardView
 from sparsedl_fl.views.span import ActivationSpan
 
-__all__ = ["ActivationSpan", "ForwardView"]
+__all__ = ["ActivationSpan", "ColumnView", "ForwardView"]

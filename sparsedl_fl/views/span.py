@@ -29,19 +29,25 @@ class ActivationSpan:
     basis : torch.Tensor of shape (m, b)
         Orthonormal columns.
     tolerance : float
-        Relative distance from the span that rounding explains. The nearest ends that are no inputs stay at a few
-        thousandths.
+        Largest relative distance from the span that rounding may explain. The nearest ends that are no inputs stay at a
+        few thousandths.
     activation : Activation
         ``phi``.
     least_surplus : int, default=4
         Equations beyond the unknowns from which on the span identifies inputs: one of the wrong patterns that a search
         comes across fulfils each with a chance of about the tolerance.
+    duals : torch.Tensor of shape (m, b) or None, default=None
+        What takes activations to how far rounding moves them; None where that is the same for all.
+    least_tolerance : float, default=1e-5
+        Distance that the client's own rounding explains.
     """
 
     basis: torch.Tensor
     tolerance: float
     activation: Activation
     least_surplus: int = 4
+    duals: torch.Tensor | None = None
+    least_tolerance: float = 1e-5
 
     @classmethod
     def of(
@@ -51,19 +57,26 @@ class ActivationSpan:
         activation: Activation,
         *,
         largest_tolerance: float = 1e-3,
+        rounding_share: float = 10.0,
     ) -> ActivationSpan | None:
         """Return the span, or None where there is no gradient, too narrow a layer, or too much noise to use it.
 
-        Noise is too much where the tolerance would be larger than the largest: the nearest ends that are no inputs come
-        as close.
+        Noise is too much where the tolerance would be larger than the largest for every input: the nearest ends that
+        are none come as close. A tolerance is ``rounding_share`` times what rounding as large as the largest singular
+        value behind the batch explains.
         """
         if next_weight_grad is None or min(next_weight_grad.shape) <= batch_size or not next_weight_grad.any():
             return None
-        V, S, rank = leading_left(in_double(next_weight_grad.T), None, min(next_weight_grad.shape))
-        tolerance = max(1e-5, 10 * S[rank] / S[rank - 1])
-        if rank != batch_size or tolerance > largest_tolerance:
+        V, S, _ = leading_left(
+            in_double(next_weight_grad.T), batch_size, min(next_weight_grad.shape), n_iterations=(1, 3)
+        )
+        V, noise, S = as_tensor(V[:, :batch_size].astype(float)), float(S[batch_size]), as_tensor(S[:batch_size])
+        if rounding_share * noise > largest_tolerance * S[0]:
             return None
-        return cls(as_tensor(V[:, :batch_size].astype(float)), float(tolerance), activation)
+        # Where a singular value is no larger than the noise, its direction is as good as any.
+        kept = S.square() / (S.square() + noise**2)
+        tolerance = min(max(cls.least_tolerance, float(rounding_share * noise / S[-1])), largest_tolerance)
+        return cls(V * kept.sqrt(), tolerance, activation, duals=rounding_share * noise * V * (kept / S))
 
     @property
     def identifies(self) -> bool:
@@ -71,14 +84,34 @@ class ActivationSpan:
         m, b = self.basis.shape
         return m - 2 * b >= self.least_surplus
 
+    def outside(self, activations: torch.Tensor) -> torch.Tensor:
+        """Return the part of activations of shape (n, m) that lies outside of the span."""
+        return activations - (activations @ self.basis) @ self.basis.T
+
     def distances(self, preactivations: torch.Tensor) -> torch.Tensor:
         """Return how far the activations of pre-activations of shape (n, m) lie from the span, relative."""
-        activations = self.activation.value(preactivations)
-        outside = activations - (activations @ self.basis) @ self.basis.T
-        lengths = torch.linalg.vector_norm(activations, dim=1).clamp(min=torch.finfo(activations.dtype).tiny)
-        return torch.linalg.vector_norm(outside, dim=1) / lengths
+        return self.distances_of(self.activation.value(preactivations))
+
+    def distances_of(self, activations: torch.Tensor) -> torch.Tensor:
+        """Return how far activations of shape (n, m) lie from the span, relative."""
+        return torch.linalg.vector_norm(self.outside(activations), dim=1) / _lengths(activations)
+
+    def tolerances_of(self, activations: torch.Tensor) -> torch.Tensor:
+        """Return how far activations of shape (n, m) may lie from the span, relative, for rounding to explain it.
+
+        They are ``y = G2^T a``, and the rounding of ``G2`` moves them by ``|a|`` times its own: far for an input that
+        left little of a gradient, hardly at all for the others, whatever the smallest singular value is.
+        """
+        if self.duals is None:
+            return torch.full_like(activations[:, 0], self.tolerance)
+        moved = torch.linalg.vector_norm(activations @ self.duals, dim=1) / _lengths(activations)
+        return moved.clamp(min=self.least_tolerance, max=self.tolerance)
 
     def up_to_scale(self) -> ActivationSpan | None:
         """Return the span for a search whose pre-activations have no scale yet, or None where these need one."""
         shape = self.activation.shape_at_kink() if self.activation.has_flat_part else None
         return None if shape is None else replace(self, activation=shape)
+
+
+def _lengths(activations: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.vector_norm(activations, dim=1).clamp(min=torch.finfo(activations.dtype).tiny)

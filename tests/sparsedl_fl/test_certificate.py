@@ -39,8 +39,9 @@ def case(columns, agreement=1.0, consistency=1.0):
     is_active = ~zeros
     is_active[: round(50 * (1 - consistency))] = False
     is_active[50 : 50 + round(100 * (1 - agreement) - 50 * (1 - consistency))] = True
+    hypothesis = SimpleNamespace(likely_zeros=zeros, trusted_agreement=0.9)
     made = Case(
-        SimpleNamespace(likely_zeros=zeros, trusted_agreement=0.9),
+        hypothesis,
         np.zeros((4, 9)),
         np.array(columns),
         zeros,

@@ -2,15 +2,24 @@
 
 - `search`: the strategy, `ActivationDirections`: runs stages until the columns found are a basis.
 - `schedule`: which stage runs next, with how many starts, and when to give up.
-- `alternation`, `reflection`, `projection`: the stages, one file each; every number they use is a field.
+- `alternation`, `reflection`, `projection`, `scaled`: the stages, one file each; every number they use is a field.
 - `two_views`, `estimates`, `knowledge`: what the stages work on, and what is known so far.
 """
 
 from sparsedl_fl.directions.activation.alternation import Alternation
 from sparsedl_fl.directions.activation.projection import Projection
 from sparsedl_fl.directions.activation.reflection import Reflection
+from sparsedl_fl.directions.activation.scaled import ScaledProjection
 from sparsedl_fl.directions.activation.schedule import Schedule
 from sparsedl_fl.directions.activation.search import ActivationDirections
 from sparsedl_fl.directions.activation.two_views import TwoViews
 
-__all__ = ["ActivationDirections", "Alternation", "Projection", "Reflection", "Schedule", "TwoViews"]
+__all__ = [
+    "ActivationDirections",
+    "Alternation",
+    "Projection",
+    "Reflection",
+    "ScaledProjection",
+    "Schedule",
+    "TwoViews",
+]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch.nn.functional import normalize
 
 from sparsedl.linalg import smallest_eigenvectors
 from sparsedl.pools import CandidatePool
 from sparsedl.selection import select_independent
 from sparsedl.zeros import ZeroTest
 from sparsedl_fl.directions.activation.two_views import TwoViews
+from sparsedl_fl.views import ColumnView
 
 __all__ = ["Knowledge"]
 
@@ -26,6 +28,8 @@ class Knowledge:
         What proves a column.
     views : TwoViews
         Both views, with nothing found.
+    column_view : ColumnView or None, default=None
+        What the next layer's weights say of the column of an input, where zeros leave it open.
     near_zero : float, default=1e-2
         What counts as zero of ``U q`` before a direction is estimated again, relative to its mean square.
     surely_off : float, default=1e-3
@@ -35,13 +39,14 @@ class Knowledge:
     determined : float, default=1e-9
         A second smallest eigenvalue, relative to their mean, above this means that nothing is left open.
     own_product : float, default=1e-3
-        Product of a ``q`` and a ``p``, both of unit length, above which one belongs to the other.
+        Overlap of an input and a column (see `TwoViews.overlaps`) above which one belongs to the other.
     """
 
     def __init__(
         self,
         test: ZeroTest,
         views: TwoViews,
+        column_view: ColumnView | None = None,
         *,
         near_zero: float = 1e-2,
         surely_off: float = 1e-3,
@@ -49,7 +54,7 @@ class Knowledge:
         determined: float = 1e-9,
         own_product: float = 1e-3,
     ) -> None:
-        self.test = test
+        self.test, self.column_view = test, column_view
         self.near_zero, self.surely_off, self.own_product = near_zero, surely_off, own_product
         self.input_weight, self.determined = input_weight, determined
         self.views, self.inputs = views, views.inputs
@@ -81,7 +86,7 @@ class Knowledge:
         if len(self.views.inputs) >= max(self.n_found, len(self.inputs)):
             return
         inputs, found = self.inputs, self.views.found
-        is_own = (found @ inputs.T).abs() > self.own_product
+        is_own = self.own_product < self.views.overlaps(inputs, found).T
         if not is_own.any(dim=1).all():
             estimates = self.views.estimated_inputs(~self.test.likely_zeros(found))
             inputs = torch.cat([inputs, estimates[~is_own.any(dim=1)]])
@@ -103,13 +108,15 @@ class Knowledge:
         """
         self.n_hits, n_before = self.n_hits + len(inputs), len(self.inputs)
         together = torch.cat([self.inputs, inputs[is_determined]])
-        independent = select_independent(together.numpy().T, -torch.arange(len(together)).numpy())
+        order = -torch.arange(len(together)).numpy()
+        independent = select_independent(normalize(together * self.views.sizes, dim=1).numpy().T, order)
         self.inputs = together[torch.from_numpy(independent)]
         nothing = self.inputs[:0]
-        columns = [
-            self._column_of(self.inputs[i], torch.cat([self.inputs[:i], self.inputs[i + 1 :]]))
-            for i in self._without_column(self.inputs)
-        ]
+        missing = self._without_column(self.inputs)
+        if len(self.inputs) == self.inputs.shape[1]:  # with all inputs known the columns follow
+            columns = list(normalize(torch.linalg.inv(self.inputs).T, dim=1)[missing, None])
+        else:
+            columns = [self._column_of(self.inputs[i], _without_row(self.inputs, i)) for i in missing]
         columns = torch.cat([nothing, *columns])
         self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
         unsure = inputs[~is_determined]
@@ -121,20 +128,37 @@ class Knowledge:
         """Return which inputs have no column yet: every other column is orthogonal to an input."""
         if self.n_found == 0:
             return list(range(len(inputs)))
-        return torch.nonzero((inputs @ self.views.found.T).abs().amax(dim=1) <= self.own_product)[:, 0].tolist()
+        return torch.nonzero(self.views.overlaps(inputs, self.views.found).amax(dim=1) <= self.own_product)[
+            :, 0
+        ].tolist()
 
     def _column_of(self, p: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
         """Return the column of an input as one row, or none before its inactive rows and other inputs determine it."""
-        nothing = self.inputs[:0]
         z = self.views.forward @ p
         is_inactive = self.views.activation.is_off(z, self.surely_off * z.std())
-        rows = self.views.left[is_inactive]
-        gram = rows.T @ rows + self.input_weight**2 * (others.T @ others)
+        # In units of the noise, so that inputs that left little of a gradient blur no other one's column.
+        whitener, scaled = self.test.in_units_of_noise
+        rows = scaled[is_inactive] / scaled.square().mean().sqrt()
+        known = normalize(others @ whitener, dim=1)
+        gram = rows.T @ rows + self.input_weight**2 * (known.T @ known)
         values, column = smallest_eigenvectors(gram[None])
-        if values.shape[1] > 1 and values[0, 1] < self.determined * gram.diagonal().mean():
+        column = normalize(column @ whitener.T, dim=1)
+        is_only = values.shape[1] == 1 or values[0, 1] > self.determined * gram.diagonal().mean()
+        is_consistent = bool(self.views.overlaps(others, column).lt(self.own_product).all())
+        if is_only and is_consistent and self.test.zeros(column)[0, is_inactive].all():
+            return column
+        return self._column_from_behind(p, others)
+
+    def _column_from_behind(self, p: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        """Return the column of an input as the next layer's weights have it, or none where they leave it open."""
+        nothing = self.inputs[:0]
+        if self.column_view is None:
             return nothing
-        is_consistent = bool((others @ column.T).abs().lt(self.own_product).all())
-        return column if is_consistent and self.test.zeros(column)[0, is_inactive].all() else nothing
+        scale = self.views.scale @ p
+        slopes = self.column_view.slopes(self.views.forward @ (p / scale))
+        column, is_only = self.column_view.columns(slopes[None])
+        is_consistent = self.views.overlaps(others, column).lt(self.own_product).all()
+        return column if is_only[0] and is_consistent else nothing
 
     def _deflate(self) -> bool:
         found = self.pool.selection().directions
@@ -142,3 +166,7 @@ class Knowledge:
             return False
         self.views = self.views.knowing(found)
         return True
+
+
+def _without_row(rows: torch.Tensor, index: int) -> torch.Tensor:
+    return torch.cat([rows[:index], rows[index + 1 :]])

@@ -134,7 +134,8 @@ class Projection(BaseEstimator):
         ends = self._newton(single, rough, ends, self.n_newton, self.damping, self.near).to(orthonormal.dtype)
         ends = ends[span.distances(ends @ orthonormal.T) < self.worth_polishing]
         ends = self._newton(orthonormal, span, ends, self.n_polishing, self.last_damping, self.polished)
-        ends = ends[span.distances(ends @ orthonormal.T) < span.tolerance]
+        activations = span.activation.value(ends @ orthonormal.T)
+        ends = ends[span.distances_of(activations) < span.tolerances_of(activations)]
         is_determined = torch.tensor([self._is_determined(orthonormal, span, end) for end in ends], dtype=torch.bool)
         return normalize((ends / forward.sizes) @ forward.axes.T, dim=1), is_determined
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
@@ -31,8 +31,8 @@ class Schedule(BaseEstimator):
         one. The smallest is for deep layers, where inputs differ in directions that hold little of the variance of the
         pre-activations.
     optimism : float, default=0.25
-        With the next layer's gradient either the span or the columns lead the starts, whichever brought more lately.
-        Each round adds so many expected finds to both, so that the one that is not chosen gets its turn.
+        With the next layer's gradient one of several ways leads the starts, whichever brought more lately. Each round
+        adds so many expected finds to all, so that those that are not chosen get their turn.
     full_patience_from, least_patience : float, default=0.3 and 0.05
         Share of the width from which on a batch takes the whole patience; a small one shows soon or never, so that it
         takes less in proportion, but no less than the second share.
@@ -93,22 +93,27 @@ class Schedule(BaseEstimator):
 
 
 class Lead:
-    """Which of the span and the columns leads the starts: the one that brought more, with some optimism for the other.
+    """Which way leads the starts: the one that brought more, with some optimism for the others; the first has a turn.
 
-    The span has the first turn.
+    Parameters
+    ----------
+    ways : sequence of str
+        What may lead.
+    optimism : float
+        Finds that each round adds to what is expected of every way.
     """
 
-    def __init__(self, optimism: float) -> None:
-        self.optimism = optimism
-        self.gains = [math.inf, 0.0]
+    def __init__(self, ways: Sequence[str], optimism: float) -> None:
+        self.ways, self.optimism = ways, optimism
+        self.gains = [math.inf, *[0.0] * (len(ways) - 1)]
 
     @property
-    def by_columns(self) -> bool:
-        """Whether the columns lead the next round."""
-        return self.gains[1] > self.gains[0]
+    def leader(self) -> str:
+        """What leads the next round."""
+        return self.ways[self.gains.index(max(self.gains))]
 
     def learn(self, n_new: int) -> None:
         """Take in what the last round brought."""
-        index = self.by_columns
+        index = self.ways.index(self.leader)
         self.gains = [gain + self.optimism for gain in self.gains]
         self.gains[index] = n_new

@@ -20,6 +20,7 @@ from sparsedl_fl.directions.activation.alternation import Alternation
 from sparsedl_fl.directions.activation.knowledge import Knowledge
 from sparsedl_fl.directions.activation.projection import Projection
 from sparsedl_fl.directions.activation.reflection import Reflection
+from sparsedl_fl.directions.activation.scaled import ScaledProjection
 from sparsedl_fl.directions.activation.schedule import Lead, Schedule
 from sparsedl_fl.directions.activation.two_views import TwoViews
 from sparsedl_fl.matching import first_choice
@@ -51,8 +52,10 @@ class ActivationDirections(Directions):
         Budget of starts; None sets none, and the patience ends the search.
     max_seconds : float or None, default=None
         A cap on the time; what it cuts short depends on the machine, and the status says so.
-    schedule, alternation, reflection, projection : Schedule, Alternation, Reflection, Projection or None, default=None
-        The stages and their order; None takes their defaults.
+    schedule : Schedule or None, default=None
+        The order of the stages; None takes its defaults.
+    alternation, reflection, projection, scaled : Alternation, Reflection, Projection, ScaledProjection, default=None
+        The stages; None takes their defaults.
     fallback_reach : float, default=0.25
         Share of the width up to which the fallback may find a batch of which this search found less than half.
     fallback : Directions or None, default=None
@@ -72,6 +75,7 @@ class ActivationDirections(Directions):
     alternation: Alternation | None = None
     reflection: Reflection | None = None
     projection: Projection | None = None
+    scaled: ScaledProjection | None = None
     fallback_reach: float = 0.25
     fallback: Directions | None = None
 
@@ -87,11 +91,13 @@ class ActivationDirections(Directions):
         budget = _Budget(self.max_starts, self.max_seconds)
         with progress_bar(verbose, total=problem.batch_size, description="columns") as report:
             found = self._search(problem, span, budget, generator, report)
-            is_whole = found.is_complete and INTERRUPTED not in found.status
-            if span is not None and is_whole and not first_choice(problem, found).fits.all():
-                # Inputs that switch the same units leave their mixtures in the span as well.
-                alone = self._search(problem, None, budget, generator, report)
-                found = replace(alone, n_starts=budget.spent)
+            if span is not None and found.is_complete and INTERRUPTED not in found.status:
+                n_fitting = first_choice(problem, found).fits.sum()
+                if n_fitting < problem.batch_size:
+                    # Inputs that switch the same units leave their mixtures in the span as well.
+                    alone = self._search(problem, None, budget, generator, report)
+                    is_better = alone.is_complete and first_choice(problem, alone).fits.sum() > n_fitting
+                    found = replace(alone if is_better else found, n_starts=budget.spent)
         # A last column without enough zeros for a proof follows from the others, and from no other search.
         is_over = found.status.startswith(INTERRUPTED) or budget.ended
         b = problem.batch_size
@@ -156,9 +162,11 @@ class _Rounds:
         self.alternation = stage(search.alternation, Alternation())
         self.reflection = stage(search.reflection, Reflection())
         self.projection = stage(search.projection, Projection())
+        self.scaled = stage(search.scaled, ScaledProjection())
         self.span, self.generator = span, generator
-        self.knowledge = Knowledge(problem.factors.zero_test, TwoViews.of_problem(problem))
-        self.lead, self.ridges = Lead(self.schedule.optimism), self.schedule.cycle_of_ridges()
+        self.knowledge = Knowledge(problem.factors.zero_test, TwoViews.of_problem(problem), problem.column)
+        ways = ("scale", "span", "columns") if self.scaled.applies(self.knowledge.views) else ("span", "columns")
+        self.lead, self.ridges = Lead(ways, self.schedule.optimism), self.schedule.cycle_of_ridges()
         self.is_wide, self.n_starts = self.schedule.is_wide(problem.width), self.schedule.n_starts(problem.width)
         self.n_rounds = 0
 
@@ -177,9 +185,13 @@ class _Rounds:
         return is_new, spent
 
     def _by_span(self) -> bool:
-        knowledge, leader = self.knowledge, self.reflection if self.lead.by_columns else None
+        knowledge, n_starts = self.knowledge, 2 * self.n_starts
         n_before = knowledge.n_known
-        found = self.projection.run(knowledge.views, self.span, 2 * self.n_starts, self.generator, leader)
+        if self.lead.leader == "scale":
+            found = self.scaled.run(knowledge.views, self.span, n_starts, self.generator)
+        else:
+            leader = self.reflection if self.lead.leader == "columns" else None
+            found = self.projection.run(knowledge.views, self.span, n_starts, self.generator, leader)
         is_new = knowledge.add_inputs(*found)
         self.lead.learn(knowledge.n_known - n_before)
         return is_new

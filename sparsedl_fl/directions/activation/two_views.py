@@ -8,16 +8,17 @@ is off. Here ``p = S^-1 V^T x``, so that ``F = W V S + bias h^T`` with ``h = U^T
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch.nn.functional import normalize
 
+from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import FlatPart
 from sparsedl_fl.directions.activation.estimates import WORKING, PosteriorMeans
 from sparsedl_fl.problem import LayerProblem
 
-__all__ = ["WORKING", "PrincipalForward", "TwoViews", "leaders"]
+__all__ = ["WORKING", "PrincipalForward", "ScaledForward", "TwoViews", "leaders"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,10 @@ class TwoViews:
         The ``p`` of the columns found or estimates of them, as unit rows; every other ``q`` is orthogonal to them.
     activation : FlatPart
         When a unit is off, for pre-activations of no particular scale above the kink.
+    scale : torch.Tensor of shape (b,)
+        ``h``: a ``p`` has its true scale where ``h^T p = 1``.
+    sizes : torch.Tensor of shape (b,)
+        ``S``: an input is ``x = V S p``, and what counts is how far ``x`` is off.
     """
 
     left: torch.Tensor
@@ -46,18 +51,37 @@ class TwoViews:
     free: torch.Tensor
     inputs: torch.Tensor
     activation: FlatPart
+    scale: torch.Tensor
+    sizes: torch.Tensor
 
     @classmethod
-    def of(cls, left: torch.Tensor, forward: torch.Tensor, activation: FlatPart) -> TwoViews:
+    def of(
+        cls,
+        left: torch.Tensor,
+        forward: torch.Tensor,
+        activation: FlatPart,
+        scale: torch.Tensor,
+        sizes: torch.Tensor,
+    ) -> TwoViews:
         """Begin, with nothing found."""
         b = left.shape[1]
         nothing = torch.zeros((0, b), dtype=left.dtype)
-        return cls(left, forward, nothing, torch.eye(b, dtype=left.dtype), nothing, activation)
+        return cls(left, forward, nothing, torch.eye(b, dtype=left.dtype), nothing, activation, scale, sizes)
 
     @classmethod
     def of_problem(cls, problem: LayerProblem) -> TwoViews:
         """Begin with a layer's problem."""
-        return cls.of(problem.factors.zero_test.observations, problem.regressors(), problem.activation.above_kink())
+        factors, activation = problem.factors, problem.activation.above_kink()
+        scale, sizes = as_tensor(problem.forward.scale), as_tensor(factors.singular_values)
+        return cls.of(factors.zero_test.observations, problem.regressors(), activation, scale, sizes)
+
+    def overlaps(self, inputs: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        """Return the cosine between each ``x`` and what each column is dual to, of shape (n_inputs, n_columns).
+
+        An input and its own column overlap by as much as ``x`` differs from the span of all others, and any other by
+        the relative error of ``x``, whatever the sizes of their gradients.
+        """
+        return (normalize(inputs * self.sizes, dim=1) @ normalize(columns / self.sizes, dim=1).T).abs()
 
     def knowing(self, found: torch.Tensor) -> TwoViews:
         """Deflate the forward view by the columns found."""
@@ -103,6 +127,66 @@ class PrincipalForward:
         """Return unit pre-activations of shape (n_starts, m), drawn from the natural prior, in single precision."""
         coordinates = torch.randn((n_starts, len(self.sizes)), generator=generator) * self.power.sqrt()
         return normalize(coordinates @ self.orthonormal.to(WORKING).T, dim=1)
+
+
+@dataclass(frozen=True)
+class ScaledForward:
+    """The forward view of what is not known yet, at its true scale: ``z = z0 + O c``, along principal directions.
+
+    Attributes
+    ----------
+    origin : torch.Tensor of shape (b,)
+        ``p0``, the shortest ``p`` with ``h^T p = 1`` that is orthogonal to the columns found: what the inputs share.
+    offset : torch.Tensor of shape (m,)
+        ``z0``, its pre-activations.
+    orthonormal : torch.Tensor of shape (m, d)
+        ``O``, a basis of the pre-activations of all differences of inputs.
+    sizes : torch.Tensor of shape (d,)
+        How large they are along it, descending.
+    axes : torch.Tensor of shape (b, d)
+        The differences of ``p`` behind it: ``F axes = O diag(sizes)``.
+    """
+
+    origin: torch.Tensor
+    offset: torch.Tensor
+    orthonormal: torch.Tensor
+    sizes: torch.Tensor
+    axes: torch.Tensor
+
+    @classmethod
+    def of(cls, views: TwoViews) -> ScaledForward:
+        """Decompose the forward view, deflated by what is known."""
+        scale = views.free.T @ views.scale
+        origin = views.free @ scale / scale.square().sum()
+        differences = views.free @ torch.linalg.qr(scale[:, None], mode="complete")[0][:, 1:]
+        orthonormal, mixing = torch.linalg.qr(views.forward @ differences)
+        directions, sizes, axes = torch.linalg.svd(mixing)
+        return cls(origin, views.forward @ origin, orthonormal @ directions, sizes, differences @ axes.T)
+
+    def to(self, dtype: torch.dtype) -> ScaledForward:
+        """Return the same in another precision."""
+        return ScaledForward(*(getattr(self, field.name).to(dtype) for field in fields(self)))
+
+    def draw(self, n_starts: int, generator: torch.Generator) -> torch.Tensor:
+        """Return coordinates ``c`` of shape (n_starts, d) from the natural prior.
+
+        If all columns were orthogonal and equally long, every difference from ``p0`` would be ``|p0|`` long in each
+        direction, in the root mean square.
+        """
+        size = torch.linalg.vector_norm(self.origin) * self.sizes
+        return torch.randn((n_starts, len(self.sizes)), generator=generator, dtype=size.dtype) * size
+
+    def preactivations(self, coordinates: torch.Tensor) -> torch.Tensor:
+        """Return ``z`` of shape (n, m)."""
+        return self.offset + coordinates @ self.orthonormal.T
+
+    def coordinates(self, preactivations: torch.Tensor) -> torch.Tensor:
+        """Return the nearest ``c``, of shape (n, d)."""
+        return (preactivations - self.offset) @ self.orthonormal
+
+    def inputs(self, coordinates: torch.Tensor) -> torch.Tensor:
+        """Return unit rows ``p`` of shape (n, b)."""
+        return normalize(self.origin + (coordinates / self.sizes) @ self.axes.T, dim=1)
 
 
 def leaders(rows: torch.Tensor, same: float = 0.98) -> torch.Tensor:
