@@ -17,6 +17,7 @@ from sparsedl_fl.reproduce.experiments import (
 from sparsedl_fl.reproduce.honesty import CalibratedBatch, HostileBatch
 from sparsedl_fl.reproduce.hostile import TWISTS
 from sparsedl_fl.reproduce.methods import OURS
+from sparsedl_fl.reproduce.raw import RawImages, RawRows
 
 __all__ = ["TABLES", "Table"]
 
@@ -111,6 +112,42 @@ TABLES = {
             *("400x1000", "450x1000"),
             *("100x4000", "150x4000", "210x4000", "400x4000", "600x4000", "800x4000", "1500x4000"),
         ),
+    ),
+    "frontier-raw": Table(
+        "Data as they are: pixels that are not centred, features, one-hot rows, networks in training",
+        {
+            **{
+                f"{dataset}-{pixels}-{b}x{m}-{n_steps}": RawImages(b, m, n_steps, dataset, pixels)
+                for dataset, pixels in (("cifar10", "unit"), ("cifar10", "symmetric"), ("mnist", "unit"))
+                for b, m in ((10, 200), (20, 200), (40, 200), (60, 200), (80, 200))
+                for n_steps in (0, 100, 500, 2000)
+            },
+            **{
+                f"cifar10-unit-{b}x1000-{n_steps}": RawImages(b, 1000, n_steps)
+                for b in (65, 150)
+                for n_steps in (0, 500)
+            },
+            **{
+                f"lenet-{layer}-{b}x{m}-{n_steps}": RawImages(
+                    b, m, n_steps, pixels="symmetric", network="lenet", layer=layer
+                )
+                for layer, m, sizes in (("fc1", 120, (8, 16, 32, 45)), ("fc2", 84, (8, 16)))
+                for b in sizes
+                for n_steps in (0, 300, 2000)
+            },
+            **{
+                f"vgg-{b}x512-{n_steps}": RawImages(b, 512, n_steps, network="vgg", layer="classifier.0")
+                for b in (16, 32)
+                for n_steps in (0, 300)
+            },
+            **{
+                f"adult-{b}x400-{n_steps}": RawRows(b, 400, n_steps)
+                for b in (8, 16, 32, 64)
+                for n_steps in (0, 500, 5000)
+            },
+        },
+        ("activation-next", "activation"),
+        n_batches=10,
     ),
     "never-lies": Table(
         "Hostile problems: no certified input is off by more than ten times its uncertainty and 1e-3 of its size",

@@ -76,7 +76,9 @@ class ActivationSpan:
         # Where a singular value is no larger than the noise, its direction is as good as any.
         kept = S.square() / (S.square() + noise**2)
         tolerance = min(max(cls.least_tolerance, float(rounding_share * noise / S[-1])), largest_tolerance)
-        return cls(V * kept.sqrt(), tolerance, activation, duals=rounding_share * noise * V * (kept / S))
+        # A candidate is not exact itself: below a tenth of the largest, all are given what the worst may need.
+        least, duals = min(tolerance, largest_tolerance / 10), rounding_share * noise * V * (kept / S)
+        return cls(V * kept.sqrt(), tolerance, activation, duals=duals, least_tolerance=least)
 
     @property
     def identifies(self) -> bool:

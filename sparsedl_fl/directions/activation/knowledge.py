@@ -124,6 +124,28 @@ class Knowledge:
         self.pool.add_proven(torch.cat([nothing, *columns]), self.test)
         return self._deflate() or len(self.inputs) > n_before
 
+    def settle(self) -> None:
+        """Estimate columns again that have fewer zeros than their inputs have units off, once all are there.
+
+        A column that came from behind, or from the other inputs, is less exact than its zeros allow.
+        """
+        if not self.is_complete:
+            return
+        found = self.views.found
+        inputs = normalize(torch.linalg.inv(found.T), dim=1)
+        overlaps = self.views.overlaps(self.inputs, found)
+        if len(overlaps):
+            largest, index = overlaps.max(dim=0)
+            inputs = torch.where((largest > self.own_product)[:, None], self.inputs[index], inputs)
+        inputs = inputs * torch.sign(inputs @ self.views.scale)[:, None]
+        z = inputs @ self.views.forward.T
+        is_inactive = self.views.activation.is_off(z, self.surely_off * z.std(dim=1, keepdim=True))
+        doubtful = torch.nonzero((is_inactive & ~self.test.zeros(found)).any(dim=1))[:, 0].tolist()
+        columns = [self._column_of(inputs[i], _without_row(inputs, i), alone=True) for i in doubtful]
+        columns = torch.cat([found[:0], *columns])
+        self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
+        self._deflate()
+
     def _without_column(self, inputs: torch.Tensor) -> list[int]:
         """Return which inputs have no column yet: every other column is orthogonal to an input."""
         if self.n_found == 0:
@@ -132,8 +154,11 @@ class Knowledge:
             :, 0
         ].tolist()
 
-    def _column_of(self, p: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-        """Return the column of an input as one row, or none before its inactive rows and other inputs determine it."""
+    def _column_of(self, p: torch.Tensor, others: torch.Tensor, alone: bool = False) -> torch.Tensor:
+        """Return the column of an input as one row, or none before its inactive rows and other inputs determine it.
+
+        Where they leave it open, the next layer's weights are asked, unless zeros and inputs are to do it alone.
+        """
         z = self.views.forward @ p
         is_inactive = self.views.activation.is_off(z, self.surely_off * z.std())
         # In units of the noise, so that inputs that left little of a gradient blur no other one's column.
@@ -147,7 +172,7 @@ class Knowledge:
         is_consistent = bool(self.views.overlaps(others, column).lt(self.own_product).all())
         if is_only and is_consistent and self.test.zeros(column)[0, is_inactive].all():
             return column
-        return self._column_from_behind(p, others)
+        return others[:0] if alone else self._column_from_behind(p, others)
 
     def _column_from_behind(self, p: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
         """Return the column of an input as the next layer's weights have it, or none where they leave it open."""

@@ -41,7 +41,7 @@ class Problem:
         self.columns = torch.from_numpy(columns / np.linalg.norm(columns, axis=1, keepdims=True))
         self.forward = self.problem.regressors()
         self.test = self.factors.zero_test
-        self.views = TwoViews.of(self.test.observations, self.forward, ReLU())
+        self.views = TwoViews.of_problem(self.problem)
         self.span = self.problem.span
 
 
@@ -240,7 +240,7 @@ class TestKnowledge:
         test = type(problem.test)(
             problem.test.observations[keep], problem.test.unmixing, problem.test.noise_level[keep]
         )
-        knowledge = Knowledge(test, TwoViews.of(test.observations, problem.forward[keep], ReLU()))
+        knowledge = Knowledge(test, replace(problem.views, left=test.observations, forward=problem.forward[keep]))
         knowledge.add_inputs(problem.samples[:1], EVERY[:1])
         assert knowledge.n_found == 0
         knowledge.add_inputs(problem.samples[1:], EVERY[1:])
