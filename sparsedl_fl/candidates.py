@@ -1,4 +1,4 @@
-"""What a search for directions hands on: candidate columns of ``Q``."""
+"""What a search for directions hands on: candidate columns of ``Q``, and inputs that are known without theirs."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ class Candidates:
         Starts (or draws) spent.
     n_successes : int
         Starts that ended in a candidate, new or not.
+    inputs : ndarray of shape (n_inputs, b) or None
+        Rows ``p`` of ``Q^-1`` that are known by themselves, up to scale, whether their columns are among the candidates
+        or not; None for none.
     """
 
     directions: np.ndarray
@@ -35,6 +38,7 @@ class Candidates:
     status: str
     n_starts: int
     n_successes: int
+    inputs: np.ndarray | None = None
 
     @classmethod
     def empty(cls, batch_size: int) -> Candidates:
@@ -64,4 +68,5 @@ class Candidates:
             status=search.status,
             n_starts=self.n_starts + search.n_starts,
             n_successes=self.n_successes + search.n_successes,
+            inputs=self.inputs,
         )

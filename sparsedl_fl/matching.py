@@ -35,10 +35,40 @@ def choose(problem: LayerProblem, candidates: Candidates) -> Hypothesis:
 
 
 def first_choice(problem: LayerProblem, candidates: Candidates) -> Hypothesis:
-    """Take the sparsest independent candidates, and complete them to a basis."""
-    chosen = select_independent(candidates.directions, candidates.n_zeros)
-    basis = complete_basis(candidates.directions[:, chosen])
-    return Hypothesis(problem, basis, np.arange(problem.batch_size) < len(chosen))
+    """Take the sparsest independent candidates, and complete them to a basis.
+
+    What completes it is orthogonal to the inputs that are known by themselves, so that these do not depend on what is
+    missing.
+    """
+    columns = candidates.directions[:, select_independent(candidates.directions, candidates.n_zeros)]
+    n_found, b = columns.shape[1], problem.batch_size
+    if candidates.inputs is not None and len(candidates.inputs) and n_found < b:
+        completed = _completed_by_inputs(columns, candidates.inputs, problem.factors.singular_values)
+        if completed is not None:
+            return Hypothesis(problem, *completed)
+    return Hypothesis(problem, complete_basis(columns), np.arange(b) < n_found)
+
+
+def _completed_by_inputs(
+    columns: np.ndarray, inputs: np.ndarray, sizes: np.ndarray, *, own_overlap: float = 1e-3
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return a basis whose inverse has the inputs known among its rows, and which of its columns are no stand-ins.
+
+    Its inverse is made of the inputs; of the dual vectors of columns without an input of theirs, which overlaps with
+    them in the space of ``x = V S p`` by more than ``own_overlap``; and of what is orthogonal to all columns found.
+    None where these are no basis.
+    """
+    unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (inputs * sizes, columns.T / sizes)]
+    is_alone = np.all(np.abs(unit[0] @ unit[1].T) <= own_overlap, axis=0)
+    duals = np.linalg.pinv(columns)[is_alone]
+    rest = complete_basis(columns)[:, columns.shape[1] :].T
+    rows = np.vstack([inputs, duals, rest])
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    kept = np.sort(select_independent(rows.T, -np.arange(len(rows))))
+    if len(kept) < len(columns):
+        return None
+    basis = np.linalg.inv(rows[kept])
+    return basis / np.linalg.norm(basis, axis=0), kept < len(rows) - len(rest)
 
 
 def greedy_filter(hypothesis: Hypothesis, candidates: Candidates) -> Hypothesis:

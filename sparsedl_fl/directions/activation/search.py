@@ -143,6 +143,7 @@ class ActivationDirections(Directions):
             status=f"{status} (views: {views})",
             n_starts=budget.spent,
             n_successes=knowledge.n_hits,
+            inputs=knowledge.inputs.numpy(),
         )
 
 
