@@ -108,17 +108,19 @@ class Assembly:
         """
         problem = hypothesis.problem
         given, factors, noise_share = problem.layer_gradient, problem.factors, problem.noise_share
-        hypothesis, rows = self._from_all_zeros(hypothesis)
+        hypothesis, rows, determined = self._from_all_zeros(hypothesis)
         disaggregation, whitened = hypothesis.scaled()
-        inputs, ends, used = (whitened * factors.singular_values) @ factors.right, hypothesis.preactivations, rows
+        whitened = _known_where_undetermined(hypothesis, whitened, determined)
+        inputs, ends, used = (whitened * factors.singular_values) @ factors.right, problem.at(whitened), rows
         columns = hypothesis.proposed & self._columns_proven(hypothesis, rows)
         if noise_share > self.refine_above and hypothesis.proposed.all() and not given.is_update:
             gradients, inputs, fitted = maximum_likelihood(given, inputs, factors.noise_level, problem.activation)
             disaggregation, used, ends = factors.left.T @ gradients, gradients == 0, [fitted]
+            determined = np.ones_like(determined)
         else:
             gradients = np.where(self._active(hypothesis, whitened), factors.left @ disaggregation, 0.0)
         sizes = np.sqrt(np.mean(inputs**2, axis=1))
-        case = Case(hypothesis, inputs, columns, used, disaggregation, problem.is_active(ends))
+        case = Case(hypothesis, inputs, whitened, columns, used, determined, disaggregation, problem.is_active(ends))
         certificate = certify(case)
         is_worthless = certificate.errors > self.worthless * np.maximum(sizes, np.finfo(float).tiny)
         resolution, uncertainty = self.pairs.errors(certificate.errors, problem, ends, gradients, sizes, is_worthless)
@@ -150,7 +152,7 @@ class Assembly:
         is_undecided = problem.distance_to_kink(ends) <= undecided
         return np.where(is_undecided, ~hypothesis.zeros, hypothesis.is_active)
 
-    def _from_all_zeros(self, hypothesis: Hypothesis) -> tuple[Hypothesis, np.ndarray]:
+    def _from_all_zeros(self, hypothesis: Hypothesis) -> tuple[Hypothesis, np.ndarray, np.ndarray]:
         """Estimate each proposed column again, where its zero rows determine it, as their smallest singular vector.
 
         Where the pattern can be trusted, rows that are zero although the unit was active are left out.
@@ -161,6 +163,8 @@ class Assembly:
             With the new columns.
         rows : ndarray of shape (m, b) of bool
             The zero rows of each column.
+        determined : ndarray of shape (b,) of bool
+            Which columns these determine.
         """
         factors, basis = hypothesis.problem.factors, hypothesis.basis
         rows = np.where(hypothesis.fits, hypothesis.zeros & ~hypothesis.is_active, hypothesis.likely_zeros)
@@ -172,7 +176,7 @@ class Assembly:
             columns = factors.vanishing(rows[:, determined])
             refitted[:, determined] = np.copysign(1.0, np.sum(columns * basis[:, determined], axis=0)) * columns
         is_basis = np.linalg.matrix_rank(refitted) == len(basis)
-        return (replace(hypothesis, basis=refitted) if is_basis else hypothesis), rows
+        return (replace(hypothesis, basis=refitted) if is_basis else hypothesis), rows, determined & is_basis
 
     def _without_outliers(self, factors: LowRankGradient, basis: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Leave out zero rows that the others of a column contradict, the worst first (by studentised residuals)."""
@@ -198,6 +202,16 @@ class Assembly:
         # Where noise makes zero wide, mixtures of columns have zeros as well, and only the pattern tells.
         widths = np.sqrt(len(zeros)) * factors.tolerances(hypothesis.basis).mean(axis=0)
         return factors.prove(hypothesis.basis, zeros & (rows | ~fits), expected) & (fits | (widths < self.narrow))
+
+
+def _known_where_undetermined(hypothesis: Hypothesis, whitened: np.ndarray, determined: np.ndarray) -> np.ndarray:
+    """Take inputs that are known by themselves where their own are not the only columns that zeros leave open."""
+    if hypothesis.known is None:
+        return whitened
+    others_determined = (~determined).sum() - ~determined == 0
+    scale = hypothesis.known @ hypothesis.problem.forward.scale
+    is_better = np.isfinite(scale) & (np.abs(scale) > np.finfo(float).tiny) & ~others_determined
+    return np.where(is_better[:, None], hypothesis.known / np.where(is_better, scale, 1.0)[:, None], whitened)
 
 
 def _relative_residual(given: LayerGradient, gradients: np.ndarray, inputs: np.ndarray) -> float:

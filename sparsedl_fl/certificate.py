@@ -44,10 +44,14 @@ class Case:
         The columns.
     inputs : ndarray of shape (b, n)
         The recovered batch.
+    whitened : ndarray of shape (b, b)
+        Their rows ``p``, at their true scale.
     columns : ndarray of shape (b,) of bool
         Columns that their zeros prove.
     rows : ndarray of shape (m, b) of bool
         Zero rows that each column was estimated from.
+    determined : ndarray of shape (b,) of bool
+        Which columns these determine.
     disaggregation : ndarray of shape (b, b)
         ``Q``, scaled.
     is_active : ndarray of shape (m, b) of bool
@@ -56,8 +60,10 @@ class Case:
 
     hypothesis: Hypothesis
     inputs: np.ndarray
+    whitened: np.ndarray
     columns: np.ndarray
     rows: np.ndarray
+    determined: np.ndarray
     disaggregation: np.ndarray
     is_active: np.ndarray
 
@@ -74,7 +80,7 @@ class Case:
     @cached_property
     def errors_by_columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Expected errors from the zeros of the columns (see `errors_from_zeros`)."""
-        return errors_from_zeros(self.hypothesis.problem.factors, self.inputs, self.rows)
+        return errors_from_zeros(self.hypothesis.problem.factors, self.inputs, self.rows, self.determined)
 
     @property
     def follows(self) -> np.ndarray:
@@ -119,12 +125,12 @@ class SpanOfNextLayer(Evidence):
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Measure the distances from the span."""
-        hypothesis, problem, span = case.hypothesis, case.hypothesis.problem, case.hypothesis.problem.span
+        problem, span = case.hypothesis.problem, case.hypothesis.problem.span
         b = len(case.columns)
         errors, proven = np.full(b, np.inf), np.zeros(b, dtype=bool)
         if span is None or not span.identifies:
             return proven, errors
-        preactivations = hypothesis.preactivations[0].T.copy()
+        preactivations = problem.at(case.whitened)[0].T.copy()
         activations = span.activation.value(as_tensor(preactivations))
         proven = (span.distances_of(activations) <= span.tolerances_of(activations)).numpy()
         _, products, direct = case.errors_by_columns
@@ -133,7 +139,7 @@ class SpanOfNextLayer(Evidence):
             problem.factors,
             problem.forward.regressors(),
             span,
-            hypothesis.scaled()[1][proven],
+            case.whitened[proven],
             case.disaggregation.T,
             known[proven],
         )

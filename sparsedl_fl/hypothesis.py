@@ -52,6 +52,8 @@ class Hypothesis:
         Unit columns ``Qbar``.
     proposed : ndarray of shape (b,) of bool
         Which of them a search has found; the others complete the basis.
+    known : ndarray of shape (b, b) or None, default=None
+        Rows ``p`` of the inputs that are known by themselves, in the order of the columns; NaN for the others.
     trusted_agreement : float, default=0.9
         Share of agreeing units above which the pattern of a recovered input counts as that of its gradient. Patterns of
         different inputs agree on half of the units, give or take. An active unit whose gradient is zero disagrees and
@@ -61,6 +63,7 @@ class Hypothesis:
     problem: LayerProblem
     basis: np.ndarray
     proposed: np.ndarray
+    known: np.ndarray | None = None
     trusted_agreement: float = 0.9
 
     @cached_property
@@ -107,7 +110,8 @@ class Hypothesis:
         """Return the hypothesis with another column in one place."""
         basis = self.basis.copy()
         basis[:, index] = column
-        return replace(self, basis=basis)
+        known = None if self.known is None else np.where(np.arange(len(basis))[:, None] == index, np.nan, self.known)
+        return replace(self, basis=basis, known=known)
 
     def scaled(self) -> tuple[np.ndarray, np.ndarray]:
         """Return ``Q`` and ``P`` at the scale of each input; an input without one keeps its own."""

@@ -45,8 +45,24 @@ def first_choice(problem: LayerProblem, candidates: Candidates) -> Hypothesis:
     if candidates.inputs is not None and len(candidates.inputs) and n_found < b:
         completed = _completed_by_inputs(columns, candidates.inputs, problem.factors.singular_values)
         if completed is not None:
-            return Hypothesis(problem, *completed)
-    return Hypothesis(problem, complete_basis(columns), np.arange(b) < n_found)
+            return _with_known(Hypothesis(problem, *completed), candidates.inputs)
+    return _with_known(Hypothesis(problem, complete_basis(columns), np.arange(b) < n_found), candidates.inputs)
+
+
+def _with_known(hypothesis: Hypothesis, inputs: np.ndarray | None) -> Hypothesis:
+    """Return the hypothesis with the inputs known, each beside its own column."""
+    if inputs is None or len(inputs) == 0:
+        return hypothesis
+    overlaps = np.abs(_overlaps(inputs, hypothesis.basis, hypothesis.problem.factors.singular_values))
+    own, known = np.argmax(overlaps, axis=1), np.full(hypothesis.basis.shape, np.nan)
+    known[own] = inputs
+    return replace(hypothesis, known=known)
+
+
+def _overlaps(inputs: np.ndarray, columns: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return the cosine of each ``x = V S p`` and what each column is dual to (see `TwoViews.overlaps`)."""
+    inputs, duals = inputs * sizes, columns / sizes[:, None]
+    return inputs @ duals / np.linalg.norm(inputs, axis=1, keepdims=True) / np.linalg.norm(duals, axis=0)
 
 
 def _completed_by_inputs(
@@ -58,8 +74,7 @@ def _completed_by_inputs(
     them in the space of ``x = V S p`` by more than ``own_overlap``; and of what is orthogonal to all columns found.
     None where these are no basis.
     """
-    unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (inputs * sizes, columns.T / sizes)]
-    is_alone = np.all(np.abs(unit[0] @ unit[1].T) <= own_overlap, axis=0)
+    is_alone = np.all(np.abs(_overlaps(inputs, columns, sizes)) <= own_overlap, axis=0)
     duals = np.linalg.pinv(columns)[is_alone]
     rest = complete_basis(columns)[:, columns.shape[1] :].T
     rows = np.vstack([inputs, duals, rest])

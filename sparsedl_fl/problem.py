@@ -93,6 +93,10 @@ class LayerProblem:
         """Return ``F`` of shape (m, b): ``F p`` is above zero where a unit is on, below its upper end."""
         return as_tensor(self.forward.regressors(self.activation.lower))
 
+    def at(self, whitened: np.ndarray) -> list[np.ndarray]:
+        """Return ``Z`` of shape (m, b) at each end of the client's way for rows ``p`` at any scale."""
+        return self.forward.preactivations(whitened)
+
     def is_active(self, ends: list[np.ndarray]) -> np.ndarray:
         """Return where a unit is on, at either end of the way of a client, for pre-activations at each end."""
         return np.any([~self.activation.is_off(as_tensor(z)).numpy() & ~np.isnan(z) for z in ends], axis=0)

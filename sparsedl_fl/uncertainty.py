@@ -19,7 +19,7 @@ __all__ = ["errors_from_inputs", "errors_from_span", "errors_from_zeros"]
 
 
 def errors_from_zeros(
-    factors: LowRankGradient, inputs: np.ndarray, zeros: np.ndarray
+    factors: LowRankGradient, inputs: np.ndarray, zeros: np.ndarray, determined: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the expected root-mean-square error of each input whose columns were estimated from their zero rows.
 
@@ -31,6 +31,8 @@ def errors_from_zeros(
         The recovered batch.
     zeros : ndarray of shape (m, b) of bool
         The rows that each column was estimated from.
+    determined : ndarray of shape (b,) of bool
+        Which columns these determine; the others were estimated in another way, of which nothing is said here.
 
     Returns
     -------
@@ -49,7 +51,7 @@ def errors_from_zeros(
     Q = np.linalg.inv(P)
     moments = inputs @ inputs.T / n
     spread = (Q / S[:, None]).T @ (Q / S[:, None])
-    wobble, excess = _wobble(U, Q, P, zeros, noise, spread)
+    wobble, excess = _wobble(U, Q, P, zeros & determined, noise, spread)
     duals = P @ U.T
     direct = np.sum((duals * noise) ** 2, axis=1) * excess * (1 + np.diag(moments))
     total = wobble.sum(axis=1)
@@ -85,14 +87,18 @@ def _wobble(
     factor = cholesky(spread + 1e-14 * np.trace(spread) * np.eye(b), lower=True)
     draws = noise[:, None, None] * (rng.standard_normal((m, n_draws, b)) @ factor.T)
     wobble, squares, freedom = np.zeros((b, b, n_draws)), np.zeros(b), np.zeros(b)
+    is_open = np.zeros(b, dtype=bool)
     for j in range(b):
         rows = U[zeros[:, j]]
+        if len(rows) < b - 1:
+            is_open[j] = True
+            continue
         gram = rows.T @ rows
         own = Q[:, j] / np.linalg.norm(Q[:, j])
         try:
             solver = cho_factor(gram + np.outer(own, own), lower=True)
         except LinAlgError:
-            wobble[:, j] = undetermined
+            is_open[j] = True
             continue
         wobble[:, j] = P @ cho_solve(solver, rows.T @ draws[zeros[:, j], :, j])
         deviations = noise[zeros[:, j]] * np.sqrt(spread[j, j])
@@ -101,6 +107,7 @@ def _wobble(
     pooled = squares.sum() / max(freedom.sum(), 1.0)
     each = (squares + prior_rows * pooled) / (freedom + prior_rows)
     wobble *= np.sqrt(each)[None, :, None]
+    wobble[:, is_open] = undetermined
     wobble[np.arange(b), np.arange(b)] = 0
     return wobble, max(1.0, pooled)
 
@@ -156,11 +163,11 @@ def errors_from_span(
         # A multiple of p fits as well, and the bias gradient fixes it.
         free = np.linalg.qr(p[:, None], mode="complete")[0][:, 1:]
         is_on = slopes[:, index] != 0
-        moved = forward[is_on] * slopes[is_on, index, None]
+        moved, free = _orthonormal((forward[is_on] * slopes[is_on, index, None]) @ free, free)
         inside, squares = basis[is_on].T @ moved, moved.T @ moved
-        information = free.T @ (squares - inside.T @ inside) @ free / deviations[index] ** 2
+        information = (squares - inside.T @ inside) / deviations[index] ** 2
         if _has_a_double(slopes, index):
-            information = _beyond_rounding(information, free.T @ squares @ free, tolerances[index] / deviations[index])
+            information = _beyond_rounding(information, squares, tolerances[index] / deviations[index])
         known = np.isfinite(products[index]) & (products[index] > 0)
         constraints = columns[known] @ free / products[index, known, None]
         system = information + constraints.T @ constraints
@@ -169,10 +176,24 @@ def errors_from_span(
         if values[0] <= len(values) * np.finfo(float).eps * values[-1]:
             continue
         root = axes / np.sqrt(values) / scale[:, None]
-        step = root @ (root.T @ (free.T @ (moved.T @ residuals[is_on, index]) / deviations[index] ** 2))
+        step = root @ (root.T @ ((moved.T @ residuals[is_on, index]) / deviations[index] ** 2))
         to_input = free.T * S
         errors[index] = np.sqrt((np.sum((step @ to_input) ** 2) + np.sum((root.T @ to_input) ** 2)) / n)
     return errors
+
+
+def _orthonormal(moved: np.ndarray, free: np.ndarray, *, regular: float = 1e-10) -> tuple[np.ndarray, np.ndarray]:
+    """Return orthonormal changes of the activations and what makes them, where changes are independent.
+
+    They may differ in size by many orders of magnitude, and what the span says of them is a difference of squares.
+    """
+    if len(moved) < moved.shape[1]:
+        return moved, free
+    orthonormal, mixing = np.linalg.qr(moved)
+    sizes = np.abs(np.diag(mixing))
+    if sizes.min() <= regular * sizes.max():
+        return moved, free
+    return orthonormal, solve_triangular(mixing, free.T, trans="T").T
 
 
 def _has_a_double(slopes: np.ndarray, index: int, *, few_inputs: int = 100, own_units: float = 0.1) -> bool:

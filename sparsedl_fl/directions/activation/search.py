@@ -91,7 +91,11 @@ class ActivationDirections(Directions):
         budget = _Budget(self.max_starts, self.max_seconds)
         with progress_bar(verbose, total=problem.batch_size, description="columns") as report:
             found = self._search(problem, span, budget, generator, report)
-            if span is not None and found.is_complete and INTERRUPTED not in found.status:
+            # Those of inputs with much in common say nothing without the span.
+            is_alike = span is not None and _stage(self.scaled, ScaledProjection()).applies(
+                TwoViews.of_problem(problem)
+            )
+            if span is not None and not is_alike and found.is_complete and INTERRUPTED not in found.status:
                 n_fitting = first_choice(problem, found).fits.sum()
                 if n_fitting < problem.batch_size:
                     # Inputs that switch the same units leave their mixtures in the span as well.
@@ -157,14 +161,11 @@ class _Rounds:
         span: ActivationSpan | None,
         generator: torch.Generator,
     ) -> None:
-        def stage(given: Any, default: Any) -> Any:
-            return default if given is None else clone(given)
-
-        self.schedule = stage(search.schedule, Schedule())
-        self.alternation = stage(search.alternation, Alternation())
-        self.reflection = stage(search.reflection, Reflection())
-        self.projection = stage(search.projection, Projection())
-        self.scaled = stage(search.scaled, ScaledProjection())
+        self.schedule = _stage(search.schedule, Schedule())
+        self.alternation = _stage(search.alternation, Alternation())
+        self.reflection = _stage(search.reflection, Reflection())
+        self.projection = _stage(search.projection, Projection())
+        self.scaled = _stage(search.scaled, ScaledProjection())
         self.span, self.generator = span, generator
         self.knowledge = Knowledge(problem.factors.zero_test, TwoViews.of_problem(problem), problem.column)
         ways = ("scale", "span", "columns") if self.scaled.applies(self.knowledge.views) else ("span", "columns")
@@ -201,6 +202,10 @@ class _Rounds:
     def _by_reflections(self) -> bool:
         ends = self.reflection.run(self.knowledge.views, 2 * self.n_starts, self.generator)
         return self.knowledge.add_columns(ends)
+
+
+def _stage(given: Any, default: Any) -> Any:
+    return default if given is None else clone(given)
 
 
 class _Budget:
