@@ -15,7 +15,7 @@ from sparsedl_fl.blocks import in_double, residual_norms, transposed_times
 from sparsedl_fl.diagnosis import visible_reason
 from sparsedl_fl.formats import rounding_noise
 from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.spectrum import leading_left, rank_above_rounding
+from sparsedl_fl.spectrum import leading_left, rank_above_rounding, rank_above_white_noise
 
 __all__ = ["LowRankGradient", "factorize"]
 
@@ -189,7 +189,9 @@ def factorize(
     rounding = rounding_noise(G) if batch_size is None else None
     b = batch_size if rounding is None else rank_above_rounding(G, rounding)
     if b is None or b < limit:
+        is_told = b is not None
         U, S, b = leading_left(G, b, limit)
+        b = b if is_told or layer_gradient.is_update else rank_above_white_noise(S[:limit], b, G)
     if b >= limit:
         raise ValueError(_too_large(layer_gradient, b, limit))
     if batch_size is not None:

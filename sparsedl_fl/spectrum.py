@@ -7,7 +7,7 @@ from scipy.linalg import svd
 
 from sparsedl_fl.blocks import column_blocks, row_factor, row_norms, times, transposed_times
 
-__all__ = ["leading_left", "rank_above_rounding"]
+__all__ = ["leading_left", "rank_above_rounding", "rank_above_white_noise"]
 
 
 def leading_left(
@@ -78,6 +78,33 @@ def rank_above_rounding(G: np.ndarray, rounding: np.ndarray, *, clearly_above: f
     edge = float(np.sum(np.sqrt(even.shape)))
     least = max(1, int(np.sum(clearly_above * edge < S)))
     return least - 1 + _numerical_rank(S[least - 1 :], edge)
+
+
+def rank_above_white_noise(
+    singular_values: np.ndarray, rank: int, G: np.ndarray, *, clearly_above: float = 10.0
+) -> int:
+    """Return how many inputs stand out of the noise, where some left far less of a gradient than the others.
+
+    Inputs that a trained network is sure of have singular values behind the largest gap. The next one is no noise as
+    long as it is so many times the largest of white noise with the strength of all that lies behind it; rounding
+    reaches 5.2 (float32 clients on CIFAR-10, MNIST and Adult). Where noise never begins, the rank stays what it was.
+
+    Parameters
+    ----------
+    singular_values : ndarray of shape (k,)
+        The leading ones, descending.
+    rank : int
+        Those before the largest gap.
+    G : ndarray of shape (m, n)
+        The gradient.
+    clearly_above : float, default=10
+        Ratio from which on a singular value is no noise.
+    """
+    total, edge = float(np.linalg.norm(row_norms(G))), np.sum(np.sqrt(G.shape)) / np.sqrt(G.size)
+    behind = np.sqrt(np.maximum(total**2 - np.cumsum(singular_values**2), 0.0))
+    is_noise = singular_values <= clearly_above * edge * np.maximum(behind, np.finfo(float).eps * total)
+    later = np.flatnonzero(is_noise[rank:])
+    return rank + int(later[0]) if len(later) else rank
 
 
 def _sketch(G: np.ndarray, width: int, n_iterations: int) -> tuple[np.ndarray, np.ndarray]:

@@ -107,7 +107,7 @@ class RawBatch(Attack):
         return type(self)(**{**self.__dict__, "batch_size": 0})
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def _train(experiment: RawBatch, seed: int, data: str | None) -> tuple[nn.Module, Draw, str]:
     model, draw, layer = experiment.setting(seed, data)
     settings = experiment.training
