@@ -101,7 +101,9 @@ def rank_above_white_noise(
         Ratio from which on a singular value is no noise.
     """
     total, edge = float(np.linalg.norm(row_norms(G))), np.sum(np.sqrt(G.shape)) / np.sqrt(G.size)
-    behind = np.sqrt(np.maximum(total**2 - np.cumsum(singular_values**2), 0.0))
+    squares = singular_values**2
+    unseen = max(total**2 - squares.sum(), 0.0) if len(squares) < min(G.shape) else 0.0
+    behind = np.sqrt(np.cumsum(np.append(squares[1:], unseen)[::-1])[::-1])
     is_noise = singular_values <= clearly_above * edge * np.maximum(behind, np.finfo(float).eps * total)
     later = np.flatnonzero(is_noise[rank:])
     return rank + int(later[0]) if len(later) else rank

@@ -73,6 +73,7 @@ def test_signatures():
         "next_weight_grad",
         "learning_rate",
         "activation",
+        "next_weight",
     ]
     assert list(inspect.signature(LayerGradient.from_model).parameters) == ["model", "gradients", "layer", "example"]
     assert list(inspect.signature(LayerGradient.from_update).parameters) == [

@@ -43,8 +43,10 @@ def case(columns, agreement=1.0, consistency=1.0):
     made = Case(
         hypothesis,
         np.zeros((4, 9)),
+        np.eye(4),
         np.array(columns),
         zeros,
+        np.ones(4, dtype=bool),
         np.eye(4),
         is_active,
     )
