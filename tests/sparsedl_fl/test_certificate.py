@@ -14,8 +14,10 @@ from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.certificate import EVIDENCE, NONE, Case, Evidence, ZerosOfAll, ZerosOfOthers, certify
 from sparsedl_fl.directions.activation import Alternation
 from sparsedl_fl.metrics import match_batches
+from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.reproduce.hostile import hostile_problem
 from sparsedl_fl.simulation import client_gradient, fully_connected
+from sparsedl_fl.uncertainty import errors_from_zeros
 
 TRUE, FALSE = np.ones(4, dtype=bool), np.zeros(4, dtype=bool)
 
@@ -177,3 +179,14 @@ def test_a_search_that_is_interrupted_keeps_what_it_found(cifar, monkeypatch):
     with pytest.warns(ConvergenceWarning, match="search interrupted"):
         inverter = GradientInverter(random_state=0).fit(replace(given, next_weight_grad=None))
     assert 0 < np.sum(inverter.provenance_ != "completed") < 60
+
+
+def test_columns_that_zeros_leave_open_say_nothing_of_any_other_input(small_problem):
+    batch, model, gradient = small_problem
+    problem = LayerProblem.of(LayerGradient.from_model(model, gradient))
+    rows = problem.factors.zeros(np.linalg.inv(batch @ problem.factors.right.T / problem.factors.singular_values))
+    determined = np.ones(len(batch), dtype=bool)
+    assert errors_from_zeros(problem.factors, batch, rows, determined)[0].max() < 1e-3
+    determined[:2] = False
+    assert errors_from_zeros(problem.factors, batch, rows, determined)[0].min() > 1
+    assert errors_from_zeros(problem.factors, batch, rows, ~np.ones(len(batch), dtype=bool))[0].min() > 1

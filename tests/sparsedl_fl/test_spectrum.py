@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sparsedl_fl.spectrum import leading_left, rank_above_rounding
+from sparsedl_fl.spectrum import leading_left, rank_above_rounding, rank_above_white_noise
 
 
 def gradient(rank, shape=(60, 90), noise=0.0, seed=0):
@@ -42,3 +42,18 @@ def test_rounding_of_known_size_is_told_from_inputs(rank):
     step = 1e-2 * np.abs(G).max()
     rounded = step * np.rint(G / step)
     assert rank_above_rounding(rounded, np.full(60, step / 12**0.5)) == rank
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_inputs_far_smaller_than_the_others_are_counted_as_long_as_they_are_no_noise(seed):
+    rng = np.random.default_rng(seed)
+    sizes = np.array([1.0, 0.5, 0.1, 3e-6, 1e-6])
+    G = (rng.standard_normal((60, 5)) * sizes) @ rng.standard_normal((5, 90)) + 1e-9 * rng.standard_normal((60, 90))
+    S = np.linalg.svd(G, compute_uv=False)
+    assert leading_left(G, None, 60)[2] == 3
+    assert rank_above_white_noise(S, 3, G) == 5
+
+
+def test_where_noise_never_begins_the_rank_stays():
+    S = 0.01 ** np.arange(7.0)
+    assert rank_above_white_noise(S, 1, np.diag(S)) == 1

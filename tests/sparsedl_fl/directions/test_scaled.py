@@ -1,0 +1,171 @@
+"""Inputs with a large common part: the stage at their true scale, and what it makes of whole and partial batches."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sparsedl_fl import GradientInverter, LayerGradient
+from sparsedl_fl.candidates import Candidates
+from sparsedl_fl.directions import ActivationDirections, Directions
+from sparsedl_fl.directions.activation import ScaledProjection, TwoViews
+from sparsedl_fl.directions.activation.knowledge import Knowledge
+from sparsedl_fl.directions.activation.two_views import ScaledForward
+from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.simulation import client_gradient, fully_connected
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+def alike(b=12, seed=0, common=1.0):
+    """A batch whose inputs share a large part, and what the server sees of the first layer."""
+    rng = np.random.default_rng(seed)
+    batch = common * rng.uniform(0.5, 1.5, 80) + 0.4 * rng.standard_normal((b, 80))
+    inputs = torch.tensor(batch, dtype=torch.float32)
+    model = fully_connected(80, width=120, random_state=seed)
+    given = LayerGradient.from_model(model, client_gradient(model, inputs, torch.arange(b) % 10))
+    return inputs.double().numpy(), given
+
+
+def errors(true, recovered):
+    return np.sqrt(((true[:, None] - recovered[None]) ** 2).mean(axis=2)).min(axis=1)
+
+
+@pytest.fixture(scope="module")
+def setting():
+    true, given = alike()
+    problem = LayerProblem.of(given)
+    samples = torch.from_numpy(true @ problem.factors.right.T / problem.factors.singular_values)
+    return problem, TwoViews.of_problem(problem), samples
+
+
+class TestScaledForward:
+    def test_every_input_is_the_common_part_and_a_difference(self, setting):
+        problem, views, samples = setting
+        forward = ScaledForward.of(views)
+        z = samples @ problem.regressors().T
+        coordinates = forward.coordinates(z)
+        torch.testing.assert_close(forward.preactivations(coordinates), z)
+        again = forward.inputs(coordinates)
+        torch.testing.assert_close(
+            again, nn.functional.normalize(samples, dim=1), atol=1e-6, rtol=0
+        )  # a float32 client
+        assert float((samples @ views.scale - 1).abs().max()) < 1e-4
+
+    def test_deflated_by_a_column_it_holds_all_other_inputs(self, setting):
+        problem, views, samples = setting
+        columns = nn.functional.normalize(torch.linalg.inv(samples).T, dim=1)
+        forward = ScaledForward.of(views.knowing(columns[:3]))
+        z = samples[3:] @ problem.regressors().T
+        assert len(forward.sizes) == len(samples) - 4
+        torch.testing.assert_close(forward.preactivations(forward.coordinates(z)), z, atol=1e-5, rtol=1e-5)
+
+
+class TestScaledProjection:
+    def test_it_applies_to_inputs_with_much_in_common_only(self, setting):
+        assert ScaledProjection().applies(setting[1])
+        centred = LayerProblem.of(alike(common=0.0)[1])
+        assert not ScaledProjection().applies(TwoViews.of_problem(centred))
+
+    def test_its_ends_are_true_inputs(self, setting):
+        problem, views, samples = setting
+        ends, is_determined = ScaledProjection().run(views, problem.span, 32, torch.Generator().manual_seed(1))
+        overlaps = nn.functional.normalize(ends, dim=1) @ nn.functional.normalize(samples, dim=1).T
+        assert len(ends) >= 8
+        assert is_determined.all()
+        assert (overlaps.amax(dim=1) > 1 - 1e-6).all()
+
+    def test_of_the_last_input_there_is_only_one(self, setting):
+        problem, views, samples = setting
+        columns = nn.functional.normalize(torch.linalg.inv(samples).T, dim=1)
+        last, is_determined = ScaledProjection().run(
+            views.knowing(columns[1:]), problem.span, 4, torch.Generator().manual_seed(1)
+        )
+        assert is_determined.tolist() == [True]
+        assert abs(float(last @ nn.functional.normalize(samples[0], dim=0))) > 1 - 1e-9
+
+
+class TestKnowledge:
+    def test_the_column_of_an_input_comes_from_behind_where_zeros_leave_it_open(self, setting):
+        problem, views, samples = setting
+        columns = nn.functional.normalize(torch.linalg.inv(samples).T, dim=1)
+        p = nn.functional.normalize(samples[:1], dim=1)
+        nothing = p[:0]
+        alone = Knowledge(problem.factors.zero_test, views)
+        behind = Knowledge(problem.factors.zero_test, views, problem.column)
+        found = behind._column_from_behind(p[0], nothing)
+        assert len(alone._column_from_behind(p[0], nothing)) == 0
+        assert abs(float(found @ columns[0])) > 1 - 1e-8
+
+    def test_with_all_inputs_known_the_columns_follow_and_are_settled(self, setting):
+        problem, views, samples = setting
+        knowledge = Knowledge(problem.factors.zero_test, views)
+        knowledge.add_inputs(nn.functional.normalize(samples, dim=1), torch.ones(len(samples), dtype=torch.bool))
+        assert knowledge.is_complete
+        knowledge.settle()
+        z = samples @ problem.regressors().T
+        columns = nn.functional.normalize(torch.linalg.inv(samples).T, dim=1)
+        own = (columns @ knowledge.pool.directions.T).abs().argmax(dim=1)
+        zeros = problem.factors.zero_test.zeros(knowledge.pool.directions)[own]
+        assert (zeros == (z <= 0)).double().mean() > 0.99
+
+
+@dataclass(eq=False, repr=False)
+class Cut(Directions):
+    """The search without the first columns that it found, and without their inputs."""
+
+    n_lost: int = 2
+    with_inputs: bool = True
+
+    def propose(self, problem: LayerProblem, *, random_state: Any = None, verbose: bool = False) -> Candidates:
+        found = ActivationDirections().propose(problem, random_state=random_state)
+        columns, sizes = found.selection(), problem.factors.singular_values
+        inputs, duals = found.inputs * sizes, columns[:, : self.n_lost] / sizes[:, None]
+        cosines = inputs @ duals / np.linalg.norm(inputs, axis=1, keepdims=True) / np.linalg.norm(duals, axis=0)
+        kept = found.inputs[np.abs(cosines).max(axis=1) < 1e-3]
+        columns = columns[:, self.n_lost :]
+        n_zeros = problem.factors.zeros(columns).sum(axis=0)
+        return Candidates(columns, n_zeros, "cut", 1, 1, kept if self.with_inputs else None)
+
+
+class TestBatches:
+    @pytest.mark.parametrize("seed", range(3))
+    def test_inputs_with_much_in_common_come_back_whole(self, seed):
+        true, given = alike(b=24, seed=seed)
+        inverter = GradientInverter(random_state=seed).fit(given)
+        assert inverter.recovered_.all()
+        error = errors(inverter.inputs_, true)
+        assert (error < 10 * inverter.uncertainty_).all()
+        assert error.max() < 1e-4
+
+    def test_without_the_next_layers_weights_zeros_and_inputs_have_to_do(self):
+        true, given = alike()
+        inverter = GradientInverter(random_state=0).fit(replace(given, next_weight=None))
+        assert inverter.recovered_.all()
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_columns_that_are_missing_take_only_their_own_inputs_with_them(self, seed):
+        true, given = alike(b=24, seed=seed)
+        inverter = GradientInverter(Cut(n_lost=4), random_state=seed).fit(given)
+        certified = inverter.recovered_
+        assert certified.sum() >= 18
+        assert (errors(inverter.inputs_[certified], true) < 10 * inverter.uncertainty_[certified]).all()
+
+    def test_a_functional_lenet_is_attacked_behind_its_convolutions(self):
+        from sparsedl_fl.reproduce.raw import LeNet
+
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = LeNet()
+        pictures = torch.rand((10, 3, 32, 32), generator=torch.Generator().manual_seed(1))
+        gradients = client_gradient(model, pictures, torch.arange(10))
+        given = LayerGradient.from_model(model, gradients, "fc1")
+        np.testing.assert_array_equal(given.next_weight, model.fc2.weight.detach().numpy())
+        inverter = GradientInverter(random_state=0).fit(given)
+        with torch.no_grad():
+            x = model.pool(torch.relu(model.conv2(model.pool(torch.relu(model.conv1(pictures))))))
+        assert inverter.recovered_.all()
+        assert errors(x.flatten(1).double().numpy(), inverter.inputs_).max() < 1e-4
