@@ -152,11 +152,12 @@ def errors_from_span(
     (m, b), n = basis.shape, factors.right.shape[1]
     preactivations = forward @ whitened.T
     activations = span.activation.value(as_tensor(preactivations))
-    tolerances, activations = span.tolerances_of(activations.T).numpy(), activations.numpy()
+    rounding, activations = span.rounding_of(activations.T).numpy(), activations.numpy()
     slopes = span.activation.derivative(as_tensor(preactivations)).numpy()
     residuals = activations - basis @ (basis.T @ activations)
     freedom = np.maximum(m - b - np.minimum(np.sum(slopes != 0, axis=0), b - 1), 1)
-    sizes = np.linalg.norm(activations, axis=0)
+    # How far rounding moves each is known up to one factor, which all of them show together.
+    sizes = np.linalg.norm(activations, axis=0) * rounding
     deviations = sizes * np.sqrt(np.mean(np.sum((residuals / sizes) ** 2, axis=0) / freedom))
     errors = np.full(len(whitened), np.inf)
     for index, p in enumerate(whitened):
@@ -167,7 +168,7 @@ def errors_from_span(
         inside, squares = basis[is_on].T @ moved, moved.T @ moved
         information = (squares - inside.T @ inside) / deviations[index] ** 2
         if _has_a_double(slopes, index):
-            information = _beyond_rounding(information, squares, tolerances[index] / deviations[index])
+            information = _beyond_rounding(information, squares, rounding[index] / deviations[index])
         known = np.isfinite(products[index]) & (products[index] > 0)
         constraints = columns[known] @ free / products[index, known, None]
         system = information + constraints.T @ constraints

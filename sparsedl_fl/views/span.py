@@ -38,7 +38,9 @@ class ActivationSpan:
         comes across fulfils each with a chance of about the tolerance.
     duals : torch.Tensor of shape (m, b) or None, default=None
         What takes activations to how far rounding moves them; None where that is the same for all.
-    least_tolerance : float, default=1e-5
+    allowance : float, default=0
+        Distance that counts as inside for all: a candidate is not exact itself.
+    least_rounding : float, default=1e-5
         Distance that the client's own rounding explains.
     """
 
@@ -47,7 +49,8 @@ class ActivationSpan:
     activation: Activation
     least_surplus: int = 4
     duals: torch.Tensor | None = None
-    least_tolerance: float = 1e-5
+    allowance: float = 0.0
+    least_rounding: float = 1e-5
 
     @classmethod
     def of(
@@ -75,10 +78,10 @@ class ActivationSpan:
             return None
         # Where a singular value is no larger than the noise, its direction is as good as any.
         kept = S.square() / (S.square() + noise**2)
-        tolerance = min(max(cls.least_tolerance, float(rounding_share * noise / S[-1])), largest_tolerance)
+        tolerance = min(max(cls.least_rounding, float(rounding_share * noise / S[-1])), largest_tolerance)
         # A candidate is not exact itself: below a tenth of the largest, all are given what the worst may need.
-        least, duals = min(tolerance, largest_tolerance / 10), rounding_share * noise * V * (kept / S)
-        return cls(V * kept.sqrt(), tolerance, activation, duals=duals, least_tolerance=least)
+        allowance, duals = min(tolerance, largest_tolerance / 10), rounding_share * noise * V * (kept / S)
+        return cls(V * kept.sqrt(), tolerance, activation, duals=duals, allowance=allowance)
 
     @property
     def identifies(self) -> bool:
@@ -99,7 +102,11 @@ class ActivationSpan:
         return torch.linalg.vector_norm(self.outside(activations), dim=1) / _lengths(activations)
 
     def tolerances_of(self, activations: torch.Tensor) -> torch.Tensor:
-        """Return how far activations of shape (n, m) may lie from the span, relative, for rounding to explain it.
+        """Return how far activations of shape (n, m) may lie from the span, relative, to count as inside."""
+        return self.rounding_of(activations).clamp(min=self.allowance)
+
+    def rounding_of(self, activations: torch.Tensor) -> torch.Tensor:
+        """Return how far rounding may move activations of shape (n, m) out of the span, relative.
 
         They are ``y = G2^T a``, and the rounding of ``G2`` moves them by ``|a|`` times its own: far for an input that
         left little of a gradient, hardly at all for the others, whatever the smallest singular value is.
@@ -107,7 +114,7 @@ class ActivationSpan:
         if self.duals is None:
             return torch.full_like(activations[:, 0], self.tolerance)
         moved = torch.linalg.vector_norm(activations @ self.duals, dim=1) / _lengths(activations)
-        return moved.clamp(min=self.least_tolerance, max=self.tolerance)
+        return moved.clamp(min=self.least_rounding, max=self.tolerance)
 
     def up_to_scale(self) -> ActivationSpan | None:
         """Return the span for a search whose pre-activations have no scale yet, or None where these need one."""
