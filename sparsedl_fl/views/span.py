@@ -27,7 +27,8 @@ class ActivationSpan:
     Attributes
     ----------
     basis : torch.Tensor of shape (m, b)
-        Orthonormal columns.
+        Orthogonal columns ``V``, of unit length but for those whose singular value comes near the noise: these count
+        for less.
     tolerance : float
         Largest relative distance from the span that rounding may explain. The nearest ends that are no inputs stay at a
         few thousandths.
