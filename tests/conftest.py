@@ -1,5 +1,6 @@
 """Shared options and data. Every test seeds its own randomness and needs no network."""
 
+import gzip
 import os
 from pathlib import Path
 
@@ -102,14 +103,63 @@ def small_problem():
     return batch.numpy(), model, gradient
 
 
+CENSUS_NUMBERS = {
+    "age": (17, 90),
+    "fnlwgt": (12_000, 1_000_000),
+    "education-num": (1, 17),
+    "capital-gain": (0, 20_000),
+    "capital-loss": (0, 3_000),
+    "hours-per-week": (1, 99),
+}
+CENSUS_CATEGORIES = {
+    "workclass": 9,
+    "education": 16,
+    "marital-status": 7,
+    "occupation": 15,
+    "relationship": 6,
+    "race": 5,
+    "sex": 2,
+    "native-country": 42,
+}
+
+
+def census(path):
+    """Write 2,000 rows with the columns of Adult."""
+    rng = np.random.default_rng(0)
+    columns = {name: rng.integers(*limits, 2000).astype(str) for name, limits in CENSUS_NUMBERS.items()}
+    columns |= {
+        name: [f"{name} {level}" for level in rng.integers(n, size=2000)] for name, n in CENSUS_CATEGORIES.items()
+    }
+    columns["income"] = rng.choice(["<=50K", ">50K"], 2000, p=[0.75, 0.25])
+    lines = [",".join(columns), *(",".join(row) for row in zip(*columns.values(), strict=True))]
+    with gzip.open(path, "wt") as file:
+        file.write("\n".join(lines) + "\n")
+
+
+def pictures(path):
+    """Write 300 patches of photographs, of 64 x 64 pixels, with labels below 200."""
+    patches = natural_patches(1200, random_state=0)[0].reshape(300, 2, 2, 32, 32, 3)
+    together = patches.transpose(0, 1, 3, 2, 4, 5).reshape(300, 64, 64, 3)
+    labels = np.random.default_rng(0).integers(200, size=300)
+    np.savez(path, x=np.round(255 * together).astype(np.uint8), y=labels)
+
+
+STAND_INS = {"adult_test.csv.gz": census, "tinyimagenet.npz": pictures}
+"""What stands in for data that are not at hand, by the name of the file that each writes."""
+
+
 @pytest.fixture(scope="session")
-def shared_data():
-    """Return a function from the name of a data file to its path, which skips the test where there is none."""
+def shared_data(tmp_path_factory):
+    """Return a function from the name of a data file to its path, or to that of what stands in; else the test skips."""
 
     def path_of(name):
         path = CIFAR.parent / name
-        if not path.exists():
+        if path.exists():
+            return path
+        if name not in STAND_INS:
             pytest.skip(f"needs {path}")
-        return path
+        made_up = tmp_path_factory.mktemp("stand_ins") / name
+        STAND_INS[name](made_up)
+        return made_up
 
     return path_of
