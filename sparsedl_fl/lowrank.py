@@ -191,7 +191,9 @@ def factorize(
     if b is None or b < limit:
         is_told = b is not None
         U, S, b = leading_left(G, b, limit)
-        b = b if is_told or layer_gradient.is_update else min(rank_above_white_noise(S, b, G), limit)
+        if not (is_told or layer_gradient.is_update):
+            above_noise = rank_above_white_noise(S, b, G)
+            b = above_noise if above_noise < limit else b
     if b >= limit:
         raise ValueError(_too_large(layer_gradient, b, limit))
     if batch_size is not None:
