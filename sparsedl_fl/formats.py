@@ -70,19 +70,26 @@ def _quantised(block: np.ndarray) -> np.ndarray | None:
     return UNIFORM * steps
 
 
-def _step(moduli: np.ndarray, *, most_levels: int = 1024, fewest_repetitions: int = 4) -> float | None:
+def _step(
+    moduli: np.ndarray, *, most_levels: int = 1024, fewest_repetitions: int = 4, chance: float = 1e-12
+) -> float | None:
     """Return the step of the grid that the entries of a row lie on, or None if there is none.
 
     A row may be quantised that has ``most_levels`` distinct moduli: ten bits and more are no worse than half precision.
-    Each has to stand for ``fewest_repetitions`` entries, since a few numbers lie on some grid or other.
+    A few numbers lie on some grid or other, so each has to stand for ``fewest_repetitions`` entries, or all to lie so
+    well on it that ``chance`` hardly brings that.
     """
     if len(np.unique(moduli[: 4 * most_levels])) > most_levels:
         return None
     largest = moduli.max()
     levels = np.unique(moduli)
     levels = levels[np.concatenate([[True], np.diff(levels) > 1e-6 * largest])]
-    if len(levels) > most_levels or fewest_repetitions * len(levels) > len(moduli):
+    if len(levels) > most_levels:
         return None
     step = float(np.diff(np.concatenate([[0.0], levels[levels > 0]])).min())
     multiples = levels / step
-    return step if np.all(np.abs(multiples - np.rint(multiples)) < ON_GRID * np.maximum(1, multiples)) else None
+    tolerances = ON_GRID * np.maximum(1, multiples)
+    is_repeated = fewest_repetitions * len(levels) <= len(moduli)
+    is_clear = np.sum(np.log(np.minimum(2 * tolerances, 1.0))) < np.log(chance)
+    is_on_grid = np.all(np.abs(multiples - np.rint(multiples)) < tolerances)
+    return step if is_on_grid and (is_repeated or is_clear) else None

@@ -57,3 +57,20 @@ def test_a_coarse_gradient_gives_the_batch_away(name, share):
     assert errors.max() < share
     assert np.all(errors < 4 * inverter.uncertainty_[match.order])
     assert np.all(errors > inverter.uncertainty_[match.order] / 4)
+
+
+@pytest.mark.parametrize("wire", ["int8", "int8 by row", "int4"])
+@pytest.mark.parametrize("n_batch", [2, 6, 20])
+def test_the_rank_of_few_quantised_columns_is_the_batch(wire, n_batch):
+    """Rows of 60 entries hold nearly as many levels as entries, and lie on their grid all the same."""
+    inputs = torch.randn(n_batch, 60, generator=torch.Generator().manual_seed(n_batch))
+    model = fully_connected(60, width=120, random_state=n_batch)
+    gradients = client_gradient(model, inputs, torch.arange(n_batch) % 10)
+    sent = {name: WIRES[wire](gradient) for name, gradient in gradients.items()}
+    assert factorize(LayerGradient.from_model(model, sent)).batch_size == n_batch
+
+
+@pytest.mark.parametrize("n_columns", [5, 20, 60, 150])
+def test_few_numbers_in_single_precision_lie_on_no_grid(n_columns):
+    rng = np.random.default_rng(n_columns)
+    assert rounding_noise(rng.standard_normal((40, n_columns)).astype(np.float32).astype(float)) is None
