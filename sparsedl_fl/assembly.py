@@ -77,7 +77,7 @@ class Assembly:
         says whether a unit is active: a float32 client's own rounding.
     unexplained : float, default=10
         Excess beyond the batch above which the gradient holds more inputs than were looked for, and nothing is
-        certified: rounding alone reaches 4.5.
+        certified: rounding alone reaches 5.2 (see `sparsedl_fl.spectrum.rank_above_white_noise`).
     worthless : float, default=0.3
         Expected error, relative to the size of an input, above which it is no recovery whatever proves it.
     pairs : Indistinguishable
