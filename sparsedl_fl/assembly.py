@@ -113,7 +113,8 @@ class Assembly:
         whitened = _known_where_undetermined(hypothesis, whitened, determined)
         inputs, ends, used = (whitened * factors.singular_values) @ factors.right, problem.at(whitened), rows
         columns = hypothesis.proposed & self._columns_proven(hypothesis, rows)
-        if noise_share > self.refine_above and hypothesis.proposed.all() and not given.is_update:
+        has_pattern = problem.activation.has_flat_part
+        if noise_share > self.refine_above and hypothesis.proposed.all() and has_pattern and not given.is_update:
             gradients, inputs, fitted = maximum_likelihood(given, inputs, factors.noise_level, problem.activation)
             disaggregation, used, ends = factors.left.T @ gradients, gradients == 0, [fitted]
             determined = np.ones_like(determined)

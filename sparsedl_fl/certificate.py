@@ -8,7 +8,7 @@ input can be proven by itself.
 evidence            statement
 ==================  ===================================================================================================
 `ZerosOfOthers`     all other columns are proven, and the pattern confirms that weights and gradient belong together
-`SpanOfNextLayer`   the activations of the input lie in the span of the next layer's gradient
+`SpanOfNextLayer`   the activations of the input lie in the spans of the gradients behind
 `ZerosOfInput`      the input has more zeros of its own than chance, which determine it
 `ZerosOfAll`        all columns are proven; the pattern does not fit (dropout, stale weights), but contradicts nothing
 ==================  ===================================================================================================
@@ -27,7 +27,7 @@ import numpy as np
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.hypothesis import Hypothesis, pattern_agreement
-from sparsedl_fl.uncertainty import errors_from_inputs, errors_from_span, errors_from_zeros
+from sparsedl_fl.uncertainty import errors_from_inputs, errors_from_spans, errors_from_zeros
 
 __all__ = ["EVIDENCE", "NONE", "Case", "Certificate", "Evidence", "certify"]
 
@@ -124,26 +124,26 @@ class SpanOfNextLayer(Evidence):
     kind = "span of the next layer"
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
-        """Measure the distances from the span."""
-        problem, span = case.hypothesis.problem, case.hypothesis.problem.span
+        """Measure the distances from the spans; those further behind are asked where the first does not suffice."""
+        problem, behind = case.hypothesis.problem, case.hypothesis.problem.behind
         b = len(case.columns)
         errors, proven = np.full(b, np.inf), np.zeros(b, dtype=bool)
-        if span is None or not span.identifies:
+        if behind is None or not behind.identifies:
             return proven, errors
-        preactivations = problem.at(case.whitened)[0].T.copy()
-        activations = span.activation.value(as_tensor(preactivations))
-        proven = (span.distances_of(activations) <= span.tolerances_of(activations)).numpy()
+        if problem.activation.has_flat_part and behind.first.identifies:
+            behind = behind.first
+        proven = behind.at(as_tensor(problem.at(case.whitened)[0].T.copy())).is_inside.numpy()
         _, products, direct = case.errors_by_columns
         known = np.where(case.columns & ~np.eye(b, dtype=bool), products, np.inf)
-        by_span = errors_from_span(
+        by_spans = errors_from_spans(
             problem.factors,
             problem.forward.regressors(),
-            span,
+            behind,
             case.whitened[proven],
             case.disaggregation.T,
             known[proven],
         )
-        errors[proven] = np.hypot(by_span, direct[proven])
+        errors[proven] = np.hypot(by_spans, direct[proven])
         return proven & np.isfinite(errors), errors
 
 

@@ -18,19 +18,18 @@ import torch
 from torch import nn
 
 from sparsedl_fl.activations import Activation
+from sparsedl_fl.behind import LayerBehind, as_float_array, check_activation_given, check_chain
 from sparsedl_fl.blocks import times
 from sparsedl_fl.models import named_gradients, trace_model
 from sparsedl_fl.models.layers import layer_of_model
-from sparsedl_fl.models.tracing import FUNCTIONS
 from sparsedl_fl.models.updates import tensors_of_update
 
-__all__ = ["LayerGradient"]
+__all__ = ["LayerBehind", "LayerGradient"]
 
 SMALLEST = 1e-20
 """Largest entry of a gradient below which its squares come near the end of double precision."""
 
-_LARGE = ("weight", "weight_grad", "next_weight")
-_SETTINGS = ("learning_rate", "activation")
+_SETTINGS = ("learning_rate", "activation", "behind")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +60,9 @@ class LayerGradient:
     activation : str, Activation or None, default="relu"
         What follows the layer, by name ("relu", "relu6", "gelu", ...) or as one of `sparsedl_fl.activations`; None
         where that is not known.
+    behind : sequence of LayerBehind, default=()
+        The next layer and those behind it, one after the other, as far as each follows the one before through an
+        activation alone; used where ``next_weight_grad`` is given.
 
     Raises
     ------
@@ -83,20 +85,18 @@ class LayerGradient:
     learning_rate: float | None = None
     activation: str | Activation | None = "relu"
     next_weight: Any = None
+    behind: Sequence[LayerBehind] = ()
 
     def __post_init__(self) -> None:
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _SETTINGS}
-        if not (self.activation is None or isinstance(self.activation, Activation) or self.activation in FUNCTIONS):
-            raise ValueError(
-                f"activation must be an Activation, one of {sorted(FUNCTIONS)} or None, got {self.activation!r}"
-            )
+        check_activation_given(self.activation)
         if self.learning_rate is not None and not (np.isfinite(self.learning_rate) and self.learning_rate > 0):
             raise ValueError(f"learning_rate must be a positive number, got {self.learning_rate!r}")
         for name in ("bias", "bias_grad"):
             if given[name] is None:
                 raise ValueError(f"{name} is missing: the scale of each input comes from the bias gradient (Thm 3.5)")
         _check_devices(given)
-        arrays = {name: _as_array(name, value) for name, value in given.items() if value is not None}
+        arrays = {name: as_float_array(name, value) for name, value in given.items() if value is not None}
         weight = arrays["weight"]
         if weight.ndim != 2 or 0 in weight.shape:
             raise ValueError(f"weight must have shape (outputs, inputs), both positive, got {weight.shape}")
@@ -122,6 +122,7 @@ class LayerGradient:
             raise ValueError("weight_grad is all zeros: the batch was empty, has no loss, or the layer is dead")
         for name, array in arrays.items():
             object.__setattr__(self, name, array)
+        check_chain(m, self.behind)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -140,6 +141,7 @@ class LayerGradient:
             weight_grad=self.weight_grad.astype(np.float64) * scale,
             bias_grad=self.bias_grad * scale,
             next_weight_grad=following,
+            behind=[replace(layer, next_weight_grad=layer.next_weight_grad * scale) for layer in self.behind],
             learning_rate=None if self.learning_rate is None else self.learning_rate / scale,
         )
         return scaled, scale
@@ -220,18 +222,6 @@ class LayerGradient:
         SPEAR (2024), Appendix F.
         """
         return cls(**tensors_of_update(before, after, learning_rate, layer), learning_rate=learning_rate)
-
-
-def _as_array(name: str, value: Any) -> np.ndarray:
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        # Half precision is rounding of known size; NumPy has no bfloat16.
-        value = (value.float() if value.dtype in (torch.float16, torch.bfloat16) else value).numpy()
-    array = np.asarray(value)
-    array = array.astype(np.float32) if array.dtype == np.float16 else array
-    if array.dtype not in (np.float32, np.float64):
-        raise TypeError(f"{name} must be of a floating type, got {array.dtype}; turn quantised numbers back first")
-    return array.astype(array.dtype if name in _LARGE else np.float64)
 
 
 def _check_devices(given: Mapping[str, Any]) -> None:

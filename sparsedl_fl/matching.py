@@ -27,6 +27,8 @@ HALF_A_UNIT = 0.5
 def choose(problem: LayerProblem, candidates: Candidates) -> Hypothesis:
     """Filter the candidates and repair what is doubtful; an interrupt keeps what was chosen before."""
     chosen = first_choice(problem, candidates)
+    if not problem.activation.has_flat_part:
+        return chosen  # without zeros there is no pattern to match
     try:
         chosen = greedy_filter(chosen, candidates)
         return repair(chosen) if chosen.proposed.any() else chosen

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from sparsedl.arrays import as_tensor
-from sparsedl_fl.activations import FlatPart, resolve
+from sparsedl_fl.activations import Activation, resolve
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient, factorize
-from sparsedl_fl.views import ActivationSpan, ColumnView, ForwardView
+from sparsedl_fl.views import ActivationSpan, ColumnView, ForwardView, SpansBehind
 
 __all__ = ["LayerProblem"]
 
@@ -26,21 +26,21 @@ class LayerProblem:
         Weights and gradients.
     factors : LowRankGradient
         The factorised gradient.
-    activation : FlatPart
+    activation : Activation
         What follows the layer; a layer of which that is not known is taken to have a ReLU.
     forward : ForwardView
         What the weights say of a candidate.
-    span : ActivationSpan or None
-        What the next layer's gradient says of it, where there is one that can be used.
+    behind : SpansBehind or None
+        What the gradients of the layers behind say of it, where there are any that can be used.
     column : ColumnView or None
         What the next layer's weights say of the column of an input that is known.
     """
 
     layer_gradient: LayerGradient
     factors: LowRankGradient
-    activation: FlatPart
+    activation: Activation
     forward: ForwardView
-    span: ActivationSpan | None
+    behind: SpansBehind | None
     column: ColumnView | None = None
 
     @classmethod
@@ -57,16 +57,18 @@ class LayerProblem:
             As in `sparsedl_fl.lowrank.factorize`.
         """
         activation = resolve(layer_gradient.activation)
-        if not isinstance(activation, FlatPart):
-            raise ValueError(
-                f"{layer_gradient.activation} follows the layer, and there is no view of inputs behind an activation "
-                "without flat parts"
-            )
+        if activation is None:
+            raise ValueError(f"{layer_gradient.activation} follows the layer, and nothing is known of that activation")
         factors = factorize(layer_gradient, batch_size, noise_level)
         forward = ForwardView.of(layer_gradient, factors)
-        span = ActivationSpan.of(layer_gradient.next_weight_grad, factors.batch_size, activation)
-        column = ColumnView.of(layer_gradient, factors, span)
-        return cls(layer_gradient, factors, activation, forward, span, column)
+        behind = SpansBehind.of(layer_gradient, factors.batch_size, activation)
+        column = ColumnView.of(layer_gradient, factors, None if behind is None else behind.spans[0])
+        return cls(layer_gradient, factors, activation, forward, behind, column)
+
+    @property
+    def span(self) -> ActivationSpan | None:
+        """What the next layer's gradient says of a candidate, where there is one that can be used."""
+        return None if self.behind is None else self.behind.spans[0]
 
     @property
     def batch_size(self) -> int:

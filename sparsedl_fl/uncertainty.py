@@ -13,9 +13,9 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, eigh, sol
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.lowrank import LowRankGradient
-from sparsedl_fl.views import ActivationSpan
+from sparsedl_fl.views import SpansAt, SpansBehind
 
-__all__ = ["errors_from_inputs", "errors_from_span", "errors_from_zeros"]
+__all__ = ["errors_from_inputs", "errors_from_spans", "errors_from_zeros"]
 
 
 def errors_from_zeros(
@@ -112,17 +112,17 @@ def _wobble(
     return wobble, max(1.0, pooled)
 
 
-def errors_from_span(
+def errors_from_spans(
     factors: LowRankGradient,
     forward: np.ndarray,
-    span: ActivationSpan,
+    behind: SpansBehind,
     whitened: np.ndarray,
     columns: np.ndarray,
     products: np.ndarray,
 ) -> np.ndarray:
-    """Return the expected error of inputs by the next layer's gradient and by the columns that are proven.
+    """Return the expected error of inputs by the gradients of the layers behind and by the columns that are proven.
 
-    The activations ``phi(F p)`` lie in the span but for its noise, which shows in how far they do not; and ``p`` is
+    The activations of each layer lie in the span but for its noise, which shows in how far they do not; and ``p`` is
     orthogonal to the columns of other inputs, up to their errors. What one step of Newton's method would still change
     is an error too.
 
@@ -132,8 +132,8 @@ def errors_from_span(
         The factorised gradient.
     forward : ndarray of shape (m, b)
         ``F``.
-    span : ActivationSpan
-        The row space of the next layer's gradient.
+    behind : SpansBehind
+        The row spaces of the gradients behind.
     whitened : ndarray of shape (k, b)
         Rows ``p``, at their true scale ``h^T p = 1``.
     columns : ndarray of shape (c, b)
@@ -144,43 +144,75 @@ def errors_from_span(
     Returns
     -------
     ndarray of shape (k,)
-        Infinite where even both do not determine an input.
+        Infinite where even all together do not determine an input.
     """
     if len(whitened) == 0 or whitened.shape[1] == 1:
         return np.full(len(whitened), np.inf)
-    basis, S = span.basis.numpy(), factors.singular_values
-    (m, b), n = basis.shape, factors.right.shape[1]
-    preactivations = forward @ whitened.T
-    activations = span.activation.value(as_tensor(preactivations))
-    rounding, activations = span.rounding_of(activations.T).numpy(), activations.numpy()
-    slopes = span.activation.derivative(as_tensor(preactivations)).numpy()
-    residuals = activations - basis @ (basis.T @ activations)
-    freedom = np.maximum(m - b - np.minimum(np.sum(slopes != 0, axis=0), b - 1), 1)
-    # How far rounding moves each is known up to one factor, which all of them show together.
-    sizes = np.linalg.norm(activations, axis=0) * rounding
-    deviations = sizes * np.sqrt(np.mean(np.sum((residuals / sizes) ** 2, axis=0) / freedom))
+    S, n, here = factors.singular_values, factors.right.shape[1], behind.at(as_tensor(whitened @ forward.T))
+    slopes = [part.numpy() for part in here.slopes]
+    residuals = [span.outside(y).numpy() for span, y in zip(behind.spans, here.activations, strict=True)]
+    rounding, deviations = _rounding(behind, here, residuals)
     errors = np.full(len(whitened), np.inf)
     for index, p in enumerate(whitened):
         # A multiple of p fits as well, and the bias gradient fixes it.
         free = np.linalg.qr(p[:, None], mode="complete")[0][:, 1:]
-        is_on = slopes[:, index] != 0
-        moved, free = _orthonormal((forward[is_on] * slopes[is_on, index, None]) @ free, free)
-        inside, squares = basis[is_on].T @ moved, moved.T @ moved
-        information = (squares - inside.T @ inside) / deviations[index] ** 2
-        if _has_a_double(slopes, index):
-            information = _beyond_rounding(information, squares, rounding[index] / deviations[index])
+        moved, free = _moved(behind, forward, [part[index] for part in slopes], free)
+        information = squares = pull = 0.0
+        for level, change in enumerate(moved):
+            inside, precision = behind.spans[level].basis.numpy().T @ change, deviations[level, index] ** -2
+            gram = change.T @ change
+            information = information + precision * (gram - inside.T @ inside)
+            squares = squares + precision * gram
+            pull = pull + precision * (change.T @ residuals[level][index])
+        if _has_a_double(slopes[0].T, index):
+            information = _beyond_rounding(information, squares, rounding[:, index].max())
         known = np.isfinite(products[index]) & (products[index] > 0)
         constraints = columns[known] @ free / products[index, known, None]
         system = information + constraints.T @ constraints
         scale = np.sqrt(np.diag(system))
+        if not scale.all():
+            continue
         values, axes = np.linalg.eigh(system / np.outer(scale, scale))
         if values[0] <= len(values) * np.finfo(float).eps * values[-1]:
             continue
         root = axes / np.sqrt(values) / scale[:, None]
-        step = root @ (root.T @ ((moved.T @ residuals[is_on, index]) / deviations[index] ** 2))
-        to_input = free.T * S
+        step, to_input = root @ (root.T @ pull), free.T * S
         errors[index] = np.sqrt((np.sum((step @ to_input) ** 2) + np.sum((root.T @ to_input) ** 2)) / n)
     return errors
+
+
+def _rounding(behind: SpansBehind, here: SpansAt, residuals: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return how far rounding explains each distance, relative, and how far it moved it, both of shape (levels, k).
+
+    How far rounding moves each is known up to one factor a layer, which all inputs show together.
+    """
+    b = behind.spans[0].basis.shape[1]
+    n_unknown = np.minimum(np.sum(here.slopes[0].numpy() != 0, axis=1), b - 1)
+    rounding, deviations = [], []
+    for span, y, residual in zip(behind.spans, here.activations, residuals, strict=True):
+        n_equations = len(span.basis) - b
+        freedom = np.maximum(n_equations * (1 - n_unknown / behind.n_equations), 1)
+        rounding.append(span.rounding_of(y).numpy())
+        sizes = np.linalg.norm(y.numpy(), axis=1) * rounding[-1]
+        deviations.append(sizes * np.sqrt(np.mean(np.sum((residual / sizes[:, None]) ** 2, axis=1) / freedom)))
+    return np.array(rounding), np.array(deviations)
+
+
+def _moved(
+    behind: SpansBehind, forward: np.ndarray, slopes: list[np.ndarray], free: np.ndarray
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return how changes of an input move its activations in each layer, and these changes, as columns.
+
+    In the first layer they are orthonormal, where that can be had.
+    """
+    is_on = slopes[0] != 0
+    on, free = _orthonormal((forward[is_on] * slopes[0][is_on, None]) @ free, free)
+    first = np.zeros((len(is_on), on.shape[1]))
+    first[is_on] = on
+    moved = [first]
+    for (W, _), slope in zip(behind.layers, slopes[1:], strict=True):
+        moved.append(slope[:, None] * (W.numpy() @ moved[-1]))
+    return moved, free
 
 
 def _orthonormal(moved: np.ndarray, free: np.ndarray, *, regular: float = 1e-10) -> tuple[np.ndarray, np.ndarray]:

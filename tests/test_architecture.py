@@ -26,6 +26,7 @@ LAYERS = {
     ],
     "sparsedl_fl": [
         {"activations", "blocks"},
+        {"behind"},
         {"models"},
         {"formats", "gradients", "metrics", "simulation", "spectrum", "theory", "vision"},
         {"diagnosis"},

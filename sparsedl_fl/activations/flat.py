@@ -6,7 +6,8 @@ A unit is *on* between ``lower`` and ``upper``, with the slope one, and off else
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -28,6 +29,7 @@ class FlatPart(Activation):
     """
 
     has_flat_part: ClassVar[bool] = True
+    is_piecewise_linear: ClassVar[bool] = True
     lower: float = 0.0
     upper: float = math.inf
     value_below: float = 0.0
@@ -123,7 +125,13 @@ class ReLU6(FlatPart):
 
     name = "relu6"
     torch_types = (nn.ReLU6,)
+    operations = ("hardtanh",)
     upper = 6.0
+
+    @classmethod
+    def of_call(cls, arguments: Sequence[Any]) -> ReLU6 | None:
+        """Return it for a function that is cut at 0 and 6."""
+        return cls() if tuple(arguments[1:3]) == (0, 6) else None
 
 
 class Hardtanh(FlatPart):
@@ -137,6 +145,12 @@ class Hardtanh(FlatPart):
 
     name = "hardtanh"
     torch_types = (nn.Hardtanh,)
+    operations = ("hardtanh",)
+
+    @classmethod
+    def of_call(cls, arguments: Sequence[Any]) -> Hardtanh:
+        """Return it with its ends, which an example may not reach."""
+        return cls(*(float(end) for end in arguments[1:3]))
 
     def __init__(self, lower: float = -1.0, upper: float = 1.0) -> None:
         if not (math.isfinite(lower) and math.isfinite(upper) and lower < upper):
@@ -160,6 +174,12 @@ class Threshold(FlatPart):
 
     name = "threshold"
     torch_types = (nn.Threshold,)
+    operations = ("threshold",)
+
+    @classmethod
+    def of_call(cls, arguments: Sequence[Any]) -> Threshold:
+        """Return it with its threshold and the value below."""
+        return cls(*(float(number) for number in arguments[1:3]))
 
     def __init__(self, threshold: float = 0.0, below: float = 0.0) -> None:
         if not (math.isfinite(threshold) and math.isfinite(below)):

@@ -7,14 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from sparsedl_fl.activations import KNOWN
 from sparsedl_fl.models.naming import plain_name
 from sparsedl_fl.models.tracing import MIXING, LinearUse, Trace, trace_model
 
 __all__ = ["LayerRow", "inspect_model", "obstacle_to"]
-
-FLAT = tuple(name for name, activation in KNOWN.items() if activation.has_flat_part)
-"""Activations whose gradient vanishes where a unit is off, which is what today's search needs."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +106,11 @@ def obstacle_to(use: LinearUse, trace: Trace) -> str:
         if use.behind.startswith("nothing: it is the last layer"):
             return "no ReLU follows: it is the last layer"
         return f"no ReLU follows: {use.behind} does"
-    if use.activation not in FLAT:
-        return f"no ReLU follows: {use.activation} does"
+    if not use.activation.has_flat_part and not use.next_weight:
+        return (
+            f"{use.activation.name} follows, whose gradient vanishes nowhere, and no linear layer behind it whose "
+            "gradient would tell"
+        )
     return ""
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from sparsedl_fl.behind import LayerBehind
 from sparsedl_fl.models.naming import named_gradients, plain_name
 from sparsedl_fl.models.tracing import MIXING, LinearUse, Trace
 
@@ -62,7 +63,28 @@ def layer_of_model(make: type[Layer], model: nn.Module, gradients: Any, layer: i
     arrays = {"weight": weight, "bias": bias, "weight_grad": weight_grad, "bias_grad": bias_grad}
     if use.norm is not None:
         arrays = _folded(arrays, model, use.norm, named)
-    return make(**arrays, next_weight_grad=next_grad, next_weight=next_weight, activation=use.activation)
+    behind = _layers_behind(use, trace, parameters, named) if next_grad is not None else []
+    return make(**arrays, next_weight_grad=next_grad, next_weight=next_weight, activation=use.activation, behind=behind)
+
+
+def _layers_behind(
+    use: LinearUse, trace: Trace, parameters: dict[str, Any], named: dict[str, Any]
+) -> list[LayerBehind]:
+    """Return the layers behind, as far as each follows the one before through an activation alone, and ran once."""
+    found, current = [], trace.using(use.next_weight)
+    while (
+        current is not None
+        and current.activation is not None
+        and current.norm is None
+        and trace.n_uses(current.name) == 1
+        and named.get(current.next_weight) is not None
+    ):
+        weight, gradient = parameters[current.weight], named[current.next_weight]
+        weight = weight.T if current.is_transposed else weight
+        gradient = gradient.T if current.next_is_transposed else gradient
+        found.append(LayerBehind(weight, parameters.get(current.bias), current.activation, gradient))
+        current = trace.using(current.next_weight)
+    return found
 
 
 def _pick_use(model: nn.Module, layer: int | str, trace: Trace) -> LinearUse:

@@ -7,7 +7,7 @@ linear layer is one whose input equals that tensor, up to its shape.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,29 +17,12 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
+from sparsedl_fl.activations import KNOWN, Activation, of_call
 from sparsedl_fl.models.examples import made_up_examples
 from sparsedl_fl.models.naming import plain_name
 from sparsedl_fl.models.recording import SHAPING, Call, Recorder, readers_of
 
 __all__ = ["LinearUse", "Trace", "trace_model"]
-
-FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "relu": torch.relu,
-    "relu6": functional.relu6,
-    "gelu": functional.gelu,
-    "gelu_tanh": lambda z: functional.gelu(z, approximate="tanh"),
-    "silu": functional.silu,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "elu": functional.elu,
-    "selu": functional.selu,
-    "softplus": functional.softplus,
-    "mish": functional.mish,
-    "hardswish": functional.hardswish,
-    "hardtanh": functional.hardtanh,
-    "leaky_relu": functional.leaky_relu,
-}
-"""What may follow a linear layer, by name; compared with what does, number by number."""
 
 MIXING = (
     "batch normalisation in training mode follows, which mixes the inputs of a batch; if the gradient was taken in "
@@ -66,8 +49,8 @@ class LinearUse:
         Plain names of its parameters; ``bias`` is empty where it has none.
     is_transposed : bool
         Whether the weight is stored as (inputs, outputs).
-    activation : str or None
-        What follows, a name in `FUNCTIONS`; None where nothing known does.
+    activation : Activation or None
+        What follows; None where nothing known does.
     behind : str
         What follows, in words.
     next_weight : str
@@ -84,7 +67,7 @@ class LinearUse:
     weight: str
     bias: str = ""
     is_transposed: bool = False
-    activation: str | None = None
+    activation: Activation | None = None
     behind: str = ""
     next_weight: str = ""
     next_is_transposed: bool = False
@@ -110,6 +93,10 @@ class Trace:
     def use_of(self, name: str) -> LinearUse | None:
         """Return the first run of a layer by name, or None."""
         return next((layer for layer in self.layers if layer.name == name), None)
+
+    def using(self, weight: str) -> LinearUse | None:
+        """Return the first run of the layer with a weight, by its name, or None."""
+        return next((layer for layer in self.layers if weight and layer.weight == weight), None)
 
     def n_uses(self, name: str) -> int:
         """Return how often a layer ran."""
@@ -233,11 +220,11 @@ def _follow(use: LinearUse, end: int, calls: list[Call], norms: dict, last: set[
             reachable.add(number)
             waiting += calls[number].readers
     for number in sorted(reachable):
-        name = _function_of(z, calls[number])
-        if name is not None:
+        found = _activation_of(z, calls[number])
+        if found is not None:
             is_alone = not _passes_by(calls, end, number, last)
-            use.activation = name if is_alone else None
-            use.behind = name if is_alone else f"{name}, and a path around it (a residual connection),"
+            use.activation = found if is_alone else None
+            use.behind = found.name if is_alone else f"{found.name}, and a path around it (a residual connection),"
             return
     if not readers:
         use.behind = "nothing: it is the last layer" if _reaches(calls, end, last) else "nothing reads it"
@@ -268,17 +255,13 @@ def _passes_by(calls: list[Call], start: int, activation: int, last: set[int | N
     return False
 
 
-def _function_of(z: torch.Tensor, call: Call) -> str | None:
-    """Return which function makes the output of a call of ``z``, or None."""
+def _activation_of(z: torch.Tensor, call: Call) -> Activation | None:
+    """Return the activation that makes the output of a call of ``z``, or None; its arguments say more than numbers."""
     output = call.output
     if output.numel() != z.numel() or not output.is_floating_point():
         return None
-    if call.operation == "hardtanh":  # an example may not reach its upper end
-        return "relu6" if call.arguments[1:3] == (0, 6) or call.arguments[1:3] == (0.0, 6.0) else "hardtanh"
-    for name, function in FUNCTIONS.items():
-        if _equal(function(z), output):
-            return name
-    return None
+    candidates = [*of_call(call.operation, call.arguments), *KNOWN.values()]
+    return next((activation for activation in candidates if _equal(activation.value(z), output)), None)
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -293,7 +276,7 @@ def _find_next(use: LinearUse, z: torch.Tensor, later: list[LinearUse], inputs: 
     if use.norm is not None:
         norm = use.norm
         z = functional.batch_norm(z, norm.running_mean, norm.running_var, norm.weight, norm.bias, False, 0.0, norm.eps)
-    y = FUNCTIONS[use.activation](z)
+    y = use.activation.value(z)
     for candidate, value in zip(later, inputs, strict=True):
         if value.numel() == y.numel() and value.shape[-1] == y.shape[-1] and _equal(y, value):
             use.next_weight, use.next_is_transposed = candidate.weight, candidate.is_transposed

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.linalg import eigh
 from torch.nn.functional import normalize
 
 from sparsedl.arrays import as_tensor
@@ -77,9 +78,15 @@ class ColumnView:
         b = self.left.shape[1]
         columns, is_only = torch.zeros((len(slopes), b), dtype=self.left.dtype), torch.zeros(len(slopes), dtype=bool)
         for index, slope in enumerate(slopes):
-            possible = torch.linalg.qr(slope[:, None] * self.behind)[0]
+            if slope.count_nonzero() <= b:
+                continue
+            possible = slope[:, None] * self.behind
             inside = self.left.T @ possible
-            _, distances, axes = torch.linalg.svd(possible - self.left @ inside, full_matrices=False)
-            columns[index] = inside @ axes[-1]
-            is_only[index] = b == 1 or bool(distances[-1] < self.distinct * distances[-2])
+            # What lies outside of the column space, squared, in units of the whole.
+            outside = possible - self.left @ inside
+            values, axes = eigh(
+                (outside.T @ outside).numpy(), (possible.T @ possible).numpy(), subset_by_index=[0, min(1, b - 1)]
+            )
+            columns[index] = inside @ torch.from_numpy(axes[:, 0])
+            is_only[index] = b == 1 or bool(values[0] < self.distinct**2 * values[1])
         return normalize(columns, dim=1), is_only

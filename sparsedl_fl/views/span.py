@@ -119,7 +119,7 @@ class ActivationSpan:
 
     def up_to_scale(self) -> ActivationSpan | None:
         """Return the span for a search whose pre-activations have no scale yet, or None where these need one."""
-        shape = self.activation.shape_at_kink() if self.activation.has_flat_part else None
+        shape = self.activation.shape_at_kink()
         return None if shape is None else replace(self, activation=shape)
 
 

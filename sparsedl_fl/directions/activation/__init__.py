@@ -2,11 +2,13 @@
 
 - `search`: the strategy, `ActivationDirections`: runs stages until the columns found are a basis.
 - `schedule`: which stage runs next, with how many starts, and when to give up.
-- `alternation`, `reflection`, `projection`, `scaled`: the stages, one file each; every number they use is a field.
+- `alternation`, `reflection`, `projection`, `scaled`, `descent`: the stages, one file each; every number is a
+  field of its stage.
 - `two_views`, `estimates`, `knowledge`: what the stages work on, and what is known so far.
 """
 
 from sparsedl_fl.directions.activation.alternation import Alternation
+from sparsedl_fl.directions.activation.descent import Descent
 from sparsedl_fl.directions.activation.projection import Projection
 from sparsedl_fl.directions.activation.reflection import Reflection
 from sparsedl_fl.directions.activation.scaled import ScaledProjection
@@ -17,6 +19,7 @@ from sparsedl_fl.directions.activation.two_views import TwoViews
 __all__ = [
     "ActivationDirections",
     "Alternation",
+    "Descent",
     "Projection",
     "Reflection",
     "ScaledProjection",

@@ -17,6 +17,7 @@ from sparsedl.progress import progress_bar
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.directions._base import Directions
 from sparsedl_fl.directions.activation.alternation import Alternation
+from sparsedl_fl.directions.activation.descent import Descent
 from sparsedl_fl.directions.activation.knowledge import Knowledge
 from sparsedl_fl.directions.activation.projection import Projection
 from sparsedl_fl.directions.activation.reflection import Reflection
@@ -26,7 +27,7 @@ from sparsedl_fl.directions.activation.two_views import TwoViews
 from sparsedl_fl.matching import first_choice
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.theory import expect
-from sparsedl_fl.views import ActivationSpan
+from sparsedl_fl.views import SpansBehind
 
 INTERRUPTED = "interrupted"
 
@@ -54,8 +55,9 @@ class ActivationDirections(Directions):
         A cap on the time; what it cuts short depends on the machine, and the status says so.
     schedule : Schedule or None, default=None
         The order of the stages; None takes its defaults.
-    alternation, reflection, projection, scaled : Alternation, Reflection, Projection, ScaledProjection, default=None
-        The stages; None takes their defaults.
+    alternation, reflection, projection, scaled, descent : default=None
+        The stages, an `Alternation`, `Reflection`, `Projection`, `ScaledProjection` and `Descent`; None takes their
+        defaults.
     fallback_reach : float, default=0.25
         Share of the width up to which the fallback may find a batch of which this search found less than half.
     fallback : Directions or None, default=None
@@ -76,6 +78,7 @@ class ActivationDirections(Directions):
     reflection: Reflection | None = None
     projection: Projection | None = None
     scaled: ScaledProjection | None = None
+    descent: Descent | None = None
     fallback_reach: float = 0.25
     fallback: Directions | None = None
 
@@ -87,42 +90,49 @@ class ActivationDirections(Directions):
                 raise ValueError(f"{name} must be positive, got {value!r}")
         random_state = check_random_state(random_state)
         generator = draw_generator(random_state)
-        span = problem.span.up_to_scale() if self.use_next_layer and problem.span is not None else None
+        behind = problem.behind if self.use_next_layer else None
+        if behind is None and not problem.activation.has_flat_part:
+            return Candidates.empty(problem.batch_size)
         budget = _Budget(self.max_starts, self.max_seconds)
         with progress_bar(verbose, total=problem.batch_size, description="columns") as report:
-            found = self._search(problem, span, budget, generator, report)
-            # Those of inputs with much in common say nothing without the span.
-            is_alike = span is not None and _stage(self.scaled, ScaledProjection()).applies(
-                TwoViews.of_problem(problem)
-            )
-            if span is not None and not is_alike and found.is_complete and INTERRUPTED not in found.status:
+            found = self._search(problem, behind, budget, generator, report)
+            if behind is not None and found.is_complete and self._may_be_mixtures(problem, found):
+                alone = self._search(problem, None, budget, generator, report)
                 n_fitting = first_choice(problem, found).fits.sum()
-                if n_fitting < problem.batch_size:
-                    # Inputs that switch the same units leave their mixtures in the span as well.
-                    alone = self._search(problem, None, budget, generator, report)
-                    is_better = alone.is_complete and first_choice(problem, alone).fits.sum() > n_fitting
-                    found = replace(alone if is_better else found, n_starts=budget.spent)
+                is_better = alone.is_complete and first_choice(problem, alone).fits.sum() > n_fitting
+                found = replace(alone if is_better else found, n_starts=budget.spent)
         # A last column without enough zeros for a proof follows from the others, and from no other search.
         is_over = found.status.startswith(INTERRUPTED) or budget.ended
         b = problem.batch_size
-        is_hopeless = b > self.fallback_reach * problem.width and found.n_missing > b / 2
+        is_hopeless = not problem.activation.has_flat_part or (
+            b > self.fallback_reach * problem.width and found.n_missing > b / 2
+        )
         if is_over or found.n_missing <= 1 or self.fallback is None or is_hopeless:
             return found
         rest = self.fallback.propose(problem, random_state=random_state, verbose=verbose)
         return found.joined(rest.directions, problem.factors, rest)
 
+    def _may_be_mixtures(self, problem: LayerProblem, found: Candidates) -> bool:
+        """Return whether a basis may hold mixtures of inputs that switch the same units: these are in the span too."""
+        if INTERRUPTED in found.status or not problem.activation.has_flat_part:
+            return False
+        if first_choice(problem, found).fits.all():
+            return False
+        # The patterns of inputs with much in common say nothing without the span.
+        return not _stage(self.scaled, ScaledProjection()).applies(TwoViews.of_problem(problem))
+
     def _search(
         self,
         problem: LayerProblem,
-        span: ActivationSpan | None,
+        behind: SpansBehind | None,
         budget: _Budget,
         generator: torch.Generator,
         report: Callable[[int, str], None],
     ) -> Candidates:
-        """Search two views, or three where there is a span."""
+        """Search two views, or more where there are spans behind."""
         factors, idle = problem.factors, 0
-        rounds = _Rounds(self, problem, span, generator)
-        knowledge, is_determined = rounds.knowledge, _is_determined(problem, span)
+        rounds = _Rounds(self, problem, behind, generator)
+        knowledge, is_determined = rounds.knowledge, _is_determined(problem, behind)
         try:
             # One thread: the matrices are small, and spinning threads cost more than they bring.
             with threadpool_limits(limits=1):
@@ -139,7 +149,7 @@ class ActivationDirections(Directions):
             status = "complete" if knowledge.is_complete else budget.ended or f"nothing new in {idle} rounds"
         except KeyboardInterrupt:
             status = INTERRUPTED
-        views = "gradient, weights and the next layer's gradient" if span is not None else "gradient and weights"
+        views = _views_in_words(behind)
         directions = knowledge.pool.directions.numpy().T
         return Candidates(
             directions=directions,
@@ -158,7 +168,7 @@ class _Rounds:
         self,
         search: ActivationDirections,
         problem: LayerProblem,
-        span: ActivationSpan | None,
+        behind: SpansBehind | None,
         generator: torch.Generator,
     ) -> None:
         self.schedule = _stage(search.schedule, Schedule())
@@ -166,20 +176,33 @@ class _Rounds:
         self.reflection = _stage(search.reflection, Reflection())
         self.projection = _stage(search.projection, Projection())
         self.scaled = _stage(search.scaled, ScaledProjection())
-        self.span, self.generator = span, generator
-        self.knowledge = Knowledge(problem.factors.zero_test, TwoViews.of_problem(problem), problem.column)
-        ways = ("scale", "span", "columns") if self.scaled.applies(self.knowledge.views) else ("span", "columns")
-        self.lead, self.ridges = Lead(ways, self.schedule.optimism), self.schedule.cycle_of_ridges()
+        self.descent = _stage(search.descent, Descent())
+        self.activation, self.behind, self.generator = problem.activation, behind, generator
+        views = TwoViews.of_problem(problem)
+        self.knowledge = Knowledge(problem.factors.zero_test, views, problem.column)
+        self.lead = None if behind is None else Lead(self._ways(views), self.schedule.optimism)
+        self.ridges = self.schedule.cycle_of_ridges()
         self.is_wide, self.n_starts = self.schedule.is_wide(problem.width), self.schedule.n_starts(problem.width)
         self.n_rounds = 0
+
+    def _ways(self, views: TwoViews) -> list[str]:
+        """Return which stages the spans behind have for this activation, the likeliest first."""
+        if not self.activation.is_piecewise_linear:
+            return ["descent"]
+        without_scale = ["span", "columns"] if self.activation.has_flat_part else ["span"]
+        if self.behind.spans[0].up_to_scale() is None:
+            return ["scale"]
+        return ["scale", *without_scale] if self.scaled.applies(views) else without_scale
 
     def run_next(self) -> tuple[bool, int]:
         """Run a round; return whether it brought anything new, and the starts it took."""
         knowledge, spent, is_new = self.knowledge, 0, False
         self.n_rounds += 1
+        if not self.activation.has_flat_part:
+            return self._by_spans(), 2 * self.n_starts
         knowledge.deflate_columns()
-        if self.span is not None:
-            is_new, spent = self._by_span(), 2 * self.n_starts
+        if self.behind is not None:
+            is_new, spent = self._by_spans(), 2 * self.n_starts
         elif self.is_wide:
             is_new, spent = self._by_reflections(), 2 * self.n_starts
         if not is_new and (spent == 0 or self.n_rounds % self.schedule.alternation_every == 0):
@@ -187,14 +210,16 @@ class _Rounds:
             is_new, spent = knowledge.add_columns(ends), spent + self.n_starts
         return is_new, spent
 
-    def _by_span(self) -> bool:
-        knowledge, n_starts = self.knowledge, 2 * self.n_starts
-        n_before = knowledge.n_known
-        if self.lead.leader == "scale":
-            found = self.scaled.run(knowledge.views, self.span, n_starts, self.generator)
+    def _by_spans(self) -> bool:
+        knowledge, n_starts, span = self.knowledge, 2 * self.n_starts, self.behind.spans[0]
+        n_before, views = knowledge.n_known, knowledge.views
+        if self.lead.leader == "descent":
+            found = self.descent.run(views, self.behind, n_starts, self.generator)
+        elif self.lead.leader == "scale":
+            found = self.scaled.run(views, span, n_starts, self.generator)
         else:
             leader = self.reflection if self.lead.leader == "columns" else None
-            found = self.projection.run(knowledge.views, self.span, n_starts, self.generator, leader)
+            found = self.projection.run(views, span.up_to_scale(), n_starts, self.generator, leader)
         is_new = knowledge.add_inputs(*found)
         self.lead.learn(knowledge.n_known - n_before)
         return is_new
@@ -229,7 +254,18 @@ class _Budget:
         return ""
 
 
-def _is_determined(problem: LayerProblem, span: ActivationSpan | None) -> bool:
+def _is_determined(problem: LayerProblem, behind: SpansBehind | None) -> bool:
     """Return whether there are equations enough for the batch, if half of the units are off."""
+    if not problem.activation.has_flat_part:
+        return behind.identifies
     n_live = int(problem.factors.zero_test.distinct_rows.sum())
-    return expect(problem.batch_size, n_live, span is not None and span.identifies).is_determined
+    return expect(problem.batch_size, n_live, behind is not None and behind.identifies).is_determined
+
+
+def _views_in_words(behind: SpansBehind | None) -> str:
+    if behind is None:
+        return "gradient and weights"
+    n_spans = len(behind.spans)
+    return "gradient, weights and " + (
+        "the next layer's gradient" if n_spans == 1 else f"the gradients of {n_spans} layers behind"
+    )

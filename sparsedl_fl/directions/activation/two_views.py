@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import normalize
 
 from sparsedl.arrays import as_tensor
-from sparsedl_fl.activations import FlatPart
+from sparsedl_fl.activations import Activation
 from sparsedl_fl.directions.activation.estimates import WORKING, PosteriorMeans
 from sparsedl_fl.problem import LayerProblem
 
@@ -43,6 +43,8 @@ class TwoViews:
         ``h``: a ``p`` has its true scale where ``h^T p = 1``.
     sizes : torch.Tensor of shape (b,)
         ``S``: an input is ``x = V S p``, and what counts is how far ``x`` is off.
+    kink : float, default=0
+        What was subtracted from the pre-activations.
     """
 
     left: torch.Tensor
@@ -50,30 +52,33 @@ class TwoViews:
     found: torch.Tensor
     free: torch.Tensor
     inputs: torch.Tensor
-    activation: FlatPart
+    activation: Activation
     scale: torch.Tensor
     sizes: torch.Tensor
+    kink: float = 0.0
 
     @classmethod
     def of(
         cls,
         left: torch.Tensor,
         forward: torch.Tensor,
-        activation: FlatPart,
+        activation: Activation,
         scale: torch.Tensor,
         sizes: torch.Tensor,
+        kink: float = 0.0,
     ) -> TwoViews:
         """Begin, with nothing found."""
         b = left.shape[1]
         nothing = torch.zeros((0, b), dtype=left.dtype)
-        return cls(left, forward, nothing, torch.eye(b, dtype=left.dtype), nothing, activation, scale, sizes)
+        return cls(left, forward, nothing, torch.eye(b, dtype=left.dtype), nothing, activation, scale, sizes, kink)
 
     @classmethod
     def of_problem(cls, problem: LayerProblem) -> TwoViews:
         """Begin with a layer's problem."""
         factors, activation = problem.factors, problem.activation.above_kink()
         scale, sizes = as_tensor(problem.forward.scale), as_tensor(factors.singular_values)
-        return cls.of(factors.zero_test.observations, problem.regressors(), activation, scale, sizes)
+        kink = problem.activation.lower
+        return cls.of(factors.zero_test.observations, problem.regressors(), activation, scale, sizes, kink)
 
     def overlaps(self, inputs: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         """Return the cosine between each ``x`` and what each column is dual to, of shape (n_inputs, n_columns).
@@ -82,6 +87,11 @@ class TwoViews:
         the relative error of ``x``, whatever the sizes of their gradients.
         """
         return (normalize(inputs * self.sizes, dim=1) @ normalize(columns / self.sizes, dim=1).T).abs()
+
+    @property
+    def whole(self) -> TwoViews:
+        """Both views with nothing found."""
+        return self.of(self.left, self.forward, self.activation, self.scale, self.sizes, self.kink)
 
     def knowing(self, found: torch.Tensor) -> TwoViews:
         """Deflate the forward view by the columns found."""
@@ -161,7 +171,8 @@ class ScaledForward:
         differences = views.free @ torch.linalg.qr(scale[:, None], mode="complete")[0][:, 1:]
         orthonormal, mixing = torch.linalg.qr(views.forward @ differences)
         directions, sizes, axes = torch.linalg.svd(mixing)
-        return cls(origin, views.forward @ origin, orthonormal @ directions, sizes, differences @ axes.T)
+        offset = views.forward @ origin + views.kink
+        return cls(origin, offset, orthonormal @ directions, sizes, differences @ axes.T)
 
     def to(self, dtype: torch.dtype) -> ScaledForward:
         """Return the same in another precision."""

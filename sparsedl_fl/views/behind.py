@@ -1,0 +1,162 @@
+"""The spans behind: every hidden layer behind adds equations for the same unknowns.
+
+With ``z' = W' phi(z) + bias'``, the activations ``phi'(z')`` of a true input lie in the row space of the gradient of
+the layer behind that, and so on: ``m' - b`` equations each. With ``L`` spans as wide as the layer they leave the inputs
+alone up to ``b = L m / (L + 1)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+
+from sparsedl.arrays import as_tensor
+from sparsedl_fl.activations import Activation, resolve
+from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.views._base import Linearization, View
+from sparsedl_fl.views.span import ActivationSpan
+
+__all__ = ["SpansBehind"]
+
+
+@dataclass(frozen=True)
+class SpansBehind(View):
+    """One span after the other, with the known layers between them.
+
+    Attributes
+    ----------
+    spans : tuple of ActivationSpan
+        The next layer's first.
+    layers : tuple of (weight, bias)
+        ``W'`` and ``bias'`` between one span and the next, one fewer.
+    weights : tuple of float
+        What the residuals of each span are multiplied with; with ``|y|`` about one over it they are relative.
+    least_surplus : int, default=4
+        Equations beyond the unknowns from which on they identify inputs.
+    """
+
+    spans: tuple[ActivationSpan, ...]
+    layers: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()
+    weights: tuple[float, ...] = field(default=())
+    least_surplus: int = 4
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weights", self.weights or (1.0,) * len(self.spans))
+
+    @classmethod
+    def of(cls, layer_gradient: LayerGradient, batch_size: int, activation: Activation) -> SpansBehind | None:
+        """Return all spans that the gradients behind have, or None where the next one has none.
+
+        A FedAvg client's weights behind move, and the spans behind the next one need them.
+        """
+        first = ActivationSpan.of(layer_gradient.next_weight_grad, batch_size, activation)
+        if first is None:
+            return None
+        spans, layers = [first], []
+        for layer in () if layer_gradient.is_update else layer_gradient.behind:
+            follows = None if layer.activation is None else resolve(layer.activation)
+            span = None if follows is None else ActivationSpan.of(layer.next_weight_grad, batch_size, follows)
+            if span is None:
+                break
+            spans.append(span)
+            layers.append((as_tensor(layer.weight.astype(float)), as_tensor(layer.bias)))
+        return cls(tuple(spans), tuple(layers))
+
+    @property
+    def first(self) -> SpansBehind:
+        """The next layer's span alone."""
+        return replace(self, spans=self.spans[:1], layers=(), weights=self.weights[:1])
+
+    @property
+    def n_equations(self) -> int:
+        """The sum of ``m - b`` over the spans."""
+        return sum(m - b for m, b in (span.basis.shape for span in self.spans))
+
+    @property
+    def identifies(self) -> bool:
+        """Whether the batch is small enough for the spans to leave nothing but its inputs."""
+        return self.n_equations - self.spans[0].basis.shape[1] >= self.least_surplus
+
+    def scaled_to(self, preactivations: torch.Tensor) -> SpansBehind:
+        """Return the same with residuals relative to the activations at typical pre-activations."""
+        levels = replace(self, weights=()).at(preactivations).activations
+        return replace(self, weights=tuple(1 / float(y.square().sum(dim=1).mean().sqrt()) for y in levels))
+
+    def to(self, dtype: torch.dtype) -> SpansBehind:
+        """Return the same in another precision."""
+        spans = tuple(
+            replace(span, basis=span.basis.to(dtype), duals=None if span.duals is None else span.duals.to(dtype))
+            for span in self.spans
+        )
+        return replace(self, spans=spans, layers=tuple((W.to(dtype), bias.to(dtype)) for W, bias in self.layers))
+
+    def at(self, preactivations: torch.Tensor) -> SpansAt:
+        """Return the spans at pre-activations of shape (n, m)."""
+        activations, slopes, z = [], [], preactivations
+        for level, span in enumerate(self.spans):
+            if level:
+                W, bias = self.layers[level - 1]
+                z = activations[-1] @ W.T + bias
+            activations.append(span.activation.value(z))
+            slopes.append(span.activation.derivative(z))
+        return SpansAt(self, activations, slopes)
+
+
+@dataclass(frozen=True)
+class SpansAt(Linearization):
+    """The spans at some pre-activations.
+
+    Attributes
+    ----------
+    view : SpansBehind
+        The spans.
+    activations, slopes : sequence of torch.Tensor of shape (n, m)
+        ``phi(z)`` and ``phi'(z)`` at each span.
+    """
+
+    view: SpansBehind
+    activations: Sequence[torch.Tensor]
+    slopes: Sequence[torch.Tensor]
+
+    def _outside(self, level: int, y: torch.Tensor) -> torch.Tensor:
+        return self.view.weights[level] * self.view.spans[level].outside(y)
+
+    @cached_property
+    def residuals(self) -> torch.Tensor:
+        """Return the parts of the activations outside of the spans."""
+        return torch.cat([self._outside(level, y) for level, y in enumerate(self.activations)], dim=1)
+
+    @property
+    def distances(self) -> torch.Tensor:
+        """Return the largest relative distance from any of the spans."""
+        pairs = zip(self.view.spans, self.activations, strict=True)
+        return torch.stack([span.distances_of(y) for span, y in pairs]).amax(dim=0)
+
+    @property
+    def is_inside(self) -> torch.Tensor:
+        """Return which are no further from each span than rounding explains."""
+        pairs = zip(self.view.spans, self.activations, strict=True)
+        return torch.stack([span.distances_of(y) <= span.tolerances_of(y) for span, y in pairs]).all(dim=0)
+
+    def push(self, changes: torch.Tensor) -> torch.Tensor:
+        """Return the change of the residuals."""
+        moved, pushed = changes, []
+        for level, slopes in enumerate(self.slopes):
+            if level:
+                moved = moved @ self.view.layers[level - 1][0].T
+            moved = slopes * moved
+            pushed.append(self._outside(level, moved))
+        return torch.cat(pushed, dim=1)
+
+    def pull(self, residuals: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of half the square of the residuals."""
+        parts = residuals.split([y.shape[1] for y in self.activations], dim=1)
+        pulled = torch.zeros_like(self.slopes[-1])
+        for level in reversed(range(len(parts))):
+            pulled = self.slopes[level] * (self._outside(level, parts[level]) + pulled)
+            if level:
+                pulled = pulled @ self.view.layers[level - 1][0]
+        return pulled
