@@ -22,17 +22,34 @@ class View(ABC):
         """Return the equations near pre-activations of shape (n, m)."""
 
     @abstractmethod
+    def weighted(self, n: int, spread: float, generator: torch.Generator) -> View:
+        """Return the same for ``n`` inputs, with random weights of its parts for each: other ways to the same ends."""
+
+    @abstractmethod
+    def of_some(self, index: torch.Tensor) -> View:
+        """Return the same for some of the inputs that it was weighted for."""
+
+    @abstractmethod
     def to(self, dtype: torch.dtype) -> View:
         """Return the same in another precision."""
 
 
 class Linearization(ABC):
-    """What is left of the equations at some pre-activations, and how it changes: ``residuals + J dz``."""
+    """How badly pre-activations fulfil the equations, and how that changes: half a square and its Gauss-Newton model."""
 
     @property
     @abstractmethod
-    def residuals(self) -> torch.Tensor:
-        """What is left, of shape (n, n_residuals)."""
+    def cost(self) -> torch.Tensor:
+        """The square of what is left, of shape (n,)."""
+
+    @property
+    @abstractmethod
+    def gradient(self) -> torch.Tensor:
+        """The gradient of half the cost, of shape (n, m)."""
+
+    @abstractmethod
+    def curve(self, changes: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of half the square that changes of shape (n, m) make, to first order: ``J^T J dz``."""
 
     @property
     @abstractmethod
@@ -43,11 +60,3 @@ class Linearization(ABC):
     @abstractmethod
     def is_inside(self) -> torch.Tensor:
         """Which fulfil them up to rounding, of shape (n,)."""
-
-    @abstractmethod
-    def push(self, changes: torch.Tensor) -> torch.Tensor:
-        """Return ``J dz`` for changes of shape (n, m)."""
-
-    @abstractmethod
-    def pull(self, residuals: torch.Tensor) -> torch.Tensor:
-        """Return ``J^T r`` of shape (n, m)."""

@@ -8,7 +8,7 @@ alone up to ``b = L m / (L + 1)``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -32,19 +32,20 @@ class SpansBehind(View):
         The next layer's first.
     layers : tuple of (weight, bias)
         ``W'`` and ``bias'`` between one span and the next, one fewer.
-    weights : tuple of float
-        What the residuals of each span are multiplied with; with ``|y|`` about one over it they are relative.
+    weights : tuple of torch.Tensor
+        What the squares of the residuals of each span are multiplied with, of shape (), or (n, 1) for ``n`` inputs.
     least_surplus : int, default=4
         Equations beyond the unknowns from which on they identify inputs.
     """
 
     spans: tuple[ActivationSpan, ...]
     layers: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()
-    weights: tuple[float, ...] = field(default=())
+    weights: tuple[torch.Tensor, ...] = ()
     least_surplus: int = 4
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weights", self.weights or (1.0,) * len(self.spans))
+        if not self.weights:
+            object.__setattr__(self, "weights", (torch.ones((), dtype=self.spans[0].basis.dtype),) * len(self.spans))
 
     @classmethod
     def of(cls, layer_gradient: LayerGradient, batch_size: int, activation: Activation) -> SpansBehind | None:
@@ -83,7 +84,19 @@ class SpansBehind(View):
     def scaled_to(self, preactivations: torch.Tensor) -> SpansBehind:
         """Return the same with residuals relative to the activations at typical pre-activations."""
         levels = replace(self, weights=()).at(preactivations).activations
-        return replace(self, weights=tuple(1 / float(y.square().sum(dim=1).mean().sqrt()) for y in levels))
+        return replace(self, weights=tuple(1 / y.square().sum(dim=1).mean() for y in levels))
+
+    def weighted(self, n: int, spread: float, generator: torch.Generator) -> SpansBehind:
+        """Return the same with weights of the spans that differ from input to input."""
+        weights = [
+            weight * torch.exp(spread * torch.randn((n, 1), generator=generator, dtype=weight.dtype))
+            for weight in self.weights
+        ]
+        return replace(self, weights=tuple(weights))
+
+    def of_some(self, index: torch.Tensor) -> SpansBehind:
+        """Return the same for some of the inputs."""
+        return replace(self, weights=tuple(weight[index] if weight.dim() else weight for weight in self.weights))
 
     def to(self, dtype: torch.dtype) -> SpansBehind:
         """Return the same in another precision."""
@@ -91,7 +104,8 @@ class SpansBehind(View):
             replace(span, basis=span.basis.to(dtype), duals=None if span.duals is None else span.duals.to(dtype))
             for span in self.spans
         )
-        return replace(self, spans=spans, layers=tuple((W.to(dtype), bias.to(dtype)) for W, bias in self.layers))
+        layers = tuple((W.to(dtype), bias.to(dtype)) for W, bias in self.layers)
+        return replace(self, spans=spans, layers=layers, weights=tuple(weight.to(dtype) for weight in self.weights))
 
     def at(self, preactivations: torch.Tensor) -> SpansAt:
         """Return the spans at pre-activations of shape (n, m)."""
@@ -121,13 +135,39 @@ class SpansAt(Linearization):
     activations: Sequence[torch.Tensor]
     slopes: Sequence[torch.Tensor]
 
-    def _outside(self, level: int, y: torch.Tensor) -> torch.Tensor:
-        return self.view.weights[level] * self.view.spans[level].outside(y)
-
     @cached_property
-    def residuals(self) -> torch.Tensor:
-        """Return the parts of the activations outside of the spans."""
-        return torch.cat([self._outside(level, y) for level, y in enumerate(self.activations)], dim=1)
+    def _outside(self) -> list[torch.Tensor]:
+        return [span.outside(y) for span, y in zip(self.view.spans, self.activations, strict=True)]
+
+    @property
+    def cost(self) -> torch.Tensor:
+        """Return the squares of the parts of the activations outside of the spans, weighted."""
+        parts = zip(self.view.weights, self.activations, self._outside, strict=True)
+        return sum(weight.squeeze(-1) * (y * outside).sum(dim=1) for weight, y, outside in parts)
+
+    @property
+    def gradient(self) -> torch.Tensor:
+        """Return the gradient of half of them."""
+        return self._pull(self._outside)
+
+    def curve(self, changes: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of half the square of what leaves the spans."""
+        moved, outside = changes, []
+        for level, slopes in enumerate(self.slopes):
+            if level:
+                moved = moved @ self.view.layers[level - 1][0].T
+            moved = slopes * moved
+            outside.append(self.view.spans[level].outside(moved))
+        return self._pull(outside)
+
+    def _pull(self, outside: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the sum of what each part says of the pre-activations."""
+        pulled: torch.Tensor | float = 0.0
+        for level in reversed(range(len(outside))):
+            pulled = self.slopes[level] * (self.view.weights[level] * outside[level] + pulled)
+            if level:
+                pulled = pulled @ self.view.layers[level - 1][0]
+        return pulled
 
     @property
     def distances(self) -> torch.Tensor:

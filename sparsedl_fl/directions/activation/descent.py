@@ -42,16 +42,13 @@ class NaturalForward:
     def of(cls, views: TwoViews, equations: View, generator: torch.Generator, n_probes: int) -> NaturalForward:
         """Turn the forward view, deflated by what is known, to the axes of the equations at some random places."""
         forward = ScaledForward.of(views)
-        size = torch.linalg.vector_norm(forward.origin)
-        basis, d = forward.orthonormal * (size * forward.sizes), len(forward.sizes)
+        basis, d = forward.orthonormal * forward.sizes, len(forward.sizes)
         places = forward.preactivations(forward.draw(n_probes, generator))
         gram = torch.zeros((d, d), dtype=basis.dtype)
         for place in places:
-            moved = equations.at(place.expand(d, -1)).push(basis.T)
-            gram += moved @ moved.T / n_probes
+            gram += equations.at(place.expand(d, -1)).curve(basis.T) @ basis / n_probes
         curvature, rotation = torch.linalg.eigh(gram)
-        axes = size * forward.axes @ rotation
-        return cls(forward.offset, basis @ rotation, curvature.clamp(min=0), forward.origin, axes)
+        return cls(forward.offset, basis @ rotation, curvature.clamp(min=0), forward.origin, forward.axes @ rotation)
 
     def to(self, dtype: torch.dtype) -> NaturalForward:
         """Return the same in another precision."""
@@ -67,7 +64,7 @@ class NaturalForward:
 
     def coordinates(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return ``v`` of shape (n, d) of ``p`` at their true scale, the nearest there is."""
-        return (inputs - self.origin) @ self.axes / self.axes.square().sum(dim=0)
+        return torch.linalg.lstsq(self.axes, (inputs - self.origin).T).solution.T
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -91,7 +88,11 @@ class Descent(BaseEstimator):
         Residual of these, relative, at which a step is good enough.
     first_ridges : (float, float), default=(1e-7, 1e-2)
         Range of the first ridge of a start, over the mean curvature: large ones lead to the same few inputs.
-    last_ridge, shrinking : float and int, default=1e-9 and 30
+    start_size : float, default=3
+        Size of the starts, in natural units: from larger ones they reach more inputs.
+    spread : float, default=1
+        Standard deviation of the logarithm of the weight that a start gives each layer behind.
+    last_ridge, shrinking : float and int, default=1e-9 and 15
         What it shrinks to, in so many steps.
     damping : (float, float, float), default=(1e-3, 0.2, 4)
         The first, over the mean curvature, and its factors after a step that helped and one that did not.
@@ -102,16 +103,18 @@ class Descent(BaseEstimator):
     near, worth_polishing : float, default=1e-4 and 0.02
         Distance, relative, at which a start is near enough in single precision, and up to which its end goes on in
         double precision.
-    n_polishing, polishing_inexact : int and float, default=12 and 1e-3
-        Steps there, and how exact each is.
+    n_polishing, polishing_inexact, slowest : int, float and float, default=12, 1e-2 and 0.9
+        Steps there at most, how exact each is, and the share of its cost that a step may leave for another to follow.
     """
 
     n_steps: int = 40
     n_products: int = 20
     inexact: float = 0.1
     first_ridges: tuple[float, float] = (1e-7, 1e-2)
+    start_size: float = 3.0
+    spread: float = 1.0
     last_ridge: float = 1e-9
-    shrinking: int = 30
+    shrinking: int = 15
     damping: tuple[float, float, float] = (1e-3, 0.2, 4.0)
     n_probes: int = 2
     same_end: float = 0.9999
@@ -119,7 +122,8 @@ class Descent(BaseEstimator):
     near: float = 1e-4
     worth_polishing: float = 0.02
     n_polishing: int = 12
-    polishing_inexact: float = 1e-3
+    polishing_inexact: float = 1e-2
+    slowest: float = 0.9
 
     def run(
         self, views: TwoViews, equations: View, n_starts: int, generator: torch.Generator
@@ -147,12 +151,13 @@ class Descent(BaseEstimator):
         forward = NaturalForward.of(views, equations, generator, self.n_probes)
         single = forward.to(WORKING)
         d = len(forward.curvature)
-        ends = torch.randn((n_starts if d else 1, d), generator=generator)
+        ends = self.start_size * torch.randn((n_starts if d else 1, d), generator=generator)
         if d:
             share = torch.rand((n_starts, 1), generator=generator)
             smallest, largest = self.first_ridges
             ridges = largest * (smallest / largest) ** share
-            ends = self._descend(single, equations.to(WORKING), ends, ridges)
+            varied = equations.to(WORKING).weighted(n_starts, self.spread, generator)
+            ends = self._descend(single, varied, ends, ridges)
         is_near = equations.to(WORKING).at(single.preactivations(ends)).distances < self.worth_polishing
         return self.polished(views, equations, forward.inputs(ends[is_near]), generator)
 
@@ -174,38 +179,38 @@ class Descent(BaseEstimator):
         """Minimise what is left of the equations from each of some coordinates, with a ridge or to the last digit."""
         if forward.basis.shape[1] == 0 or len(ends) == 0:
             return ends
-        is_rough = ridges is not None
+        is_rough, mean = ridges is not None, forward.curvature.mean()
         n_steps, inexact = (self.n_steps, self.inexact) if is_rough else (self.n_polishing, self.polishing_inexact)
-        mean = forward.curvature.mean()
         first, easier, harder = self.damping
         ends, running = ends.clone(), torch.arange(len(ends))
-        damping = torch.full_like(ends[:, :1], first) * mean
+        damping = torch.full_like(ends[:, :1], first if is_rough else self.last_ridge) * mean
         ridge = ridges * mean if is_rough else torch.zeros_like(damping)
         factor = (self.last_ridge * mean / ridge) ** (1 / self.shrinking) if is_rough else torch.ones_like(damping)
         here = equations.at(forward.preactivations(ends))
         for number in range(n_steps):
             v, strength = ends[running], ridge[running] + damping[running]
-            gradient = here.pull(here.residuals) @ forward.basis + ridge[running] * v
-            moved = v - self._solve(
-                forward, here, gradient, strength, self.inexact if is_rough else self.polishing_inexact
-            )
-            there = equations.at(forward.preactivations(moved))
-            before = here.residuals.square().sum(dim=1) + (ridge[running, 0] * v.square().sum(dim=1))
-            after = there.residuals.square().sum(dim=1) + (ridge[running, 0] * moved.square().sum(dim=1))
+            gradient = here.gradient @ forward.basis + ridge[running] * v
+            moved = v - self._solve(forward, here, gradient, strength, inexact)
+            varied = equations if len(running) == len(ends) else equations.of_some(running)
+            there = varied.at(forward.preactivations(moved))
+            before = here.cost + ridge[running, 0] * v.square().sum(dim=1)
+            after = there.cost + ridge[running, 0] * moved.square().sum(dim=1)
             helps = (after < before)[:, None]
             ends[running] = torch.where(helps, moved, v)
             damping[running] = damping[running] * torch.where(helps, easier, harder)
             ridge[running] = ridge[running] * factor[running]
-            here = equations.at(forward.preactivations(ends[running]))
+            here = varied.at(forward.preactivations(ends[running]))
             if is_rough:
                 goes_on = here.distances > self.near
                 if number % self.merging_every == self.merging_every - 1:
                     goes_on &= leaders(ends[running], self.same_end) == torch.arange(len(running))
-                if not goes_on.all():
-                    running = running[goes_on]
-                    if len(running) == 0:
-                        break
-                    here = equations.at(forward.preactivations(ends[running]))
+            else:
+                goes_on = after < self.slowest * before
+            if not goes_on.all():
+                running = running[goes_on]
+                if len(running) == 0:
+                    break
+                here = equations.of_some(running).at(forward.preactivations(ends[running]))
         return ends
 
     def _solve(self, forward, here, gradient, strength, inexact) -> torch.Tensor:
@@ -217,7 +222,7 @@ class Descent(BaseEstimator):
         goal = inexact**2 * size
         smallest = torch.finfo(gradient.dtype).tiny
         for _ in range(self.n_products):
-            image = here.pull(here.push(direction @ forward.basis.T)) @ forward.basis + strength * direction
+            image = here.curve(direction @ forward.basis.T) @ forward.basis + strength * direction
             length = size / (direction * image).sum(dim=1, keepdim=True).clamp(min=smallest)
             solution, residual = solution + length * direction, residual - length * image
             scaled = residual / diagonal

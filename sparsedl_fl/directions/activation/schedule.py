@@ -22,6 +22,9 @@ class Schedule(BaseEstimator):
     ----------
     starts_per_round : int or None, default=None
         Starts that run at once; None takes 64 up to the width ``wide``, and 16 beyond. Reflections take twice as many.
+    fewest_descents, descents_per_find : int and float, default=4 and 2
+        Starts of a descent for each find of the round before, and at least; where most end in the same few inputs, the
+        others come sooner once these are known.
     wide : int, default=400
         Width above which reflections go before the alternation, whose eigenproblems grow too large.
     alternation_every : int, default=4
@@ -46,6 +49,8 @@ class Schedule(BaseEstimator):
     """
 
     starts_per_round: int | None = None
+    fewest_descents: int = 4
+    descents_per_find: float = 2.0
     wide: int = 400
     alternation_every: int = 4
     ridges: tuple[float, ...] = (0.005, 0.05, 5e-5, 0.02)
@@ -64,6 +69,10 @@ class Schedule(BaseEstimator):
     def n_starts(self, width: int) -> int:
         """Return the starts of a round of the alternation."""
         return self.starts_per_round or (16 if self.is_wide(width) else 64)
+
+    def n_descents(self, n_new: int, most: int) -> int:
+        """Return the starts of the next round of a descent, from what the last one brought."""
+        return most if n_new == 0 else min(most, max(self.fewest_descents, round(self.descents_per_find * n_new)))
 
     def cycle_of_ridges(self) -> Iterator[float]:
         """Yield the ridge of one round of the alternation after the other."""

@@ -23,13 +23,16 @@ from sparsedl_fl.directions.activation.projection import Projection
 from sparsedl_fl.directions.activation.reflection import Reflection
 from sparsedl_fl.directions.activation.scaled import ScaledProjection
 from sparsedl_fl.directions.activation.schedule import Lead, Schedule
-from sparsedl_fl.directions.activation.two_views import TwoViews
+from sparsedl_fl.directions.activation.two_views import ScaledForward, TwoViews
 from sparsedl_fl.matching import first_choice
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.theory import expect
 from sparsedl_fl.views import SpansBehind
 
 INTERRUPTED = "interrupted"
+
+N_TYPICAL = 16
+"""Draws that show how large activations are."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -179,11 +182,14 @@ class _Rounds:
         self.descent = _stage(search.descent, Descent())
         self.activation, self.behind, self.generator = problem.activation, behind, generator
         views = TwoViews.of_problem(problem)
+        if behind is not None and not self.activation.has_flat_part:
+            forward = ScaledForward.of(views)
+            self.behind = behind.scaled_to(forward.preactivations(forward.draw(N_TYPICAL, generator)))
         self.knowledge = Knowledge(problem.factors.zero_test, views, problem.column)
         self.lead = None if behind is None else Lead(self._ways(views), self.schedule.optimism)
         self.ridges = self.schedule.cycle_of_ridges()
         self.is_wide, self.n_starts = self.schedule.is_wide(problem.width), self.schedule.n_starts(problem.width)
-        self.n_rounds = 0
+        self.n_rounds, self.n_descents = 0, self.n_starts
 
     def _ways(self, views: TwoViews) -> list[str]:
         """Return which stages the spans behind have for this activation, the likeliest first."""
@@ -199,7 +205,10 @@ class _Rounds:
         knowledge, spent, is_new = self.knowledge, 0, False
         self.n_rounds += 1
         if not self.activation.has_flat_part:
-            return self._by_spans(), 2 * self.n_starts
+            n_before, n_starts = knowledge.n_known, self.n_descents
+            is_new = self._by_spans()
+            self.n_descents = self.schedule.n_descents(knowledge.n_known - n_before, 2 * self.n_starts)
+            return is_new, n_starts
         knowledge.deflate_columns()
         if self.behind is not None:
             is_new, spent = self._by_spans(), 2 * self.n_starts
@@ -214,7 +223,7 @@ class _Rounds:
         knowledge, n_starts, span = self.knowledge, 2 * self.n_starts, self.behind.spans[0]
         n_before, views = knowledge.n_known, knowledge.views
         if self.lead.leader == "descent":
-            found = self.descent.run(views, self.behind, n_starts, self.generator)
+            found = self.descent.run(views, self.behind, self.n_descents, self.generator)
         elif self.lead.leader == "scale":
             found = self.scaled.run(views, span, n_starts, self.generator)
         else:
