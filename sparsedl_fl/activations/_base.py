@@ -63,6 +63,12 @@ class Activation(ABC):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the pair with ``y' = phi(z')`` that has the smallest ``(z' - z)^2 + weight (y' - y)^2``, entrywise."""
 
+    def near_on_graph(
+        self, z: torch.Tensor, y: torch.Tensor, weight: float | torch.Tensor = 1.0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a pair that is nearly as near, fast enough for a search."""
+        return self.nearest_on_graph(z, y, weight)
+
     def is_off(self, z: torch.Tensor, tolerance: float | torch.Tensor = 0.0) -> torch.Tensor:
         """Return where a unit is off, by at least a tolerance, as a boolean tensor: nowhere without a flat part."""
         return torch.zeros_like(z, dtype=torch.bool)

@@ -37,7 +37,7 @@ class Smooth(Activation):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the best of some local minima: those on a grid, each followed by Gauss and Newton's steps.
 
-        This looks at some 250 points for each number. A search that can do with derivatives should.
+        This looks at some 250 points for each number.
         """
 
         def cost(t: torch.Tensor) -> torch.Tensor:
@@ -60,6 +60,16 @@ class Smooth(Activation):
             length = torch.where(helps, (2 * length).clamp(max=1), length / 4)
         best = now.argmin(dim=-1, keepdim=True)
         t = t.gather(-1, best)[..., 0]
+        return t, self.value(t)
+
+    def near_on_graph(
+        self, z: torch.Tensor, y: torch.Tensor, weight: float | torch.Tensor = 1.0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return where four steps of Gauss and Newton's lead from ``z``."""
+        t = z
+        for _ in range(4):
+            value, slope = self.value(t), self.derivative(t)
+            t = t - ((t - z) + weight * slope * (value - y)) / (1 + weight * slope.square())
         return t, self.value(t)
 
 

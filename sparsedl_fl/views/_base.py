@@ -35,7 +35,7 @@ class View(ABC):
 
 
 class Linearization(ABC):
-    """How badly pre-activations fulfil the equations, and how that changes: half a square and its Gauss-Newton model."""
+    """How badly pre-activations fulfil the equations, and how that changes, to first order."""
 
     @property
     @abstractmethod

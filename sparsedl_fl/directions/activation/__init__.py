@@ -11,7 +11,7 @@ from sparsedl_fl.directions.activation.alternation import Alternation
 from sparsedl_fl.directions.activation.descent import Descent
 from sparsedl_fl.directions.activation.projection import Projection
 from sparsedl_fl.directions.activation.reflection import Reflection
-from sparsedl_fl.directions.activation.scaled import ScaledProjection
+from sparsedl_fl.directions.activation.scaled import ScaledReflection
 from sparsedl_fl.directions.activation.schedule import Schedule
 from sparsedl_fl.directions.activation.search import ActivationDirections
 from sparsedl_fl.directions.activation.two_views import TwoViews
@@ -22,7 +22,7 @@ __all__ = [
     "Descent",
     "Projection",
     "Reflection",
-    "ScaledProjection",
+    "ScaledReflection",
     "Schedule",
     "TwoViews",
 ]

@@ -8,8 +8,9 @@ import torch
 from sklearn.base import BaseEstimator
 from torch.nn.functional import normalize
 
+from sparsedl_fl.directions.activation.scaled import ScaledReflection
 from sparsedl_fl.directions.activation.two_views import WORKING, ScaledForward, TwoViews, leaders
-from sparsedl_fl.views import View
+from sparsedl_fl.views import SpansBehind, View
 
 __all__ = ["Descent", "NaturalForward"]
 
@@ -30,6 +31,8 @@ class NaturalForward:
         ``p0``, what the inputs share.
     axes : torch.Tensor of shape (b, d)
         ``p = p0 + axes v``.
+    orthonormal : torch.Tensor of shape (m, d)
+        Orthonormal basis of the pre-activations of all differences.
     """
 
     offset: torch.Tensor
@@ -37,18 +40,19 @@ class NaturalForward:
     curvature: torch.Tensor
     origin: torch.Tensor
     axes: torch.Tensor
+    orthonormal: torch.Tensor
 
     @classmethod
-    def of(cls, views: TwoViews, equations: View, generator: torch.Generator, n_probes: int) -> NaturalForward:
+    def of(cls, forward: ScaledForward, equations: View, generator: torch.Generator, n_probes: int) -> NaturalForward:
         """Turn the forward view, deflated by what is known, to the axes of the equations at some random places."""
-        forward = ScaledForward.of(views)
         basis, d = forward.orthonormal * forward.sizes, len(forward.sizes)
         places = forward.preactivations(forward.draw(n_probes, generator))
         gram = torch.zeros((d, d), dtype=basis.dtype)
         for place in places:
             gram += equations.at(place.expand(d, -1)).curve(basis.T) @ basis / n_probes
         curvature, rotation = torch.linalg.eigh(gram)
-        return cls(forward.offset, basis @ rotation, curvature.clamp(min=0), forward.origin, forward.axes @ rotation)
+        axes = forward.axes @ rotation
+        return cls(forward.offset, basis @ rotation, curvature.clamp(min=0), forward.origin, axes, forward.orthonormal)
 
     def to(self, dtype: torch.dtype) -> NaturalForward:
         """Return the same in another precision."""
@@ -100,6 +104,11 @@ class Descent(BaseEstimator):
         Places at which the curvature is looked at.
     same_end, merging_every : float and int, default=0.9999 and 5
         Cosine of two starts from which on one goes on for both, and how often that is looked at.
+    same_lead : float, default=0.995
+        The same for ends of reflections.
+    least_share : float, default=1e-9
+        An end is the only one where no change of the pre-activations leaves less than this share of the largest to tell
+        it by, squared.
     near, worth_polishing : float, default=1e-4 and 0.02
         Distance, relative, at which a start is near enough in single precision, and up to which its end goes on in
         double precision.
@@ -119,6 +128,8 @@ class Descent(BaseEstimator):
     n_probes: int = 2
     same_end: float = 0.9999
     merging_every: int = 5
+    same_lead: float = 0.995
+    least_share: float = 1e-9
     near: float = 1e-4
     worth_polishing: float = 0.02
     n_polishing: int = 12
@@ -126,7 +137,12 @@ class Descent(BaseEstimator):
     slowest: float = 0.9
 
     def run(
-        self, views: TwoViews, equations: View, n_starts: int, generator: torch.Generator
+        self,
+        views: TwoViews,
+        equations: SpansBehind,
+        n_starts: int,
+        generator: torch.Generator,
+        by_reflections: ScaledReflection | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run random starts and return the inputs among their ends.
 
@@ -134,44 +150,69 @@ class Descent(BaseEstimator):
         ----------
         views : TwoViews
             The forward view with its scale, deflated by what is known.
-        equations : View
+        equations : SpansBehind
             What pre-activations of inputs fulfil.
         n_starts : int
             Number of starts.
         generator : torch.Generator
             Source of randomness.
+        by_reflections : ScaledReflection or None, default=None
+            What brings the starts near inputs.
 
         Returns
         -------
         inputs : torch.Tensor of shape (n_found, b)
-            Unit rows ``p``, polished without what is known: columns are less exact than the equations.
+            Unit rows ``p``.
         is_determined : torch.Tensor of shape (n_found,) of bool
-            Whether the equations fix each.
+            Whether no other ``p`` nearby fulfils the equations.
         """
-        forward = NaturalForward.of(views, equations, generator, self.n_probes)
-        single = forward.to(WORKING)
-        d = len(forward.curvature)
-        ends = self.start_size * torch.randn((n_starts if d else 1, d), generator=generator)
-        if d:
-            share = torch.rand((n_starts, 1), generator=generator)
+        scaled = ScaledForward.of(views)
+        forward = NaturalForward.of(scaled, equations, generator, self.n_probes)
+        rough, d = equations.to(WORKING), len(forward.curvature)
+        if d == 0:
+            ends = torch.zeros((1, 0), dtype=WORKING)
+        elif by_reflections is None:
+            ends = self.start_size * torch.randn((n_starts, d), generator=generator)
             smallest, largest = self.first_ridges
-            ridges = largest * (smallest / largest) ** share
-            varied = equations.to(WORKING).weighted(n_starts, self.spread, generator)
-            ends = self._descend(single, varied, ends, ridges)
-        is_near = equations.to(WORKING).at(single.preactivations(ends)).distances < self.worth_polishing
-        return self.polished(views, equations, forward.inputs(ends[is_near]), generator)
+            ridges = largest * (smallest / largest) ** torch.rand((n_starts, 1), generator=generator)
+            ends = self._descend(forward.to(WORKING), rough.weighted(n_starts, self.spread, generator), ends, ridges)
+        else:
+            ends = by_reflections.ends(scaled.to(WORKING), rough.spans[0], n_starts, generator)
+            ends = ends[leaders(ends, self.same_lead).unique()].double()
+            ends = forward.coordinates(scaled.inputs(ends)).to(WORKING)
+            ridges = torch.full_like(ends[:, :1], self.last_ridge)
+            ends = self._descend(forward.to(WORKING), rough, ends, ridges)
+        is_near = rough.at(forward.to(WORKING).preactivations(ends)).distances < self.worth_polishing
+        return self._polished(views, forward, equations, forward.inputs(ends[is_near]), generator)
 
-    def polished(
-        self, views: TwoViews, equations: View, inputs: torch.Tensor, generator: torch.Generator
+    def _polished(
+        self,
+        views: TwoViews,
+        forward: NaturalForward,
+        equations: View,
+        inputs: torch.Tensor,
+        generator: torch.Generator,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return those of some ``p`` at their true scale from which the equations lead to an input, and that one."""
+        """Return the inputs that the equations lead to from some ``p`` at their true scale, in double precision."""
         if len(inputs) == 0:
             return inputs, torch.zeros(0, dtype=torch.bool)
-        whole = NaturalForward.of(views.whole, equations, generator, self.n_probes)
-        ends = self._descend(whole, equations, whole.coordinates(inputs))
-        found = equations.at(whole.preactivations(ends)).is_inside
-        inputs = normalize(whole.inputs(ends[found]), dim=1)
-        return inputs, torch.ones(len(inputs), dtype=torch.bool)
+        if len(views.found) and not views.activation.has_flat_part:
+            # Columns that came from behind are less exact than the equations.
+            forward = NaturalForward.of(ScaledForward.of(views.whole), equations, generator, self.n_probes)
+        ends = self._descend(forward, equations, forward.coordinates(inputs))
+        here = equations.at(forward.preactivations(ends))
+        ends = ends[here.is_inside]
+        least = [self._least_curvature(forward, equations, end) for end in ends]
+        return normalize(forward.inputs(ends), dim=1), torch.tensor(least, dtype=torch.float64) > self.least_share
+
+    def _least_curvature(self, forward: NaturalForward, equations: View, end: torch.Tensor) -> float:
+        """Return what the equations say of the direction that they say least of, over what they say of another."""
+        basis = forward.orthonormal
+        if basis.shape[1] == 0:
+            return 1.0
+        here = equations.at(forward.preactivations(end[None]).expand(basis.shape[1], -1))
+        curvatures = torch.linalg.eigvalsh(here.curve(basis.T) @ basis)
+        return float(curvatures[0] / curvatures[-1])
 
     def _descend(
         self, forward: NaturalForward, equations: View, ends: torch.Tensor, ridges: torch.Tensor | None = None

@@ -21,7 +21,7 @@ from sparsedl_fl.directions.activation.descent import Descent
 from sparsedl_fl.directions.activation.knowledge import Knowledge
 from sparsedl_fl.directions.activation.projection import Projection
 from sparsedl_fl.directions.activation.reflection import Reflection
-from sparsedl_fl.directions.activation.scaled import ScaledProjection
+from sparsedl_fl.directions.activation.scaled import ScaledReflection
 from sparsedl_fl.directions.activation.schedule import Lead, Schedule
 from sparsedl_fl.directions.activation.two_views import ScaledForward, TwoViews
 from sparsedl_fl.matching import first_choice
@@ -59,7 +59,7 @@ class ActivationDirections(Directions):
     schedule : Schedule or None, default=None
         The order of the stages; None takes its defaults.
     alternation, reflection, projection, scaled, descent : default=None
-        The stages, an `Alternation`, `Reflection`, `Projection`, `ScaledProjection` and `Descent`; None takes their
+        The stages, an `Alternation`, `Reflection`, `Projection`, `ScaledReflection` and `Descent`; None takes their
         defaults.
     fallback_reach : float, default=0.25
         Share of the width up to which the fallback may find a batch of which this search found less than half.
@@ -80,7 +80,7 @@ class ActivationDirections(Directions):
     alternation: Alternation | None = None
     reflection: Reflection | None = None
     projection: Projection | None = None
-    scaled: ScaledProjection | None = None
+    scaled: ScaledReflection | None = None
     descent: Descent | None = None
     fallback_reach: float = 0.25
     fallback: Directions | None = None
@@ -122,7 +122,7 @@ class ActivationDirections(Directions):
         if first_choice(problem, found).fits.all():
             return False
         # The patterns of inputs with much in common say nothing without the span.
-        return not _stage(self.scaled, ScaledProjection()).applies(TwoViews.of_problem(problem))
+        return not _stage(self.scaled, ScaledReflection()).applies(TwoViews.of_problem(problem))
 
     def _search(
         self,
@@ -178,7 +178,8 @@ class _Rounds:
         self.alternation = _stage(search.alternation, Alternation())
         self.reflection = _stage(search.reflection, Reflection())
         self.projection = _stage(search.projection, Projection())
-        self.scaled = _stage(search.scaled, ScaledProjection())
+        is_straight = problem.activation.is_piecewise_linear
+        self.scaled = _stage(search.scaled, ScaledReflection() if is_straight else ScaledReflection.for_smooth())
         self.descent = _stage(search.descent, Descent())
         self.activation, self.behind, self.generator = problem.activation, behind, generator
         views = TwoViews.of_problem(problem)
@@ -194,7 +195,7 @@ class _Rounds:
     def _ways(self, views: TwoViews) -> list[str]:
         """Return which stages the spans behind have for this activation, the likeliest first."""
         if not self.activation.is_piecewise_linear:
-            return ["descent"]
+            return ["descent", "scale"]
         without_scale = ["span", "columns"] if self.activation.has_flat_part else ["span"]
         if self.behind.spans[0].up_to_scale() is None:
             return ["scale"]
@@ -225,7 +226,8 @@ class _Rounds:
         if self.lead.leader == "descent":
             found = self.descent.run(views, self.behind, self.n_descents, self.generator)
         elif self.lead.leader == "scale":
-            found = self.scaled.run(views, span, n_starts, self.generator)
+            n_starts = n_starts if self.activation.is_piecewise_linear else self.n_starts
+            found = self.descent.run(views, self.behind, n_starts, self.generator, self.scaled)
         else:
             leader = self.reflection if self.lead.leader == "columns" else None
             found = self.projection.run(views, span.up_to_scale(), n_starts, self.generator, leader)

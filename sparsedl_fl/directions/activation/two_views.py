@@ -204,8 +204,8 @@ class ScaledForward:
         return (preactivations - self.offset) @ self.orthonormal
 
     def inputs(self, coordinates: torch.Tensor) -> torch.Tensor:
-        """Return unit rows ``p`` of shape (n, b)."""
-        return normalize(self.origin + (coordinates / self.sizes) @ self.axes.T, dim=1)
+        """Return ``p`` of shape (n, b), at their true scale."""
+        return self.origin + (coordinates / self.sizes) @ self.axes.T
 
 
 def leaders(rows: torch.Tensor, same: float = 0.98) -> torch.Tensor:
