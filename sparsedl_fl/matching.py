@@ -80,8 +80,8 @@ def _completed_by_inputs(
     duals = np.linalg.pinv(columns)[is_alone]
     rest = complete_basis(columns)[:, columns.shape[1] :].T
     rows = np.vstack([inputs, duals, rest])
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    kept = np.sort(select_independent(rows.T, -np.arange(len(rows))))
+    rows /= np.linalg.norm(rows * sizes, axis=1, keepdims=True)
+    kept = np.sort(select_independent((rows * sizes).T, -np.arange(len(rows))))
     if len(kept) < len(columns):
         return None
     basis = np.linalg.inv(rows[kept])

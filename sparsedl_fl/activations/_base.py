@@ -33,6 +33,8 @@ class Activation(ABC):
         Torch operations whose arguments say which parameters it has (see `of_call`).
     lower : float
         Where the kink is; zero without any.
+    slope_below : float
+        Slope below the kink of one that is positively homogeneous; above it is one.
     """
 
     name: ClassVar[str]
@@ -43,6 +45,7 @@ class Activation(ABC):
     is_monotone: ClassVar[bool] = True
     is_piecewise_linear: ClassVar[bool] = False
     lower: float = 0.0
+    slope_below: float = 0.0
 
     @classmethod
     def of_call(cls, arguments: Sequence[Any]) -> Activation | None:

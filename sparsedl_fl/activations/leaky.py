@@ -44,6 +44,11 @@ class LeakyReLU(Activation):
         """Whether the slope below zero is positive."""
         return self.negative_slope > 0
 
+    @property
+    def slope_below(self) -> float:
+        """The slope below zero."""
+        return self.negative_slope
+
     def _slope_below(self, z: torch.Tensor) -> float | torch.Tensor:
         return self.negative_slope
 
@@ -103,6 +108,15 @@ class PReLU(LeakyReLU):
     def is_monotone(self) -> bool:
         """Whether no slope is negative."""
         return min(self.negative_slopes) >= 0
+
+    @property
+    def slope_below(self) -> float:
+        """The slope below zero, on average."""
+        return float(np.mean(self.negative_slopes))
+
+    def shape_at_kink(self) -> PReLU | None:
+        """Return the same where all units have one slope, or None."""
+        return self if len(set(self.negative_slopes)) == 1 else None
 
     def _slope_below(self, z: torch.Tensor) -> torch.Tensor:
         slopes = torch.tensor(self.negative_slopes, dtype=z.dtype, device=z.device)

@@ -21,6 +21,9 @@ from sparsedl_fl.views.span import ActivationSpan
 
 __all__ = ["SpansBehind"]
 
+USUAL_SHARE = 0.3
+"""What is not linear in activations, relative, from which on the largest tolerance holds: ReLU has 0.43 to 0.5."""
+
 
 @dataclass(frozen=True)
 class SpansBehind(View):
@@ -109,14 +112,15 @@ class SpansBehind(View):
 
     def at(self, preactivations: torch.Tensor) -> SpansAt:
         """Return the spans at pre-activations of shape (n, m)."""
-        activations, slopes, z = [], [], preactivations
+        preactivations_of, activations, slopes, z = [], [], [], preactivations
         for level, span in enumerate(self.spans):
             if level:
                 W, bias = self.layers[level - 1]
                 z = activations[-1] @ W.T + bias
             activations.append(span.activation.value(z))
             slopes.append(span.activation.derivative(z))
-        return SpansAt(self, activations, slopes)
+            preactivations_of.append(z)
+        return SpansAt(self, preactivations_of, activations, slopes)
 
 
 @dataclass(frozen=True)
@@ -127,11 +131,12 @@ class SpansAt(Linearization):
     ----------
     view : SpansBehind
         The spans.
-    activations, slopes : sequence of torch.Tensor of shape (n, m)
-        ``phi(z)`` and ``phi'(z)`` at each span.
+    preactivations, activations, slopes : sequence of torch.Tensor of shape (n, m)
+        ``z``, ``phi(z)`` and ``phi'(z)`` at each span.
     """
 
     view: SpansBehind
+    preactivations: Sequence[torch.Tensor]
     activations: Sequence[torch.Tensor]
     slopes: Sequence[torch.Tensor]
 
@@ -175,28 +180,37 @@ class SpansAt(Linearization):
         pairs = zip(self.view.spans, self.activations, strict=True)
         return torch.stack([span.distances_of(y) for span, y in pairs]).amax(dim=0)
 
+    @cached_property
+    def _limits(self) -> list[torch.Tensor]:
+        """How near to each span no wrong end comes: these fulfil whatever is linear, and no more than that."""
+        limits = []
+        for span, z, y in zip(self.view.spans, self.preactivations, self.activations, strict=True):
+            limits.append(span.largest_tolerance * (_nonlinear_share(z, y) / USUAL_SHARE).clamp(max=1))
+        return limits
+
     @property
     def is_inside(self) -> torch.Tensor:
         """Return which are no further from each span than rounding explains."""
-        pairs = zip(self.view.spans, self.activations, strict=True)
-        return torch.stack([span.distances_of(y) <= span.tolerances_of(y) for span, y in pairs]).all(dim=0)
+        inside = []
+        for span, y, limit in zip(self.view.spans, self.activations, self._limits, strict=True):
+            width = torch.maximum(span.rounding_of(y), limit.clamp(max=span.allowance))
+            inside.append(span.distances_of(y) <= width)
+        return torch.stack(inside).all(dim=0)
 
-    def push(self, changes: torch.Tensor) -> torch.Tensor:
-        """Return the change of the residuals."""
-        moved, pushed = changes, []
-        for level, slopes in enumerate(self.slopes):
-            if level:
-                moved = moved @ self.view.layers[level - 1][0].T
-            moved = slopes * moved
-            pushed.append(self._outside(level, moved))
-        return torch.cat(pushed, dim=1)
+    @property
+    def is_proof(self) -> torch.Tensor:
+        """Return which are inside, and nearer than wrong ends come to spans that have equations enough."""
+        n_told = torch.zeros(len(self.activations[0]), dtype=torch.long)
+        for span, y, limit in zip(self.view.spans, self.activations, self._limits, strict=True):
+            m, b = span.basis.shape
+            n_told += (span.distances_of(y) <= limit) * (m - b)
+        return self.is_inside & (n_told - self.view.spans[0].basis.shape[1] >= self.view.least_surplus)
 
-    def pull(self, residuals: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of half the square of the residuals."""
-        parts = residuals.split([y.shape[1] for y in self.activations], dim=1)
-        pulled = torch.zeros_like(self.slopes[-1])
-        for level in reversed(range(len(parts))):
-            pulled = self.slopes[level] * (self._outside(level, parts[level]) + pulled)
-            if level:
-                pulled = pulled @ self.view.layers[level - 1][0]
-        return pulled
+
+def _nonlinear_share(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return how much of the activations of each input is no affine function of its pre-activations, relative."""
+    z, centred = z - z.mean(dim=1, keepdim=True), y - y.mean(dim=1, keepdim=True)
+    smallest = torch.finfo(y.dtype).tiny
+    slope = (z * centred).sum(dim=1, keepdim=True) / z.square().sum(dim=1, keepdim=True).clamp(min=smallest)
+    lengths = torch.linalg.vector_norm(y, dim=1).clamp(min=smallest)
+    return torch.linalg.vector_norm(centred - slope * z, dim=1) / lengths

@@ -43,6 +43,8 @@ class ActivationSpan:
         Distance that counts as inside for all: a candidate is not exact itself.
     least_rounding : float, default=1e-5
         Distance that the client's own rounding explains.
+    largest_tolerance : float, default=1e-3
+        No width of a span is larger: the nearest ends that are none come as close.
     """
 
     basis: torch.Tensor
@@ -52,6 +54,7 @@ class ActivationSpan:
     duals: torch.Tensor | None = None
     allowance: float = 0.0
     least_rounding: float = 1e-5
+    largest_tolerance: float = 1e-3
 
     @classmethod
     def of(
@@ -60,7 +63,6 @@ class ActivationSpan:
         batch_size: int,
         activation: Activation,
         *,
-        largest_tolerance: float = 1e-3,
         rounding_share: float = 10.0,
     ) -> ActivationSpan | None:
         """Return the span, or None where there is no gradient, too narrow a layer, or too much noise to use it.
@@ -75,6 +77,7 @@ class ActivationSpan:
             in_double(next_weight_grad.T), batch_size, min(next_weight_grad.shape), n_iterations=(1, 3)
         )
         V, noise, S = as_tensor(V[:, :batch_size].astype(float)), float(S[batch_size]), as_tensor(S[:batch_size])
+        largest_tolerance = cls.largest_tolerance
         if rounding_share * noise > largest_tolerance * S[0]:
             return None
         # Where a singular value is no larger than the noise, its direction is as good as any.

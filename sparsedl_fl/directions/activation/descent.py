@@ -84,6 +84,8 @@ class Descent(BaseEstimator):
 
     Parameters
     ----------
+    ample : float, default=3
+        Equations of the first span for each unknown from which on starts led by reflections do without the others.
     n_steps : int, default=40
         Steps of a start at most.
     n_products : int, default=20
@@ -116,6 +118,7 @@ class Descent(BaseEstimator):
         Steps there at most, how exact each is, and the share of its cost that a step may leave for another to follow.
     """
 
+    ample: float = 3.0
     n_steps: int = 40
     n_products: int = 20
     inexact: float = 0.1
@@ -143,6 +146,7 @@ class Descent(BaseEstimator):
         n_starts: int,
         generator: torch.Generator,
         by_reflections: ScaledReflection | None = None,
+        whole: NaturalForward | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run random starts and return the inputs among their ends.
 
@@ -158,6 +162,9 @@ class Descent(BaseEstimator):
             Source of randomness.
         by_reflections : ScaledReflection or None, default=None
             What brings the starts near inputs.
+        whole : NaturalForward or None, default=None
+            The forward view with nothing known, where columns are less exact than the equations: ends are polished in
+            it.
 
         Returns
         -------
@@ -167,8 +174,11 @@ class Descent(BaseEstimator):
             Whether no other ``p`` nearby fulfils the equations.
         """
         scaled = ScaledForward.of(views)
-        forward = NaturalForward.of(scaled, equations, generator, self.n_probes)
-        rough, d = equations.to(WORKING), len(forward.curvature)
+        m, b = views.left.shape
+        is_ample = by_reflections is not None and m - b >= self.ample * b
+        rough = (equations.first if is_ample else equations).to(WORKING)
+        forward = NaturalForward.of(scaled, rough.to(torch.float64), generator, self.n_probes)
+        d = len(forward.curvature)
         if d == 0:
             ends = torch.zeros((1, 0), dtype=WORKING)
         elif by_reflections is None:
@@ -182,8 +192,12 @@ class Descent(BaseEstimator):
             ends = forward.coordinates(scaled.inputs(ends)).to(WORKING)
             ridges = torch.full_like(ends[:, :1], self.last_ridge)
             ends = self._descend(forward.to(WORKING), rough, ends, ridges)
-        is_near = rough.at(forward.to(WORKING).preactivations(ends)).distances < self.worth_polishing
-        return self._polished(views, forward, equations, forward.inputs(ends[is_near]), generator)
+        ends = ends[rough.at(forward.to(WORKING).preactivations(ends)).distances < self.worth_polishing]
+        ends = ends[leaders(ends, self.same_end).unique()] if d else ends
+        inputs = forward.inputs(ends)
+        if len(inputs) == 0:
+            return inputs, torch.zeros(0, dtype=torch.bool)
+        return self._polished(views, forward if whole is None else whole, equations, inputs)
 
     def _polished(
         self,
@@ -191,19 +205,17 @@ class Descent(BaseEstimator):
         forward: NaturalForward,
         equations: View,
         inputs: torch.Tensor,
-        generator: torch.Generator,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the inputs that the equations lead to from some ``p`` at their true scale, in double precision."""
-        if len(inputs) == 0:
-            return inputs, torch.zeros(0, dtype=torch.bool)
-        if len(views.found) and not views.activation.has_flat_part:
-            # Columns that came from behind are less exact than the equations.
-            forward = NaturalForward.of(ScaledForward.of(views.whole), equations, generator, self.n_probes)
         ends = self._descend(forward, equations, forward.coordinates(inputs))
         here = equations.at(forward.preactivations(ends))
+        if not views.activation.has_flat_part:
+            inputs = normalize(forward.inputs(ends[here.is_proof]), dim=1)
+            return inputs, torch.ones(len(inputs), dtype=torch.bool)
         ends = ends[here.is_inside]
+        inputs = normalize(forward.inputs(ends), dim=1)
         least = [self._least_curvature(forward, equations, end) for end in ends]
-        return normalize(forward.inputs(ends), dim=1), torch.tensor(least, dtype=torch.float64) > self.least_share
+        return inputs, torch.tensor(least, dtype=torch.float64) > self.least_share
 
     def _least_curvature(self, forward: NaturalForward, equations: View, end: torch.Tensor) -> float:
         """Return what the equations say of the direction that they say least of, over what they say of another."""

@@ -78,8 +78,8 @@ class Knowledge:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the columns are a basis."""
-        return self.n_found == self.views.left.shape[1]
+        """Whether the columns, or the inputs, are a basis."""
+        return max(self.n_found, len(self.inputs)) == self.views.left.shape[1]
 
     def deflate_columns(self) -> None:
         """Deflate the column view by the inputs, and by estimates of those of the other columns found."""
@@ -129,9 +129,9 @@ class Knowledge:
 
         A column that came from behind, or from the other inputs, is less exact than its zeros allow.
         """
-        if not self.is_complete:
-            return
         found = self.views.found
+        if len(found) < found.shape[1] or not self.views.activation.has_flat_part:
+            return
         inputs = normalize(torch.linalg.inv(found.T), dim=1)
         overlaps = self.views.overlaps(self.inputs, found)
         if len(overlaps):

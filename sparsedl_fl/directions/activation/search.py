@@ -17,7 +17,7 @@ from sparsedl.progress import progress_bar
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.directions._base import Directions
 from sparsedl_fl.directions.activation.alternation import Alternation
-from sparsedl_fl.directions.activation.descent import Descent
+from sparsedl_fl.directions.activation.descent import Descent, NaturalForward
 from sparsedl_fl.directions.activation.knowledge import Knowledge
 from sparsedl_fl.directions.activation.projection import Projection
 from sparsedl_fl.directions.activation.reflection import Reflection
@@ -30,6 +30,9 @@ from sparsedl_fl.theory import expect
 from sparsedl_fl.views import SpansBehind
 
 INTERRUPTED = "interrupted"
+
+INEXACT_COLUMN = 0.03
+"""Overlap of an input with the column of another one up to which that will do to lead starts elsewhere."""
 
 N_TYPICAL = 16
 """Draws that show how large activations are."""
@@ -174,19 +177,23 @@ class _Rounds:
         behind: SpansBehind | None,
         generator: torch.Generator,
     ) -> None:
+        has_flat_part = problem.activation.has_flat_part
         self.schedule = _stage(search.schedule, Schedule())
         self.alternation = _stage(search.alternation, Alternation())
         self.reflection = _stage(search.reflection, Reflection())
-        self.projection = _stage(search.projection, Projection())
+        self.projection = _stage(search.projection, Projection() if has_flat_part else Projection.for_two_slopes())
         is_straight = problem.activation.is_piecewise_linear
         self.scaled = _stage(search.scaled, ScaledReflection() if is_straight else ScaledReflection.for_smooth())
         self.descent = _stage(search.descent, Descent())
         self.activation, self.behind, self.generator = problem.activation, behind, generator
-        views = TwoViews.of_problem(problem)
+        views, self.whole = TwoViews.of_problem(problem), None
         if behind is not None and not self.activation.has_flat_part:
             forward = ScaledForward.of(views)
             self.behind = behind.scaled_to(forward.preactivations(forward.draw(N_TYPICAL, generator)))
-        self.knowledge = Knowledge(problem.factors.zero_test, views, problem.column)
+            self.whole = NaturalForward.of(forward, self.behind, generator, self.descent.n_probes)
+        # Where ends are polished without what is known, columns need not be exact.
+        precision = {} if self.whole is None else {"own_product": INEXACT_COLUMN}
+        self.knowledge = Knowledge(problem.factors.zero_test, views, problem.column, **precision)
         self.lead = None if behind is None else Lead(self._ways(views), self.schedule.optimism)
         self.ridges = self.schedule.cycle_of_ridges()
         self.is_wide, self.n_starts = self.schedule.is_wide(problem.width), self.schedule.n_starts(problem.width)
@@ -196,9 +203,9 @@ class _Rounds:
         """Return which stages the spans behind have for this activation, the likeliest first."""
         if not self.activation.is_piecewise_linear:
             return ["descent", "scale"]
-        without_scale = ["span", "columns"] if self.activation.has_flat_part else ["span"]
         if self.behind.spans[0].up_to_scale() is None:
-            return ["scale"]
+            return ["scale", "descent"]
+        without_scale = ["span", "columns"] if self.activation.has_flat_part else ["span"]
         return ["scale", *without_scale] if self.scaled.applies(views) else without_scale
 
     def run_next(self) -> tuple[bool, int]:
@@ -224,10 +231,10 @@ class _Rounds:
         knowledge, n_starts, span = self.knowledge, 2 * self.n_starts, self.behind.spans[0]
         n_before, views = knowledge.n_known, knowledge.views
         if self.lead.leader == "descent":
-            found = self.descent.run(views, self.behind, self.n_descents, self.generator)
+            found = self.descent.run(views, self.behind, self.n_descents, self.generator, whole=self.whole)
         elif self.lead.leader == "scale":
             n_starts = n_starts if self.activation.is_piecewise_linear else self.n_starts
-            found = self.descent.run(views, self.behind, n_starts, self.generator, self.scaled)
+            found = self.descent.run(views, self.behind, n_starts, self.generator, self.scaled, self.whole)
         else:
             leader = self.reflection if self.lead.leader == "columns" else None
             found = self.projection.run(views, span.up_to_scale(), n_starts, self.generator, leader)
