@@ -11,7 +11,7 @@ from sparsedl_fl.activations import KNOWN, resolve
 from sparsedl_fl.blocks import column_blocks
 from sparsedl_fl.gradients import LayerGradient
 
-__all__ = ["advice", "obstacle", "visible_reason"]
+__all__ = ["advice", "obstacle", "visible_reason", "without_span"]
 
 
 def obstacle(layer_gradient: LayerGradient) -> str:
@@ -25,6 +25,16 @@ def obstacle(layer_gradient: LayerGradient) -> str:
         f"{given} follows the layer, whose derivative is nowhere zero: from this layer's gradient alone the searches "
         f"need one that vanishes where a unit is off, as behind {flat} or a threshold, and otherwise the gradient "
         "of the linear layer behind it (next_weight_grad)"
+    )
+
+
+def without_span(layer_gradient: LayerGradient, batch_size: int) -> str:
+    """Say why the next layer's gradient is of no use behind an activation without flat parts."""
+    return (
+        f"{layer_gradient.activation} follows the layer, whose derivative is nowhere zero, and the gradient of the "
+        f"next layer does not span the activations of {batch_size} inputs: it is "
+        f"{layer_gradient.next_weight_grad.shape}, and needs more rows and columns than inputs, and less noise than "
+        "they leave"
     )
 
 

@@ -13,7 +13,7 @@ from sparsedl import SparseDictionaryRecovery
 from sparsedl_fl.assembly import Assembly, Batch
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.certificate import ZerosOfAll
-from sparsedl_fl.diagnosis import advice, obstacle, visible_reason
+from sparsedl_fl.diagnosis import advice, obstacle, visible_reason, without_span
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections, Directions
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import factorize
@@ -152,6 +152,8 @@ class GradientInverter(BaseEstimator):
         self.directions_ = _best_known() if self.directions is None else clone(self.directions)
         given, scale = layer_gradient.in_range()
         problem = LayerProblem.of(given, self.batch_size, self.noise_level)
+        if not problem.activation.has_flat_part and problem.behind is None:
+            raise ValueError(without_span(given, problem.batch_size))
         candidates = self.directions_.propose(problem, random_state=self.random_state, verbose=self.verbose)
         problem = problem.calibrated(candidates.directions)
         hypothesis = choose(problem, candidates)

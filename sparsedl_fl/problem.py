@@ -57,12 +57,10 @@ class LayerProblem:
             As in `sparsedl_fl.lowrank.factorize`.
         """
         activation = resolve(layer_gradient.activation)
-        if activation is None:
-            raise ValueError(f"{layer_gradient.activation} follows the layer, and nothing is known of that activation")
         factors = factorize(layer_gradient, batch_size, noise_level)
         forward = ForwardView.of(layer_gradient, factors)
         behind = SpansBehind.of(layer_gradient, factors.batch_size, activation)
-        column = ColumnView.of(layer_gradient, factors, None if behind is None else behind.spans[0])
+        column = ColumnView.of(layer_gradient, factors, behind)
         return cls(layer_gradient, factors, activation, forward, behind, column)
 
     @property

@@ -14,21 +14,10 @@ from typing import Any
 
 from sparsedl_fl.activations._base import Activation
 from sparsedl_fl.activations.elementwise import Elementwise, check_activation
+from sparsedl_fl.activations.exponential import CELU, ELU, SELU
 from sparsedl_fl.activations.flat import FlatPart, Hardtanh, ReLU, ReLU6, Threshold
 from sparsedl_fl.activations.leaky import LeakyReLU, PReLU
-from sparsedl_fl.activations.smooth import (
-    CELU,
-    ELU,
-    GELU,
-    SELU,
-    Hardswish,
-    Mish,
-    Sigmoid,
-    SiLU,
-    Smooth,
-    Softplus,
-    Tanh,
-)
+from sparsedl_fl.activations.smooth import GELU, Hardswish, Mish, Sigmoid, SiLU, Smooth, Softplus, Tanh
 
 __all__ = [
     "ASSUMED",

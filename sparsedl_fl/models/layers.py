@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from sparsedl_fl.activations import KNOWN
 from sparsedl_fl.behind import LayerBehind
 from sparsedl_fl.models.naming import named_gradients, plain_name
 from sparsedl_fl.models.tracing import MIXING, LinearUse, Trace
@@ -64,7 +65,10 @@ def layer_of_model(make: type[Layer], model: nn.Module, gradients: Any, layer: i
     if use.norm is not None:
         arrays = _folded(arrays, model, use.norm, named)
     behind = _layers_behind(use, trace, parameters, named) if next_grad is not None else []
-    return make(**arrays, next_weight_grad=next_grad, next_weight=next_weight, activation=use.activation, behind=behind)
+    follows = use.activation
+    if follows is not None and KNOWN.get(follows.name) == follows:
+        follows = follows.name
+    return make(**arrays, next_weight_grad=next_grad, next_weight=next_weight, activation=follows, behind=behind)
 
 
 def _layers_behind(

@@ -72,7 +72,13 @@ class SpansBehind(View):
     @property
     def first(self) -> SpansBehind:
         """The next layer's span alone."""
-        return replace(self, spans=self.spans[:1], layers=(), weights=self.weights[:1])
+        return self.up_to(1)
+
+    def up_to(self, n_spans: int) -> SpansBehind:
+        """Return the first spans."""
+        return replace(
+            self, spans=self.spans[:n_spans], layers=self.layers[: n_spans - 1], weights=self.weights[:n_spans]
+        )
 
     @property
     def n_equations(self) -> int:

@@ -7,22 +7,48 @@ import pytest
 import torch
 
 import sparsedl_fl.activations as package
-from sparsedl_fl.activations import KNOWN, Activation, Hardtanh, Threshold, resolve
+from sparsedl_fl.activations import (
+    CELU,
+    ELU,
+    GELU,
+    KNOWN,
+    Activation,
+    Elementwise,
+    Hardtanh,
+    LeakyReLU,
+    PReLU,
+    Softplus,
+    Threshold,
+    check_activation,
+    resolve,
+)
 
 CLASSES = [
     value
     for name in package.__all__
     if inspect.isclass(value := getattr(package, name)) and issubclass(value, Activation) and hasattr(value, "name")
 ]
+
+
+def snake(z):
+    """An activation that the package does not know."""
+    return z + torch.sin(z).square()
+
+
 OTHERS = [Hardtanh(-0.3, 2.0), Threshold(0.2, 0.2), Threshold(-0.5, 0.1), Threshold(0.3, -0.2)]
-ACTIVATIONS = [cls() for cls in CLASSES] + OTHERS
+OTHERS += [LeakyReLU(0.2), LeakyReLU(-0.5), PReLU(0.6), ELU(0.5), CELU(0.5), GELU("tanh"), Softplus(2.0)]
+OTHERS += [Elementwise(snake, is_monotone=True)]
+ACTIVATIONS = [cls() for cls in CLASSES if cls is not Elementwise] + OTHERS
+CORE = torch.linspace(-2.9, 2.9, 581, dtype=torch.float64) + 0.0037
+"""Where a smooth activation is not flat up to rounding yet."""
+
 GRID = torch.cat([torch.linspace(-9, 9, 1801, dtype=torch.float64) + 0.0037])
 
 every = pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
 
 
 def test_the_list_is_whole():
-    assert {cls.name for cls in CLASSES} >= {"relu", "relu6", "hardtanh", "threshold"}
+    assert {cls.name for cls in CLASSES} >= {"relu", "relu6", "hardtanh", "threshold", "gelu", "leaky_relu", "tanh"}
     assert all(type(activation) in CLASSES for activation in KNOWN.values())
 
 
@@ -31,11 +57,17 @@ def test_value_is_that_of_the_torch_module(activation):
     parameters = {
         "hardtanh": lambda cls: cls(activation.lower, activation.upper),
         "threshold": lambda cls: cls(activation.lower, activation.value_below),
+        "leaky_relu": lambda cls: cls(activation.negative_slope),
+        "prelu": lambda cls: cls(init=activation.negative_slopes[0]).double(),
+        "elu": lambda cls: cls(activation.alpha),
+        "celu": lambda cls: cls(activation.alpha),
+        "gelu": lambda cls: cls(activation.approximate),
+        "softplus": lambda cls: cls(activation.beta),
     }
-    assert activation.torch_types
+    assert activation.torch_types or isinstance(activation, Elementwise)
     for cls in activation.torch_types:
         module = parameters.get(activation.name, lambda cls: cls())(cls)
-        torch.testing.assert_close(activation.value(GRID), module(GRID))
+        torch.testing.assert_close(activation.value(GRID), module(GRID).detach())
 
 
 @every
@@ -57,6 +89,11 @@ def test_nearest_point_of_the_graph_is_that_of_brute_force(activation, weight):
     for i in range(0, 200, 5):
         least = ((grid - z[i]).square() + weight * (values - y[i]).square()).min()
         assert cost[i] <= least + 1e-9
+    other_z, other_y = activation.near_on_graph(z, y, weight)
+    other = (other_z - z).square() + weight * (other_y - y).square()
+    assert torch.all(other >= cost - 1e-9)
+    before = weight * (activation.value(z) - y).square()
+    assert (other <= before + 1e-9).double().mean() > 0.6
     # At a jump the end of a piece counts as a point of the graph.
     gap = (activation.value(near_z) - near_y).abs()
     below, above = activation.value(near_z - 1e-9), activation.value(near_z + 1e-9)
@@ -70,13 +107,17 @@ def test_flags_are_true(activation):
     assert activation.is_positively_homogeneous == all(
         torch.allclose(activation.value(c * GRID), c * values) for c in (0.5, 3.0)
     )
-    assert activation.has_flat_part == bool((slopes == 0).any())
+    assert activation.has_flat_part == bool((activation.derivative(CORE) == 0).any())
+    second = activation.value(GRID[2:]) - 2 * activation.value(GRID[1:-1]) + activation.value(GRID[:-2])
+    assert activation.is_piecewise_linear == bool((second.abs() < 1e-9).double().mean() > 0.98)
+    if activation.is_positively_homogeneous:
+        assert activation.slope_below == slopes[0]
 
 
 @every
 def test_units_are_off_where_the_derivative_is_zero(activation):
     is_off = activation.is_off(GRID)
-    torch.testing.assert_close(is_off, activation.derivative(GRID) == 0)
+    torch.testing.assert_close(activation.is_off(CORE), activation.derivative(CORE) == 0)
     assert is_off[activation.is_off(GRID, 0.1)].all()
     if activation.has_flat_part:
         depth = activation.depth(GRID)
@@ -102,6 +143,7 @@ def test_odds_are_those_of_draws(activation):
 
 @every
 def test_can_be_copied_and_compared(activation):
+    check_activation(activation)
     assert pickle.loads(pickle.dumps(activation)) == activation
     assert hash(pickle.loads(pickle.dumps(activation))) == hash(activation)
     assert resolve(activation) is activation
@@ -111,6 +153,47 @@ def test_can_be_copied_and_compared(activation):
 def test_wrong_ends_are_refused(wrong):
     with pytest.raises(ValueError, match="lower and upper"):
         Hardtanh(*wrong)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda z: z - z.mean(dim=0), "mixes the inputs of a batch"),
+        (lambda z: torch.softmax(z, dim=-1), "mixes units"),
+        (lambda z: torch.log(z), "not finite"),
+        (lambda z: z.float().relu(), "must return the shape and precision"),
+    ],
+)
+def test_functions_that_are_no_activations_are_refused(function, message):
+    with pytest.raises(ValueError, match=message):
+        Elementwise(function)
+
+
+def test_a_wrong_derivative_is_seen():
+    class Wrong(Elementwise):
+        def derivative(self, z):
+            return torch.ones_like(z)
+
+    with pytest.raises(ValueError, match="derivative is not that of value"):
+        Wrong(torch.tanh)
+    with pytest.raises(TypeError, match="expected an Activation"):
+        check_activation(torch.tanh)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LeakyReLU(0.0), "that is a ReLU"),
+        (lambda: PReLU([]), "negative_slopes"),
+        (lambda: ELU(-1.0), "alpha must be a positive number"),
+        (lambda: Softplus(0.0), "beta must be a positive number"),
+        (lambda: GELU("erf"), "approximate must be"),
+        (lambda: PReLU([0.1, 0.2]).value(torch.ones(3)), "2 numbers for 3 units"),
+    ],
+)
+def test_wrong_parameters_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 def test_wrong_threshold_is_refused():

@@ -83,7 +83,8 @@ def test_obstacles_are_named():
     assert audits["first"].inverter.random_state == 1
     assert "bias is missing" in audits["no_bias"].reason
     assert "the batch size is uncertain" in audits["narrow"].reason
-    assert audits["squashed"].reason == "no ReLU follows: tanh does"
+    assert "tanh follows the layer" in audits["squashed"].reason
+    assert "does not span the activations of 4 inputs" in audits["squashed"].reason
     assert audits["head"].reason == "no ReLU follows: it is the last layer"
 
 

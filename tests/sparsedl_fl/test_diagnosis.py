@@ -38,8 +38,11 @@ def test_sparsified_updates_are_seen(problem):
 def test_an_activation_without_zeros_is_refused_at_once():
     model = nn.Sequential(nn.Linear(30, 40), nn.GELU(), nn.Linear(40, 3))
     gradients = client_gradient(model, torch.randn(4, 30), torch.arange(4) % 3)
-    with pytest.raises(ValueError, match="gelu follows the layer, whose derivative is nowhere zero"):
-        GradientInverter().fit(LayerGradient.from_model(model, gradients))
+    given = LayerGradient.from_model(model, gradients)
+    with pytest.raises(ValueError, match="does not span the activations of 4 inputs: it is .3, 40."):
+        GradientInverter().fit(given)
+    with pytest.raises(ValueError, match="gelu follows the layer, whose derivative is nowhere zero: from this layer's"):
+        GradientInverter().fit(replace(given, next_weight_grad=None))
 
 
 def test_a_head_is_seen():

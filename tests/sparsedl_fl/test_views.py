@@ -5,13 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import normalize
 
 from sparsedl_fl import LayerGradient
-from sparsedl_fl.activations import ReLU
+from sparsedl_fl.activations import GELU, ReLU
+from sparsedl_fl.behind import LayerBehind
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.simulation import client_gradient, fully_connected
-from sparsedl_fl.views import ActivationSpan, ColumnView
+from sparsedl_fl.views import ActivationSpan, ColumnView, SpansBehind
 
 
 def activations(b=6, m=50, seed=0):
@@ -53,21 +55,37 @@ class TestColumnView:
         inputs, _, given = client
         problem = LayerProblem.of(given)
         p = inputs.double().numpy() @ problem.factors.right.T / problem.factors.singular_values
-        columns, is_only = problem.column.columns(ReLU().derivative(torch.from_numpy(p) @ problem.regressors().T))
+        columns, is_only = problem.column.columns(torch.from_numpy(p) @ problem.regressors().T)
         true = normalize(torch.linalg.inv(torch.from_numpy(p)).T, dim=1)
         assert is_only.all()
         assert ((columns * true).sum(dim=1).abs() > 1 - 1e-8).all()
 
+    def test_beyond_half_the_width_the_layer_behind_decides(self):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            layers = [nn.Linear(80, 60), nn.GELU(), nn.Linear(60, 60), nn.SiLU(), nn.Linear(60, 60), nn.GELU()]
+            model, batch = nn.Sequential(*layers, nn.Linear(60, 40)), 2 * torch.randn(34, 80)
+        given = LayerGradient.from_model(model, client_gradient(model, batch, torch.arange(34)))
+        problem = LayerProblem.of(given)
+        p = torch.from_numpy(batch.double().numpy() @ problem.factors.right.T / problem.factors.singular_values)
+        true = normalize(torch.linalg.inv(p).T, dim=1)
+        columns, is_only = problem.column.columns(p @ problem.regressors().T)
+        assert len(problem.column.weights) == 2
+        assert is_only.all()
+        assert ((columns * true).sum(dim=1).abs() > 1 - 1e-5).all()
+        alone = LayerProblem.of(replace(given, behind=())).column
+        assert not alone.columns(p @ problem.regressors().T)[1].any()
+
     def test_of_a_wrong_pattern_no_column_is_the_only_one(self, client):
         problem = LayerProblem.of(client[2])
-        slopes = (torch.rand((5, 60), generator=torch.Generator().manual_seed(4)) > 0.5).double()
-        assert not problem.column.columns(slopes)[1].any()
+        z = torch.rand((5, 60), generator=torch.Generator().manual_seed(4), dtype=torch.float64) - 0.5
+        assert not problem.column.columns(z)[1].any()
 
     def test_there_is_none_without_weights_or_for_an_update(self, client):
         given = client[2]
         assert LayerProblem.of(replace(given, next_weight=None)).column is None
         update = replace(given, learning_rate=0.1)
-        assert ColumnView.of(update, LayerProblem.of(given).factors, LayerProblem.of(given).span) is None
+        assert ColumnView.of(update, LayerProblem.of(given).factors, LayerProblem.of(given).behind) is None
 
 
 def test_next_weights_of_another_shape_are_named(client):
@@ -75,3 +93,89 @@ def test_next_weights_of_another_shape_are_named(client):
         replace(client[2], next_weight=np.ones((60, 59)))
     with pytest.raises(ValueError, match="next_weight must have the shape of next_weight_grad"):
         replace(client[2], next_weight=np.ones((59, 60)))
+
+
+class TestSpansBehind:
+    @pytest.fixture
+    def behind(self):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            layers = [nn.Linear(30, 50), nn.GELU(), nn.Linear(50, 40), nn.Tanh(), nn.Linear(40, 45), nn.SiLU()]
+            model = nn.Sequential(*layers, nn.Linear(45, 10))
+            batch = torch.randn(6, 30)
+        gradients = client_gradient(model, batch, torch.arange(6))
+        given = LayerGradient.from_model(model, gradients)
+        with torch.no_grad():
+            z = model.double()[0](batch.double())
+        return SpansBehind.of(given, 6, GELU()), z
+
+    def test_there_is_one_for_each_layer_that_spans_the_batch(self, behind):
+        spans, z = behind
+        assert [len(span.basis) for span in spans.spans] == [50, 40, 45]
+        assert spans.n_equations == 50 + 40 + 45 - 3 * 6
+        assert spans.identifies
+        assert spans.first.n_equations == 44
+        assert spans.at(z).is_proof.all()
+        assert spans.at(z).distances.max() < 1e-5
+
+    def test_gradient_and_curve_are_those_of_the_cost(self, behind):
+        spans, z = behind
+        spans = spans.scaled_to(z)
+        z = z + 0.5
+        step = 1e-5 * torch.randn(z.shape, generator=torch.Generator().manual_seed(1), dtype=z.dtype)
+        here, above, below = spans.at(z), spans.at(z + step), spans.at(z - step)
+        torch.testing.assert_close((above.cost - below.cost) / 4, (here.gradient * step).sum(dim=1), rtol=1e-4, atol=0)
+        # J^T J is symmetric and positive, and J dz is what leaves the spans, to first order.
+        other = torch.randn(z.shape, generator=torch.Generator().manual_seed(2), dtype=z.dtype)
+        torch.testing.assert_close((other * here.curve(step)).sum(dim=1), (step * here.curve(other)).sum(dim=1))
+        change = [
+            weight * (span.outside(one - two) ** 2).sum(dim=1) / 4
+            for span, one, two, weight in zip(
+                spans.spans, above.activations, below.activations, spans.weights, strict=True
+            )
+        ]
+        torch.testing.assert_close((step * here.curve(step)).sum(dim=1), sum(change), rtol=1e-3, atol=0)
+
+    def test_weights_go_with_their_inputs(self, behind):
+        spans, z = behind
+        varied = spans.weighted(6, 1.0, torch.Generator().manual_seed(0))
+        index = torch.tensor([4, 1])
+        torch.testing.assert_close(varied.at(z + 0.3).cost[index], varied.of_some(index).at(z[index] + 0.3).cost)
+
+    def test_an_update_has_the_first_alone(self, behind):
+        rng = np.random.default_rng(0)
+        D, X, D2 = (rng.standard_normal(shape) for shape in ((50, 6), (6, 30), (40, 6)))
+        Y = rng.standard_normal((6, 50))
+        layer = LayerBehind(rng.standard_normal((40, 50)), None, "gelu", D2[:30] @ rng.standard_normal((6, 40)))
+        given = LayerGradient(
+            rng.standard_normal((50, 30)), np.zeros(50), D @ X, D.sum(axis=1), D2 @ Y, activation="gelu", behind=[layer]
+        )
+        assert len(SpansBehind.of(given, 6, GELU()).spans) == 2
+        assert len(SpansBehind.of(replace(given, learning_rate=0.1), 6, GELU()).spans) == 1
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"weight": np.ones((4, 3))}, "takes 3 inputs, and the layer before has 50"),
+            ({"bias": np.ones(3)}, "a layer behind must have weight"),
+            ({"next_weight_grad": np.full((5, 40), np.nan)}, "contains NaN"),
+            ({"activation": "nothing"}, "activation must be"),
+        ],
+    )
+    def test_layers_that_do_not_fit_are_refused(self, behind, change, message):
+        arguments = {
+            "weight": np.ones((40, 50)),
+            "bias": None,
+            "activation": "relu",
+            "next_weight_grad": np.ones((5, 40)),
+        }
+        if "weight" in change:
+            change = {**change, "bias": np.ones(4), "next_weight_grad": np.ones((5, 4))}
+        with pytest.raises(ValueError, match=message):
+            LayerGradient(
+                np.ones((50, 30)),
+                np.ones(50),
+                np.ones((50, 30)),
+                np.ones(50),
+                behind=[LayerBehind(**{**arguments, **change})],
+            )

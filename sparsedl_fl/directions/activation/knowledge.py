@@ -180,8 +180,8 @@ class Knowledge:
         if self.column_view is None:
             return nothing
         scale = self.views.scale @ p
-        slopes = self.column_view.slopes(self.views.forward @ (p / scale))
-        column, is_only = self.column_view.columns(slopes[None])
+        preactivations = self.views.forward @ (p / scale) + self.views.kink
+        column, is_only = self.column_view.columns(preactivations[None])
         is_consistent = self.views.overlaps(others, column).lt(self.own_product).all()
         return column if is_only[0] and is_consistent else nothing
 

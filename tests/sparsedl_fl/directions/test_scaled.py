@@ -11,7 +11,7 @@ from torch import nn
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.directions import ActivationDirections, Directions
-from sparsedl_fl.directions.activation import ScaledProjection, TwoViews
+from sparsedl_fl.directions.activation import Descent, ScaledReflection, TwoViews
 from sparsedl_fl.directions.activation.knowledge import Knowledge
 from sparsedl_fl.directions.activation.two_views import ScaledForward
 from sparsedl_fl.problem import LayerProblem
@@ -49,7 +49,7 @@ class TestScaledForward:
         z = samples @ problem.regressors().T
         coordinates = forward.coordinates(z)
         torch.testing.assert_close(forward.preactivations(coordinates), z)
-        again = forward.inputs(coordinates)
+        again = nn.functional.normalize(forward.inputs(coordinates), dim=1)
         torch.testing.assert_close(
             again, nn.functional.normalize(samples, dim=1), atol=1e-6, rtol=0
         )  # a float32 client
@@ -64,15 +64,17 @@ class TestScaledForward:
         torch.testing.assert_close(forward.preactivations(forward.coordinates(z)), z, atol=1e-5, rtol=1e-5)
 
 
-class TestScaledProjection:
+class TestScaledReflection:
     def test_it_applies_to_inputs_with_much_in_common_only(self, setting):
-        assert ScaledProjection().applies(setting[1])
+        assert ScaledReflection().applies(setting[1])
         centred = LayerProblem.of(alike(common=0.0)[1])
-        assert not ScaledProjection().applies(TwoViews.of_problem(centred))
+        assert not ScaledReflection().applies(TwoViews.of_problem(centred))
 
     def test_its_ends_are_true_inputs(self, setting):
         problem, views, samples = setting
-        ends, is_determined = ScaledProjection().run(views, problem.span, 32, torch.Generator().manual_seed(1))
+        ends, is_determined = Descent().run(
+            views, problem.behind, 32, torch.Generator().manual_seed(1), ScaledReflection()
+        )
         overlaps = nn.functional.normalize(ends, dim=1) @ nn.functional.normalize(samples, dim=1).T
         assert len(ends) >= 8
         assert is_determined.all()
@@ -81,8 +83,8 @@ class TestScaledProjection:
     def test_of_the_last_input_there_is_only_one(self, setting):
         problem, views, samples = setting
         columns = nn.functional.normalize(torch.linalg.inv(samples).T, dim=1)
-        last, is_determined = ScaledProjection().run(
-            views.knowing(columns[1:]), problem.span, 4, torch.Generator().manual_seed(1)
+        last, is_determined = Descent().run(
+            views.knowing(columns[1:]), problem.behind, 4, torch.Generator().manual_seed(1), ScaledReflection()
         )
         assert is_determined.tolist() == [True]
         assert abs(float(last @ nn.functional.normalize(samples[0], dim=0))) > 1 - 1e-9

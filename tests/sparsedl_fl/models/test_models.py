@@ -8,6 +8,20 @@ from torch import nn
 from torch.nn.functional import dropout, relu
 
 from sparsedl_fl import GradientInverter, LayerGradient
+from sparsedl_fl.activations import (
+    CELU,
+    ELU,
+    GELU,
+    SELU,
+    Hardtanh,
+    LeakyReLU,
+    PReLU,
+    ReLU,
+    ReLU6,
+    Softplus,
+    Tanh,
+    Threshold,
+)
 from sparsedl_fl.audit import audit_model
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.models import inspect_model, named_gradients, trace_model
@@ -72,8 +86,8 @@ def test_layers_count_in_the_order_in_which_they_run():
     model = Backwards()
     trace = trace_model(model)
     assert [(use.name, use.activation, use.next_weight) for use in trace.layers] == [
-        ("first", "relu", "second.weight"),
-        ("second", "relu", "head.weight"),
+        ("first", ReLU(), "second.weight"),
+        ("second", ReLU(), "head.weight"),
         ("head", None, ""),
     ]
     assert model.training  # left as it was
@@ -106,10 +120,27 @@ def test_the_lenet_of_the_tutorials_is_seen_whole():
 
 
 def test_what_follows_is_told_apart():
-    layers = [nn.ReLU6(), nn.GELU(), nn.Tanh(), nn.ReLU(inplace=True), nn.LeakyReLU(0.01), nn.LayerNorm(8)]
-    names = ["relu6", "gelu", "tanh", "relu", "leaky_relu", None]
-    for layer, name in zip(layers, names, strict=True):
-        assert trace_model(nn.Sequential(nn.Linear(6, 8), layer, nn.Linear(8, 2))).layers[0].activation == name
+    layers = {
+        nn.ReLU6(): ReLU6(),
+        nn.GELU(): GELU(),
+        nn.GELU("tanh"): GELU("tanh"),
+        nn.Tanh(): Tanh(),
+        nn.ReLU(inplace=True): ReLU(),
+        nn.LeakyReLU(0.01): LeakyReLU(),
+        nn.LeakyReLU(0.2): LeakyReLU(0.2),
+        nn.PReLU(8, 0.1): PReLU([0.1] * 8),
+        nn.ELU(0.5): ELU(0.5),
+        nn.CELU(0.5): CELU(0.5),
+        nn.SELU(): SELU(),
+        nn.Softplus(2.0): Softplus(2.0),
+        nn.Threshold(0.1, 0.05): Threshold(0.1, 0.05),
+        nn.Hardtanh(-0.3, 0.7): Hardtanh(-0.3, 0.7),
+        nn.LayerNorm(8): None,
+    }
+    for layer, activation in layers.items():
+        model = nn.Sequential(nn.Linear(6, 8), layer, nn.Linear(8, 2)).double()
+        found = trace_model(model, torch.randn(5, 6, dtype=torch.float64)).layers[0].activation
+        assert repr(found) == repr(activation)
 
 
 def test_a_residual_connection_around_the_activation_is_seen():
