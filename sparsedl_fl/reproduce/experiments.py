@@ -132,16 +132,19 @@ class ImageBatch(Attack):
         images = load_images(self.dataset, data)
         pixels, classes = images.draw(self.batch_size, seed, self.one_class)
         inputs, labels = images.normalize(pixels), torch.from_numpy(classes)
-        n_classes = images.dataset.n_classes
-        model = fully_connected(
-            inputs.shape[1], width=self.width, n_hidden=self.n_hidden, n_classes=n_classes, random_state=seed
-        )
+        model = self.network(inputs.shape[1], images.dataset.n_classes, seed)
         _train(model, images, self.n_steps, seed)
         sent = self.client.send(model, inputs, labels, self.layer, seed)
         with torch.no_grad():
             truth = model[: 2 * self.layer](inputs) if self.layer else inputs
         problem = Problem(truth, sent, model, labels, pixels.shape[1:], self.client.reveals_batch_size)
         return problem, self._score(images, pixels.reshape(len(pixels), -1), truth)
+
+    def network(self, n_inputs: int, n_classes: int, seed: int) -> nn.Sequential:
+        """Return the network of a seed."""
+        return fully_connected(
+            n_inputs, width=self.width, n_hidden=self.n_hidden, n_classes=n_classes, random_state=seed
+        )
 
     def _score(self, images: Images, pixels: np.ndarray, truth: torch.Tensor) -> Score:
         def score(recovered: np.ndarray) -> dict[str, Any]:

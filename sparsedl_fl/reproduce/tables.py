@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sparsedl_fl.reproduce.any_activation import MODULES, ActivationBatch
 from sparsedl_fl.reproduce.clients import DPSGD, FedAvg, FedSGD, Wired
 from sparsedl_fl.reproduce.experiments import (
     Experiment,
@@ -147,6 +148,26 @@ TABLES = {
             },
         },
         ("activation-next", "activation"),
+        n_batches=10,
+    ),
+    "activations": Table(
+        "Any activation, with the gradients of the layers behind",
+        {
+            f"{name}-{b}x{m}": ActivationBatch(b, m, activation=name)
+            for b, m in ((20, 200), (50, 200), (80, 200), (95, 200), (100, 1000), (300, 1000))
+            for name in MODULES
+        },
+        ("activation-next",),
+        n_batches=20,
+    ),
+    "spans": Table(
+        "Beyond half the width: the gradients of two and three layers behind (three and four hidden layers)",
+        {
+            f"{name}-{b}x{m}-spans{n_hidden - 1}": ActivationBatch(b, m, n_hidden=n_hidden, activation=name)
+            for name in ("gelu", "silu", "elu", "tanh", "relu")
+            for b, m, n_hidden in ((105, 200, 3), (110, 200, 3), (120, 200, 3), (125, 200, 3), (140, 200, 4))
+        },
+        ("activation-next",),
         n_batches=10,
     ),
     "never-lies": Table(
