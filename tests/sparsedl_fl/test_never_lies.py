@@ -11,7 +11,7 @@ from sparsedl_fl import GradientInverter
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections
 from sparsedl_fl.reproduce.hostile import TWISTS, hostile_problem
 
-REFUSALS = ("as large as the layer", "column space", "all zeros")
+REFUSALS = ("as large as the layer", "column space", "all zeros", "does not span the activations", "nowhere zero")
 N_SEEDS, N_CHUNKS = 100, 4
 RIGHT = 1e-2
 """Error, relative to the size of an input, below which it counts as right."""

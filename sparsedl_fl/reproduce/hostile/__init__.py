@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sparsedl_fl.reproduce.hostile import batches, clients
+from sparsedl_fl.reproduce.hostile import activations, batches, clients
 from sparsedl_fl.reproduce.hostile.problem import N_CLASSES, HostileProblem, build_network, draw_inputs
 
 __all__ = ["TWISTS", "HostileProblem", "hostile_problem"]
@@ -48,6 +48,8 @@ TWISTS: dict[str, Callable[[HostileProblem], None]] = {
     "other weights": clients.other_weights,
     "stale weights": clients.stale_weights,
     "other activation": clients.other_activation,
+    "any activation": activations.any_activation,
+    "any activation again": activations.any_activation,
     "other batch behind": clients.other_batch_behind,
     "wire": clients.wire,
     "wire again": clients.wire,
