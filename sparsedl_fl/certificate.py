@@ -125,14 +125,12 @@ class SpanOfNextLayer(Evidence):
     kind = "span of the next layer"
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
-        """Measure the distances from the spans; those further behind are asked where the first does not suffice."""
+        """Measure the distances from the spans; all have to be near."""
         problem, behind = case.hypothesis.problem, case.hypothesis.problem.behind
         b = len(case.columns)
         errors, proven = np.full(b, np.inf), np.zeros(b, dtype=bool)
         if behind is None or not behind.identifies:
             return proven, errors
-        if problem.activation.has_flat_part and behind.first.identifies:
-            behind = behind.first
         proven = behind.at(as_tensor(problem.at(case.whitened)[0].T.copy())).is_proof.numpy()
         _, products, direct = case.errors_by_columns
         known = np.where(case.columns & ~np.eye(b, dtype=bool), products, np.inf)

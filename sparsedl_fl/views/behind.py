@@ -54,13 +54,15 @@ class SpansBehind(View):
     def of(cls, layer_gradient: LayerGradient, batch_size: int, activation: Activation) -> SpansBehind | None:
         """Return all spans that the gradients behind have, or None where the next one has none.
 
-        A FedAvg client's weights behind move, and the spans behind the next one need them.
+        Where zeros and the first span identify the inputs, the others would cost more than they bring. A FedAvg
+        client's weights behind move, and the spans behind the next one need them.
         """
         first = ActivationSpan.of(layer_gradient.next_weight_grad, batch_size, activation)
         if first is None:
             return None
         spans, layers = [first], []
-        for layer in () if layer_gradient.is_update else layer_gradient.behind:
+        suffices = layer_gradient.is_update or (activation.has_flat_part and first.identifies)
+        for layer in () if suffices else layer_gradient.behind:
             follows = None if layer.activation is None else resolve(layer.activation)
             span = None if follows is None else ActivationSpan.of(layer.next_weight_grad, batch_size, follows)
             if span is None:

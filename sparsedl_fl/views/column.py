@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from scipy.linalg import eigh
+from scipy.linalg import LinAlgError, eigh
 from torch.nn.functional import normalize
 
 from sparsedl.arrays import as_tensor
@@ -103,7 +103,10 @@ class ColumnView:
                 # What lies outside of the column space, squared, in units of the whole.
                 outside, size = possible - self.outputs[level] @ inside, possible.square().sum()
                 outside_gram, gram = outside_gram + outside.T @ outside / size, gram + possible.T @ possible / size
-            values, axes = eigh(outside_gram.numpy(), gram.numpy(), subset_by_index=[0, min(1, b - 1)])
+            try:
+                values, axes = eigh(outside_gram.numpy(), gram.numpy(), subset_by_index=[0, min(1, b - 1)])
+            except LinAlgError:  # some directions reach no unit that is on
+                continue
             columns[index] = inside @ torch.from_numpy(axes[:, 0])
             is_only[index] = b == 1 or bool(values[1] > max(values[0] / self.distinct**2, self.open))
         return normalize(columns, dim=1), is_only
