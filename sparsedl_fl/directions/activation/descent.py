@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 from sparsedl_fl.directions.activation.scaled import ScaledReflection
 from sparsedl_fl.directions.activation.two_views import WORKING, ScaledForward, TwoViews, leaders
-from sparsedl_fl.views import SpansBehind, View
+from sparsedl_fl.views import Linearization, SpansBehind, View
 
 __all__ = ["Descent", "NaturalForward"]
 
@@ -203,7 +203,7 @@ class Descent(BaseEstimator):
         self,
         views: TwoViews,
         forward: NaturalForward,
-        equations: View,
+        equations: SpansBehind,
         inputs: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the inputs that the equations lead to from some ``p`` at their true scale, in double precision."""
@@ -266,7 +266,14 @@ class Descent(BaseEstimator):
                 here = equations.of_some(running).at(forward.preactivations(ends[running]))
         return ends
 
-    def _solve(self, forward, here, gradient, strength, inexact) -> torch.Tensor:
+    def _solve(
+        self,
+        forward: NaturalForward,
+        here: Linearization,
+        gradient: torch.Tensor,
+        strength: torch.Tensor,
+        inexact: float,
+    ) -> torch.Tensor:
         """Return about ``(K^T J^T J K + strength)^-1 gradient``, by preconditioned conjugate gradients."""
         diagonal = forward.curvature + strength
         solution, residual = torch.zeros_like(gradient), gradient
