@@ -29,7 +29,7 @@ class Smooth(Activation):
     Attributes
     ----------
     reach : float
-        The function counts as straight outside of ``[-reach, reach]``.
+        The nearest point of the graph is looked for in ``[-reach, reach]``, and as far out as the numbers given.
     """
 
     reach: ClassVar[float] = 12.0
@@ -45,8 +45,10 @@ class Smooth(Activation):
         def cost(t: torch.Tensor) -> torch.Tensor:
             return (t - z[..., None]).square() + weight * (self.value(t) - y[..., None]).square()
 
-        grid = torch.linspace(-self.reach, self.reach, N_POINTS, dtype=z.dtype, device=z.device)
-        costs = cost(grid.expand(*z.shape, N_POINTS))
+        reach = max(self.reach, float(z.abs().max()) if z.numel() else 0.0)
+        n_points = round(N_POINTS * reach / self.reach)
+        grid = torch.linspace(-reach, reach, n_points, dtype=z.dtype, device=z.device)
+        costs = cost(grid.expand(*z.shape, n_points))
         padded = functional.pad(costs, (1, 1), value=math.inf)
         is_minimum = (costs <= padded[..., :-2]) & (costs <= padded[..., 2:])
         middle = grid[torch.where(is_minimum, costs, math.inf).topk(N_MINIMA, largest=False).indices]
