@@ -38,6 +38,7 @@ class ColumnView:
         Ratio of the smallest distances of two directions from the column spaces up to which the nearer is a column.
     open : float, default=1e-10
         Square of a distance up to which a direction is inside as well: then there are fewer equations than unknowns.
+        Rounding leaves 1e-17 there (34 inputs behind 60 units); not varied.
     """
 
     behind: SpansBehind
@@ -57,8 +58,8 @@ class ColumnView:
     ) -> ColumnView | None:
         """Return the view, or None where the next layer's weights or the span of its gradient are not known.
 
-        As many layers are used as make ``enough`` equations for each unknown; each has ``m - b``. The weights of a
-        FedAvg client move, and no one step's are those that were sent out.
+        As many layers are used as make ``enough`` equations for each unknown (a number not varied); each
+        has ``m - b``. The weights of a FedAvg client move, and no one step's are those that were sent out.
         """
         if layer_gradient.next_weight is None or behind is None or layer_gradient.is_update:
             return None

@@ -17,7 +17,7 @@ from sparsedl_fl.activations import Activation
 from sparsedl_fl.blocks import in_double
 from sparsedl_fl.spectrum import leading_left
 
-__all__ = ["ActivationSpan"]
+__all__ = ["ActivationSpan", "lengths"]
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class ActivationSpan:
 
     def distances_of(self, activations: torch.Tensor) -> torch.Tensor:
         """Return how far activations of shape (n, m) lie from the span, relative."""
-        return torch.linalg.vector_norm(self.outside(activations), dim=1) / _lengths(activations)
+        return torch.linalg.vector_norm(self.outside(activations), dim=1) / lengths(activations)
 
     def tolerances_of(self, activations: torch.Tensor) -> torch.Tensor:
         """Return how far activations of shape (n, m) may lie from the span, relative, to count as inside."""
@@ -117,7 +117,7 @@ class ActivationSpan:
         """
         if self.duals is None:
             return torch.full_like(activations[:, 0], self.tolerance)
-        moved = torch.linalg.vector_norm(activations @ self.duals, dim=1) / _lengths(activations)
+        moved = torch.linalg.vector_norm(activations @ self.duals, dim=1) / lengths(activations)
         return moved.clamp(min=self.least_rounding, max=self.tolerance)
 
     def up_to_scale(self) -> ActivationSpan | None:
@@ -126,5 +126,6 @@ class ActivationSpan:
         return None if shape is None else replace(self, activation=shape)
 
 
-def _lengths(activations: torch.Tensor) -> torch.Tensor:
+def lengths(activations: torch.Tensor) -> torch.Tensor:
+    """Return the lengths of activations of shape (n, m), none of them zero."""
     return torch.linalg.vector_norm(activations, dim=1).clamp(min=torch.finfo(activations.dtype).tiny)

@@ -252,7 +252,7 @@ class Descent(BaseEstimator):
             ends[running] = torch.where(helps, moved, v)
             damping[running] = damping[running] * torch.where(helps, easier, harder)
             ridge[running] = ridge[running] * factor[running]
-            here = varied.at(forward.preactivations(ends[running]))
+            here = there if helps.all() else varied.at(forward.preactivations(ends[running]))
             if is_rough:
                 goes_on = here.distances > self.near
                 if number % self.merging_every == self.merging_every - 1:
