@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparsedl_fl.activations import KNOWN, Activation
+from sparsedl_fl.activations import HEAD, KNOWN, Activation
 
 __all__ = ["LayerBehind", "as_float_array", "check_activation_given", "check_chain"]
 
@@ -56,8 +56,9 @@ class LayerBehind:
 
 def check_activation_given(activation: Any) -> None:
     """Raise ``ValueError`` for what is neither an activation nor the name of one."""
-    if not (activation is None or isinstance(activation, Activation) or activation in KNOWN):
-        raise ValueError(f"activation must be an Activation, one of {sorted(KNOWN)} or None, got {activation!r}")
+    names = [*sorted(KNOWN), HEAD.name]
+    if not (activation is None or isinstance(activation, Activation) or activation in names):
+        raise ValueError(f"activation must be an Activation, one of {names} or None, got {activation!r}")
 
 
 def check_chain(width: int, behind: Sequence[LayerBehind]) -> None:

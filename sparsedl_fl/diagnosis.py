@@ -18,13 +18,14 @@ def obstacle(layer_gradient: LayerGradient) -> str:
     """Say why no search of ours applies, or nothing; from what is known of the layer."""
     given = layer_gradient.activation
     found = resolve(given)
-    if found is not None and (found.has_flat_part or layer_gradient.next_weight_grad is not None):
+    is_seen = layer_gradient.next_weight_grad is not None or layer_gradient.rest is not None
+    if found is not None and (found.has_flat_part or is_seen):
         return ""
     flat = ", ".join(name for name, activation in KNOWN.items() if activation.has_flat_part)
     return (
         f"{given} follows the layer, whose derivative is nowhere zero: from this layer's gradient alone the searches "
         f"need one that vanishes where a unit is off, as behind {flat} or a threshold, and otherwise the gradient "
-        "of the linear layer behind it (next_weight_grad)"
+        "of the linear layer behind it (next_weight_grad), or the rest of the network (rest)"
     )
 
 

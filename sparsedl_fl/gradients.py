@@ -9,7 +9,7 @@ Which constructor to use
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -17,19 +17,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from sparsedl_fl.activations import Activation
+from sparsedl_fl.activations import HEAD, Activation
 from sparsedl_fl.behind import LayerBehind, as_float_array, check_activation_given, check_chain
 from sparsedl_fl.blocks import times
 from sparsedl_fl.models import named_gradients, trace_model
 from sparsedl_fl.models.layers import layer_of_model
 from sparsedl_fl.models.updates import tensors_of_update
+from sparsedl_fl.rest import RestOfNetwork
 
-__all__ = ["LayerBehind", "LayerGradient"]
+__all__ = ["LayerBehind", "LayerGradient", "RestOfNetwork"]
 
 SMALLEST = 1e-20
 """Largest entry of a gradient below which its squares come near the end of double precision."""
 
-_SETTINGS = ("learning_rate", "activation", "behind")
+_SETTINGS = ("learning_rate", "activation", "behind", "rest")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,10 +60,13 @@ class LayerGradient:
         weight_grad``, and a unit may have been active at either end.
     activation : str, Activation or None, default="relu"
         What follows the layer, by name ("relu", "relu6", "gelu", ...) or as one of `sparsedl_fl.activations`; None
-        where that is not known.
+        where that is not known. "softmax" is a classifier's last layer with cross-entropy behind it.
     behind : sequence of LayerBehind, default=()
         The next layer and those behind it, one after the other, as far as each follows the one before through an
         activation alone; used where ``next_weight_grad`` is given.
+    rest : RestOfNetwork, torch.nn.Module or None, default=None
+        Everything between the layer's outputs and the loss, the activation first: behind smooth activations no other
+        gradient is needed, and it shows the labels. A module counts as followed by cross-entropy.
 
     Raises
     ------
@@ -86,6 +90,7 @@ class LayerGradient:
     activation: str | Activation | None = "relu"
     next_weight: Any = None
     behind: Sequence[LayerBehind] = ()
+    rest: RestOfNetwork | nn.Module | None = None
 
     def __post_init__(self) -> None:
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _SETTINGS}
@@ -123,6 +128,12 @@ class LayerGradient:
         for name, array in arrays.items():
             object.__setattr__(self, name, array)
         check_chain(m, self.behind)
+        if self.rest is None and self.activation == HEAD.name:
+            object.__setattr__(self, "rest", RestOfNetwork.of_head())
+        elif isinstance(self.rest, nn.Module):
+            object.__setattr__(self, "rest", RestOfNetwork(self.rest))
+        if self.rest is not None:
+            self.rest.check(m)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -162,6 +173,7 @@ class LayerGradient:
         gradients: Sequence[torch.Tensor] | Mapping[str, torch.Tensor],
         layer: int | str = 0,
         example: torch.Tensor | None = None,
+        loss: str | Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
     ) -> LayerGradient:
         """Take one linear layer of a torch module.
 
@@ -179,6 +191,9 @@ class LayerGradient:
             Index among the linear layers of the model in the order in which they run, or the layer's name.
         example : torch.Tensor or None, default=None
             An input of the model, any numbers of the right shape; None makes one up.
+        loss : {"cross_entropy", "binary_cross_entropy", "mse"} or callable, default=None
+            Of the client, ``loss(outputs, labels)``; None is cross-entropy, the binary one for a single output. A wrong
+            one costs time and never the truth.
 
         Raises
         ------
@@ -193,7 +208,7 @@ class LayerGradient:
             If the model could not be run: what follows the layer is then not known.
         """
         named = named_gradients(model, gradients)
-        return layer_of_model(cls, model, named, layer, trace_model(model, example))
+        return layer_of_model(cls, model, named, layer, trace_model(model, example), loss)
 
     @classmethod
     def from_update(

@@ -152,7 +152,7 @@ class GradientInverter(BaseEstimator):
         self.directions_ = _best_known() if self.directions is None else clone(self.directions)
         given, scale = layer_gradient.in_range()
         problem = LayerProblem.of(given, self.batch_size, self.noise_level)
-        if not problem.activation.has_flat_part and problem.behind is None:
+        if not problem.activation.has_flat_part and problem.behind is None and problem.rest is None:
             raise ValueError(without_span(given, problem.batch_size))
         candidates = self.directions_.propose(problem, random_state=self.random_state, verbose=self.verbose)
         problem = problem.calibrated(candidates.directions)

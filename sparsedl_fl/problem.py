@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import Activation, resolve
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient, factorize
-from sparsedl_fl.views import ActivationSpan, ColumnView, ForwardView, SpansBehind
+from sparsedl_fl.views import ActivationSpan, ColumnView, ForwardView, RestView, SpansBehind
 
 __all__ = ["LayerProblem"]
 
@@ -62,6 +63,20 @@ class LayerProblem:
         behind = SpansBehind.of(layer_gradient, factors.batch_size, activation)
         column = ColumnView.of(layer_gradient, factors, behind)
         return cls(layer_gradient, factors, activation, forward, behind, column)
+
+    @cached_property
+    def rest(self) -> RestView | None:
+        """What the rest of the network says of a candidate and a label, where it is known."""
+        rest = self.layer_gradient.rest
+        if rest is None or self.layer_gradient.is_update:
+            return None
+        return RestView.of(rest, self.factors, self.forward)
+
+    @property
+    def columns_from_behind(self) -> tuple[ColumnView | RestView, ...]:
+        """What says of the column of an input that is known where zeros leave it open: the most exact first."""
+        rest = None if self.activation.has_flat_part else self.rest
+        return tuple(view for view in (rest, self.column) if view is not None)
 
     @property
     def span(self) -> ActivationSpan | None:

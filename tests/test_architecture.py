@@ -26,7 +26,7 @@ LAYERS = {
     ],
     "sparsedl_fl": [
         {"activations", "blocks"},
-        {"behind"},
+        {"behind", "rest"},
         {"models"},
         {"formats", "gradients", "metrics", "simulation", "spectrum", "theory", "vision"},
         {"diagnosis"},

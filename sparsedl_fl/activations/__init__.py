@@ -3,6 +3,7 @@
 - `ReLU`, `ReLU6`, `Hardtanh`, `Threshold` have flat parts: the gradient vanishes where a unit is off.
 - `LeakyReLU`, `PReLU` have two slopes and no flat part.
 - `ELU`, `SELU`, `CELU`, `GELU`, `SiLU`, `Mish`, `Hardswish`, `Softplus`, `Tanh`, `Sigmoid` are smooth, or nearly.
+- `Identity` is a layer's output as it is: what follows is no elementwise function, or a loss.
 - `Elementwise` is a function of your own; `check_activation` says whether it will do.
 
 Everything else in the package asks the activation: where units are off, what they output, which output is nearest.
@@ -16,11 +17,13 @@ from sparsedl_fl.activations._base import Activation
 from sparsedl_fl.activations.elementwise import Elementwise, check_activation
 from sparsedl_fl.activations.exponential import CELU, ELU, SELU
 from sparsedl_fl.activations.flat import FlatPart, Hardtanh, ReLU, ReLU6, Threshold
+from sparsedl_fl.activations.identity import HEAD, Identity
 from sparsedl_fl.activations.leaky import LeakyReLU, PReLU
 from sparsedl_fl.activations.smooth import GELU, Hardswish, Mish, Sigmoid, SiLU, Smooth, Softplus, Tanh
 
 __all__ = [
     "ASSUMED",
+    "HEAD",
     "CELU",
     "ELU",
     "GELU",
@@ -31,6 +34,7 @@ __all__ = [
     "FlatPart",
     "Hardswish",
     "Hardtanh",
+    "Identity",
     "LeakyReLU",
     "Mish",
     "PReLU",
@@ -63,7 +67,7 @@ def resolve(activation: str | Activation | None) -> Activation | None:
     """Return the activation of a name, the one given, the one assumed for None, or None for one without a class."""
     if activation is None:
         return ASSUMED
-    return activation if isinstance(activation, Activation) else KNOWN.get(activation)
+    return activation if isinstance(activation, Activation) else (KNOWN | {HEAD.name: HEAD}).get(activation)
 
 
 def of_call(operation: str, arguments: Sequence[Any]) -> list[Activation]:

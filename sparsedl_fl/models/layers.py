@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from sparsedl_fl.activations import KNOWN
+from sparsedl_fl.activations import HEAD, KNOWN, Activation, Identity
 from sparsedl_fl.behind import LayerBehind
 from sparsedl_fl.models.naming import named_gradients, plain_name
+from sparsedl_fl.models.rest import rest_of_model
 from sparsedl_fl.models.tracing import MIXING, LinearUse, Trace
 
 __all__ = ["get_tensor", "layer_of_model", "pick_layer"]
@@ -36,7 +37,9 @@ def get_tensor(argument: str, mapping: Mapping[str, torch.Tensor], key: str) -> 
     return mapping[key]
 
 
-def layer_of_model(make: type[Layer], model: nn.Module, gradients: Any, layer: int | str, trace: Trace) -> Layer:
+def layer_of_model(
+    make: type[Layer], model: nn.Module, gradients: Any, layer: int | str, trace: Trace, loss: Any = None
+) -> Layer:
     """Return one linear layer of a model with its gradient; see `LayerGradient.from_model`."""
     named = named_gradients(model, gradients)
     use = _pick_use(model, layer, trace)
@@ -65,10 +68,22 @@ def layer_of_model(make: type[Layer], model: nn.Module, gradients: Any, layer: i
     if use.norm is not None:
         arrays = _folded(arrays, model, use.norm, named)
     behind = _layers_behind(use, trace, parameters, named) if next_grad is not None else []
-    follows = use.activation
-    if follows is not None and KNOWN.get(follows.name) == follows:
-        follows = follows.name
-    return make(**arrays, next_weight_grad=next_grad, next_weight=next_weight, activation=follows, behind=behind)
+    return make(
+        **arrays,
+        next_weight_grad=next_grad,
+        next_weight=next_weight,
+        activation=_follows(use, loss),
+        behind=behind,
+        rest=rest_of_model(model, use, trace, loss),
+    )
+
+
+def _follows(use: LinearUse, loss: Any) -> str | Activation | None:
+    """Return what follows a layer, by name where that says it all."""
+    if use.is_last:
+        return HEAD.name if loss in (None, "cross_entropy") else Identity()
+    found = use.activation
+    return found.name if found is not None and KNOWN.get(found.name) == found else found
 
 
 def _layers_behind(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["named_gradients", "plain_name", "plain_names"]
+__all__ = ["named_gradients", "plain_name", "plain_names", "unwrapped"]
 
 WRAPPERS = ("module", "_orig_mod", "_module", "_fsdp_wrapped_module")
 """What DataParallel, torch.compile, Opacus and FSDP put in front of a parameter's name."""
@@ -26,6 +26,15 @@ def plain_name(name: str) -> str:
     while len(parts) > 1 and parts[0] in WRAPPERS:
         parts = parts[1:]
     return ".".join(parts)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return a model without its wrappers."""
+    while True:
+        inner = next((model._modules[name] for name in WRAPPERS if model._modules.get(name) is not None), None)
+        if inner is None or len(model._modules) > 1:
+            return model
+        model = inner
 
 
 def plain_names(argument: str, tensors: Mapping[str, Any]) -> dict[str, Any]:

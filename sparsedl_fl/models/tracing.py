@@ -22,7 +22,7 @@ from sparsedl_fl.models.examples import made_up_examples
 from sparsedl_fl.models.naming import plain_name
 from sparsedl_fl.models.recording import SHAPING, Call, Recorder, readers_of
 
-__all__ = ["LinearUse", "Trace", "trace_model"]
+__all__ = ["LinearUse", "Trace", "in_evaluation", "trace_model"]
 
 MIXING = (
     "batch normalisation in training mode follows, which mixes the inputs of a batch; if the gradient was taken in "
@@ -61,6 +61,10 @@ class LinearUse:
         Batch normalisation between the layer and its activation.
     rows : int
         Rows that one example makes in the layer: tokens, or one.
+    width : int
+        Its outputs.
+    is_last : bool
+        Whether its outputs are the model's.
     """
 
     name: str
@@ -73,6 +77,8 @@ class LinearUse:
     next_is_transposed: bool = False
     norm: nn.Module | None = None
     rows: int = 1
+    width: int = 0
+    is_last: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,10 +91,13 @@ class Trace:
         Every linear layer, in the order in which they ran; one that ran twice is there twice.
     failure : str
         Why the model could not be run, or empty.
+    example : torch.Tensor or None
+        What it ran on.
     """
 
     layers: list[LinearUse]
     failure: str = ""
+    example: torch.Tensor | None = None
 
     def use_of(self, name: str) -> LinearUse | None:
         """Return the first run of a layer by name, or None."""
@@ -123,17 +132,18 @@ def trace_model(model: nn.Module, example: torch.Tensor | None = None) -> Trace:
     for candidate in examples:
         recorder = Recorder()
         try:
-            with _in_evaluation(model), torch.no_grad(), recorder:
+            with in_evaluation(model), torch.no_grad(), recorder:
                 output = model(candidate)
         except Exception as error:  # a model may raise anything on an input that it was not made for
             failure = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else error!r}"
             continue
-        return Trace(_linear_uses(model, recorder, candidate, output))
+        return Trace(_linear_uses(model, recorder, candidate, output), example=candidate)
     return Trace([], failure)
 
 
 @contextmanager
-def _in_evaluation(model: nn.Module) -> Iterator[None]:
+def in_evaluation(model: nn.Module) -> Iterator[None]:
+    """Keep a model in evaluation mode for a while."""
     modes = {module: module.training for module in model.modules()}
     try:
         model.eval()
@@ -158,6 +168,7 @@ def _linear_uses(model: nn.Module, recorder: Recorder, example: torch.Tensor, ou
         end = number
         if not use.bias:
             end, use.bias = _added_bias(calls, number, names, shapes)
+        use.width = call.output.shape[-1]
         use.rows = max(1, value.numel() // max(1, value.shape[-1]) // max(1, len(example)))
         uses.append(use)
         inputs.append(value.detach().clone())
@@ -227,7 +238,8 @@ def _follow(use: LinearUse, end: int, calls: list[Call], norms: dict, last: set[
             use.behind = found.name if is_alone else f"{found.name}, and a path around it (a residual connection),"
             return
     if not readers:
-        use.behind = "nothing: it is the last layer" if _reaches(calls, end, last) else "nothing reads it"
+        use.is_last = _reaches(calls, end, last)
+        use.behind = "nothing: it is the last layer" if use.is_last else "nothing reads it"
         return
     use.behind = ", ".join(dict.fromkeys(call.operation for _, call in readers))
 

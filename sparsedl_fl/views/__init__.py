@@ -3,15 +3,29 @@
 - `ForwardView`: the weights say what the pre-activations of a candidate are, and so which units it switches.
 - `ActivationSpan`: the next layer's gradient spans the activations of the batch.
 - `SpansBehind`: the gradients of all layers behind do, each at its own layer.
+- `RestView`: the rest of the network says what gradient comes back for a candidate and a label.
 - `ColumnView`: the next layer's weights say what may reach the activations of a known input from behind.
 
-The zeros of the gradient are `sparsedl_fl.lowrank.LowRankGradient`'s.
+`Together` adds up the equations of several. The zeros of the gradient are `sparsedl_fl.lowrank.LowRankGradient`'s.
 """
 
 from sparsedl_fl.views._base import Linearization, View
 from sparsedl_fl.views.behind import SpansAt, SpansBehind
 from sparsedl_fl.views.column import ColumnView
 from sparsedl_fl.views.forward import ForwardView
+from sparsedl_fl.views.rest import RestAt, RestView
 from sparsedl_fl.views.span import ActivationSpan
+from sparsedl_fl.views.together import Together
 
-__all__ = ["ActivationSpan", "ColumnView", "ForwardView", "Linearization", "SpansAt", "SpansBehind", "View"]
+__all__ = [
+    "ActivationSpan",
+    "ColumnView",
+    "ForwardView",
+    "Linearization",
+    "RestAt",
+    "RestView",
+    "SpansAt",
+    "SpansBehind",
+    "Together",
+    "View",
+]

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 
-__all__ = ["Linearization", "View"]
+__all__ = ["LEAST_SURPLUS", "Linearization", "View"]
+
+LEAST_SURPLUS = 4
+"""Equations beyond the unknowns from which on they identify inputs, where tolerances are a thousandth: one of the wrong
+ends that a search comes across fulfils each with a chance of about the tolerance."""
+
+LEAST_DISTANCE = 1e-7
+"""Nearer than that a single-precision client never comes: smaller distances say no more."""
+
+CHANCE = 1e-10
+"""Chance for one wrong end to pass that is small enough: of all that are ever looked at none does."""
 
 
 class View(ABC):
     """Equations for the pre-activations ``z`` of one input, each by itself."""
+
+    least_surplus: ClassVar[int] = LEAST_SURPLUS
 
     @property
     @abstractmethod
@@ -21,9 +35,31 @@ class View(ABC):
     def at(self, preactivations: torch.Tensor) -> Linearization:
         """Return the equations near pre-activations of shape (n, m)."""
 
+    @property
+    @abstractmethod
+    def n_unknowns(self) -> int:
+        """How many numbers a candidate is made of."""
+
+    @property
+    def identifies(self) -> bool:
+        """Whether the batch is small enough for the equations to leave nothing but its inputs."""
+        return self.n_equations - self.n_unknowns >= self.least_surplus
+
+    def scaled_to(self, preactivations: torch.Tensor) -> View:
+        """Return the same with residuals relative to typical ones."""
+        return self
+
     @abstractmethod
     def weighted(self, n: int, spread: float, generator: torch.Generator) -> View:
         """Return the same for ``n`` inputs, with random weights of its parts for each: other ways to the same ends."""
+
+    def unweighted(self) -> View:
+        """Return the same with its parts as they are, and whatever else is settled for each input."""
+        return self
+
+    def settled(self, preactivations: torch.Tensor) -> View:
+        """Return the same with what only candidates show, a label for one, settled for each of these."""
+        return self
 
     @abstractmethod
     def of_some(self, index: torch.Tensor) -> View:
@@ -36,6 +72,8 @@ class View(ABC):
 
 class Linearization(ABC):
     """How badly pre-activations fulfil the equations, and how that changes, to first order."""
+
+    view: View
 
     @property
     @abstractmethod
@@ -60,3 +98,15 @@ class Linearization(ABC):
     @abstractmethod
     def is_inside(self) -> torch.Tensor:
         """Which fulfil them up to rounding, of shape (n,)."""
+
+    @property
+    @abstractmethod
+    def n_told(self) -> torch.Tensor:
+        """How many of them each fulfils more nearly than wrong ends do, of shape (n,)."""
+
+    @property
+    def is_proof(self) -> torch.Tensor:
+        """Which fulfil more of them than chance explains, and all up to rounding, of shape (n,)."""
+        surplus = self.n_told - self.view.n_unknowns
+        log_chance = surplus * torch.log10(self.distances.clamp(min=LEAST_DISTANCE, max=1.0))
+        return self.is_inside & (log_chance <= math.log10(CHANCE))

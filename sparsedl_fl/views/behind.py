@@ -37,15 +37,15 @@ class SpansBehind(View):
     layers : tuple of (weight, bias)
         ``W'`` and ``bias'`` between one span and the next, one fewer.
     weights : tuple of torch.Tensor
-        What the squares of the residuals of each span are multiplied with, of shape (), or (n, 1) for ``n`` inputs.
-    least_surplus : int, default=4
-        Equations beyond the unknowns from which on they identify inputs.
+        What the squares of the residuals of each span are multiplied with, of shape ().
+    factors : tuple of torch.Tensor
+        The same for each of ``n`` inputs, of shape (n, 1); none where all have the same weights.
     """
 
     spans: tuple[ActivationSpan, ...]
     layers: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()
     weights: tuple[torch.Tensor, ...] = ()
-    least_surplus: int = 4
+    factors: tuple[torch.Tensor, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.weights:
@@ -80,7 +80,11 @@ class SpansBehind(View):
     def up_to(self, n_spans: int) -> SpansBehind:
         """Return the first spans."""
         return replace(
-            self, spans=self.spans[:n_spans], layers=self.layers[: n_spans - 1], weights=self.weights[:n_spans]
+            self,
+            spans=self.spans[:n_spans],
+            layers=self.layers[: n_spans - 1],
+            weights=self.weights[:n_spans],
+            factors=self.factors[:n_spans],
         )
 
     @property
@@ -89,9 +93,9 @@ class SpansBehind(View):
         return sum(m - b for m, b in (span.basis.shape for span in self.spans))
 
     @property
-    def identifies(self) -> bool:
-        """Whether the batch is small enough for the spans to leave nothing but its inputs."""
-        return self.n_equations - self.spans[0].basis.shape[1] >= self.least_surplus
+    def n_unknowns(self) -> int:
+        """``b``."""
+        return self.spans[0].basis.shape[1]
 
     def scaled_to(self, preactivations: torch.Tensor) -> SpansBehind:
         """Return the same with residuals relative to the activations at typical pre-activations."""
@@ -100,24 +104,23 @@ class SpansBehind(View):
 
     def weighted(self, n: int, spread: float, generator: torch.Generator) -> SpansBehind:
         """Return the same with weights of the spans that differ from input to input."""
-        weights = [
-            weight * torch.exp(spread * torch.randn((n, 1), generator=generator, dtype=weight.dtype))
-            for weight in self.weights
-        ]
-        return replace(self, weights=tuple(weights))
+        factors = [torch.exp(spread * torch.randn((n, 1), generator=generator)) for _ in self.weights]
+        return replace(self, factors=tuple(factor.to(self.weights[0].dtype) for factor in factors))
+
+    def unweighted(self) -> SpansBehind:
+        """Return the same with the weights that all have."""
+        return replace(self, factors=())
 
     def of_some(self, index: torch.Tensor) -> SpansBehind:
         """Return the same for some of the inputs."""
-        return replace(self, weights=tuple(weight[index] if weight.dim() else weight for weight in self.weights))
+        return replace(self, factors=tuple(factor[index] for factor in self.factors))
 
     def to(self, dtype: torch.dtype) -> SpansBehind:
         """Return the same in another precision."""
-        spans = tuple(
-            replace(span, basis=span.basis.to(dtype), duals=None if span.duals is None else span.duals.to(dtype))
-            for span in self.spans
-        )
+        spans = tuple(span.to(dtype) for span in self.spans)
         layers = tuple((W.to(dtype), bias.to(dtype)) for W, bias in self.layers)
-        return replace(self, spans=spans, layers=layers, weights=tuple(weight.to(dtype) for weight in self.weights))
+        weights, factors = (tuple(part.to(dtype) for part in parts) for parts in (self.weights, self.factors))
+        return replace(self, spans=spans, layers=layers, weights=weights, factors=factors)
 
     def at(self, preactivations: torch.Tensor) -> SpansAt:
         """Return the spans at pre-activations of shape (n, m)."""
@@ -150,13 +153,19 @@ class SpansAt(Linearization):
     slopes: Sequence[torch.Tensor]
 
     @cached_property
+    def _weights(self) -> list[torch.Tensor]:
+        view = self.view
+        pairs = zip(view.weights, view.factors or (1.0,) * len(view.weights), strict=True)
+        return [weight * factor for weight, factor in pairs]
+
+    @cached_property
     def _outside(self) -> list[torch.Tensor]:
         return [span.outside(y) for span, y in zip(self.view.spans, self.activations, strict=True)]
 
     @property
     def cost(self) -> torch.Tensor:
         """Return the squares of the parts of the activations outside of the spans, weighted."""
-        parts = zip(self.view.weights, self.activations, self._outside, strict=True)
+        parts = zip(self._weights, self.activations, self._outside, strict=True)
         return sum(weight.squeeze(-1) * (y * outside).sum(dim=1) for weight, y, outside in parts)
 
     @property
@@ -178,7 +187,7 @@ class SpansAt(Linearization):
         """Return the sum of what each part says of the pre-activations."""
         pulled: torch.Tensor | float = 0.0
         for level in reversed(range(len(outside))):
-            pulled = self.slopes[level] * (self.view.weights[level] * outside[level] + pulled)
+            pulled = self.slopes[level] * (self._weights[level] * outside[level] + pulled)
             if level:
                 pulled = pulled @ self.view.layers[level - 1][0]
         return pulled
@@ -211,13 +220,13 @@ class SpansAt(Linearization):
         return torch.stack(inside).all(dim=0)
 
     @property
-    def is_proof(self) -> torch.Tensor:
-        """Return which are inside, and nearer than wrong ends come to spans that have equations enough."""
+    def n_told(self) -> torch.Tensor:
+        """Return the equations of the spans that each is nearer to than wrong ends come."""
         n_told = torch.zeros(len(self.activations[0]), dtype=torch.long)
         for span, limit, distance in zip(self.view.spans, self._limits, self._distances, strict=True):
             m, b = span.basis.shape
             n_told += (distance <= limit) * (m - b)
-        return self.is_inside & (n_told - self.view.spans[0].basis.shape[1] >= self.view.least_surplus)
+        return n_told
 
 
 def _nonlinear_share(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import Activation
 from sparsedl_fl.blocks import in_double
 from sparsedl_fl.spectrum import leading_left
+from sparsedl_fl.views._base import LEAST_SURPLUS
 
 __all__ = ["ActivationSpan", "lengths"]
 
@@ -34,9 +35,6 @@ class ActivationSpan:
         few thousandths.
     activation : Activation
         ``phi``.
-    least_surplus : int, default=4
-        Equations beyond the unknowns from which on the span identifies inputs: one of the wrong patterns that a search
-        comes across fulfils each with a chance of about the tolerance.
     duals : torch.Tensor of shape (m, b) or None, default=None
         What takes activations to how far rounding moves them; None where that is the same for all.
     allowance : float, default=0
@@ -50,7 +48,6 @@ class ActivationSpan:
     basis: torch.Tensor
     tolerance: float
     activation: Activation
-    least_surplus: int = 4
     duals: torch.Tensor | None = None
     allowance: float = 0.0
     least_rounding: float = 1e-5
@@ -87,11 +84,15 @@ class ActivationSpan:
         allowance, duals = min(tolerance, largest_tolerance / 10), rounding_share * noise * V * (kept / S)
         return cls(V * kept.sqrt(), tolerance, activation, duals=duals, allowance=allowance)
 
+    def to(self, dtype: torch.dtype) -> ActivationSpan:
+        """Return the same in another precision."""
+        return replace(self, basis=self.basis.to(dtype), duals=None if self.duals is None else self.duals.to(dtype))
+
     @property
     def identifies(self) -> bool:
         """Whether the batch is small enough for the span to leave nothing but its inputs."""
         m, b = self.basis.shape
-        return m - 2 * b >= self.least_surplus
+        return m - 2 * b >= LEAST_SURPLUS
 
     def outside(self, activations: torch.Tensor) -> torch.Tensor:
         """Return the part of activations of shape (n, m) that lies outside of the span."""

@@ -8,9 +8,8 @@ import torch
 from sklearn.base import BaseEstimator
 from torch.nn.functional import normalize
 
-from sparsedl_fl.directions.activation.scaled import ScaledReflection
 from sparsedl_fl.directions.activation.two_views import WORKING, ScaledForward, TwoViews, leaders
-from sparsedl_fl.views import Linearization, SpansBehind, View
+from sparsedl_fl.views import Linearization, View
 
 __all__ = ["Descent", "NaturalForward"]
 
@@ -47,9 +46,10 @@ class NaturalForward:
         """Turn the forward view, deflated by what is known, to the axes of the equations at some random places."""
         basis, d = forward.orthonormal * forward.sizes, len(forward.sizes)
         places = forward.preactivations(forward.draw(n_probes, generator))
-        gram = torch.zeros((d, d), dtype=basis.dtype)
-        for place in places:
-            gram += equations.at(place.expand(d, -1)).curve(basis.T) @ basis / n_probes
+        gram, settled = torch.zeros((d, d), dtype=basis.dtype), equations.settled(places)
+        for index, place in enumerate(places):
+            at_place = settled.of_some(torch.full((d,), index)).at(place.expand(d, -1))
+            gram += at_place.curve(basis.T) @ basis / n_probes
         curvature, rotation = torch.linalg.eigh(gram)
         axes = forward.axes @ rotation
         return cls(forward.offset, basis @ rotation, curvature.clamp(min=0), forward.origin, axes, forward.orthonormal)
@@ -84,8 +84,6 @@ class Descent(BaseEstimator):
 
     Parameters
     ----------
-    ample : float, default=3
-        Equations of the first span for each unknown from which on starts led by reflections do without the others.
     n_steps : int, default=40
         Steps of a start at most.
     n_products : int, default=20
@@ -106,8 +104,6 @@ class Descent(BaseEstimator):
         Places at which the curvature is looked at.
     same_end, merging_every : float and int, default=0.9999 and 5
         Cosine of two starts from which on one goes on for both, and how often that is looked at.
-    same_lead : float, default=0.995
-        The same for ends of reflections.
     least_share : float, default=1e-9
         An end is the only one where no change of the pre-activations leaves less than this share of the largest to tell
         it by, squared.
@@ -118,7 +114,6 @@ class Descent(BaseEstimator):
         Steps there at most, how exact each is, and the share of its cost that a step may leave for another to follow.
     """
 
-    ample: float = 3.0
     n_steps: int = 40
     n_products: int = 20
     inexact: float = 0.1
@@ -131,7 +126,6 @@ class Descent(BaseEstimator):
     n_probes: int = 2
     same_end: float = 0.9999
     merging_every: int = 5
-    same_lead: float = 0.995
     least_share: float = 1e-9
     near: float = 1e-4
     worth_polishing: float = 0.02
@@ -142,29 +136,29 @@ class Descent(BaseEstimator):
     def run(
         self,
         views: TwoViews,
-        equations: SpansBehind,
-        n_starts: int,
+        equations: View,
+        starts: int | torch.Tensor,
         generator: torch.Generator,
-        by_reflections: ScaledReflection | None = None,
         whole: NaturalForward | None = None,
+        at_first: View | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run random starts and return the inputs among their ends.
+        """Run starts and return the inputs among their ends.
 
         Parameters
         ----------
         views : TwoViews
             The forward view with its scale, deflated by what is known.
-        equations : SpansBehind
+        equations : View
             What pre-activations of inputs fulfil.
-        n_starts : int
-            Number of starts.
+        starts : int or torch.Tensor of shape (n_starts, b)
+            Number of random starts, or the ``p`` that others led to, at their true scale.
         generator : torch.Generator
             Source of randomness.
-        by_reflections : ScaledReflection or None, default=None
-            What brings the starts near inputs.
         whole : NaturalForward or None, default=None
             The forward view with nothing known, where columns are less exact than the equations: ends are polished in
             it.
+        at_first : View or None, default=None
+            What starts descend before ends are polished; None takes all equations.
 
         Returns
         -------
@@ -173,48 +167,50 @@ class Descent(BaseEstimator):
         is_determined : torch.Tensor of shape (n_found,) of bool
             Whether no other ``p`` nearby fulfils the equations.
         """
-        scaled = ScaledForward.of(views)
-        m, b = views.left.shape
-        is_ample = by_reflections is not None and m - b >= self.ample * b
-        rough = (equations.first if is_ample else equations).to(WORKING)
-        forward = NaturalForward.of(scaled, rough.to(torch.float64), generator, self.n_probes)
-        d = len(forward.curvature)
+        at_first = equations if at_first is None else at_first
+        forward = NaturalForward.of(ScaledForward.of(views), at_first, generator, self.n_probes)
+        d, working = len(forward.curvature), forward.to(WORKING)
         if d == 0:
             ends = torch.zeros((1, 0), dtype=WORKING)
-        elif by_reflections is None:
-            ends = self.start_size * torch.randn((n_starts, d), generator=generator)
+            varied = at_first.settled(forward.preactivations(ends.double()))
+        elif isinstance(starts, int):
+            ends = self.start_size * torch.randn((starts, d), generator=generator)
             smallest, largest = self.first_ridges
-            ridges = largest * (smallest / largest) ** torch.rand((n_starts, 1), generator=generator)
-            ends = self._descend(forward.to(WORKING), rough.weighted(n_starts, self.spread, generator), ends, ridges)
+            ridges = largest * (smallest / largest) ** torch.rand((starts, 1), generator=generator)
+            varied = at_first.weighted(starts, self.spread, generator)
+            ends = self._descend(working, varied.to(WORKING), ends, ridges)
         else:
-            ends = by_reflections.ends(scaled.to(WORKING), rough.spans[0], n_starts, generator)
-            ends = ends[leaders(ends, self.same_lead).unique()].double()
-            ends = forward.coordinates(scaled.inputs(ends)).to(WORKING)
-            ridges = torch.full_like(ends[:, :1], self.last_ridge)
-            ends = self._descend(forward.to(WORKING), rough, ends, ridges)
-        ends = ends[rough.at(forward.to(WORKING).preactivations(ends)).distances < self.worth_polishing]
-        ends = ends[leaders(ends, self.same_end).unique()] if d else ends
-        inputs = forward.inputs(ends)
+            ends = forward.coordinates(starts).to(WORKING)
+            varied = at_first.settled(forward.preactivations(ends.double()))
+            ends = self._descend(working, varied.to(WORKING), ends, torch.full_like(ends[:, :1], self.last_ridge))
+        is_near = varied.to(WORKING).at(working.preactivations(ends)).distances < self.worth_polishing
+        kept = torch.nonzero(is_near)[:, 0]
+        kept = kept[leaders(ends[kept], self.same_end).unique()] if d else kept
+        inputs = forward.inputs(ends[kept])
         if len(inputs) == 0:
             return inputs, torch.zeros(0, dtype=torch.bool)
+        if equations is at_first:
+            equations = varied.of_some(kept).unweighted()
         return self._polished(views, forward if whole is None else whole, equations, inputs)
 
     def _polished(
         self,
         views: TwoViews,
         forward: NaturalForward,
-        equations: SpansBehind,
+        equations: View,
         inputs: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the inputs that the equations lead to from some ``p`` at their true scale, in double precision."""
-        ends = self._descend(forward, equations, forward.coordinates(inputs))
+        ends = forward.coordinates(inputs)
+        equations = equations.settled(forward.preactivations(ends))
+        ends = self._descend(forward, equations, ends)
         here = equations.at(forward.preactivations(ends))
         if not views.activation.has_flat_part:
             inputs = normalize(forward.inputs(ends[here.is_proof]), dim=1)
             return inputs, torch.ones(len(inputs), dtype=torch.bool)
-        ends = ends[here.is_inside]
-        inputs = normalize(forward.inputs(ends), dim=1)
-        least = [self._least_curvature(forward, equations, end) for end in ends]
+        kept = torch.nonzero(here.is_inside)[:, 0]
+        inputs = normalize(forward.inputs(ends[kept]), dim=1)
+        least = [self._least_curvature(forward, equations.of_some(index[None]), ends[index]) for index in kept]
         return inputs, torch.tensor(least, dtype=torch.float64) > self.least_share
 
     def _least_curvature(self, forward: NaturalForward, equations: View, end: torch.Tensor) -> float:
@@ -222,7 +218,8 @@ class Descent(BaseEstimator):
         basis = forward.orthonormal
         if basis.shape[1] == 0:
             return 1.0
-        here = equations.at(forward.preactivations(end[None]).expand(basis.shape[1], -1))
+        first = torch.zeros(basis.shape[1], dtype=torch.long)
+        here = equations.of_some(first).at(forward.preactivations(end[None]).expand(basis.shape[1], -1))
         curvatures = torch.linalg.eigvalsh(here.curve(basis.T) @ basis)
         return float(curvatures[0] / curvatures[-1])
 

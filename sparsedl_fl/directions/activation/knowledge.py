@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -12,7 +13,7 @@ from sparsedl.pools import CandidatePool
 from sparsedl.selection import select_independent
 from sparsedl.zeros import ZeroTest
 from sparsedl_fl.directions.activation.two_views import TwoViews
-from sparsedl_fl.views import ColumnView
+from sparsedl_fl.views import ColumnView, RestView
 
 __all__ = ["Knowledge"]
 
@@ -28,8 +29,8 @@ class Knowledge:
         What proves a column.
     views : TwoViews
         Both views, with nothing found.
-    column_view : ColumnView or None, default=None
-        What the next layer's weights say of the column of an input, where zeros leave it open.
+    columns_from_behind : sequence of ColumnView or RestView, default=()
+        What the weights behind say of the column of an input, where zeros leave it open; the first that does counts.
     near_zero : float, default=1e-2
         What counts as zero of ``U q`` before a direction is estimated again, relative to its mean square.
     surely_off : float, default=1e-3
@@ -46,7 +47,7 @@ class Knowledge:
         self,
         test: ZeroTest,
         views: TwoViews,
-        column_view: ColumnView | None = None,
+        columns_from_behind: Sequence[ColumnView | RestView] = (),
         *,
         near_zero: float = 1e-2,
         surely_off: float = 1e-3,
@@ -54,7 +55,7 @@ class Knowledge:
         determined: float = 1e-9,
         own_product: float = 1e-3,
     ) -> None:
-        self.test, self.column_view = test, column_view
+        self.test, self.columns_from_behind = test, columns_from_behind
         self.near_zero, self.surely_off, self.own_product = near_zero, surely_off, own_product
         self.input_weight, self.determined = input_weight, determined
         self.views, self.inputs = views, views.inputs
@@ -175,15 +176,13 @@ class Knowledge:
         return others[:0] if alone else self._column_from_behind(p, others)
 
     def _column_from_behind(self, p: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-        """Return the column of an input as the next layer's weights have it, or none where they leave it open."""
-        nothing = self.inputs[:0]
-        if self.column_view is None:
-            return nothing
-        scale = self.views.scale @ p
-        preactivations = self.views.forward @ (p / scale) + self.views.kink
-        column, is_only = self.column_view.columns(preactivations[None])
-        is_consistent = self.views.overlaps(others, column).lt(self.own_product).all()
-        return column if is_only[0] and is_consistent else nothing
+        """Return the column of an input as the weights behind have it, or none where they leave it open."""
+        preactivations = self.views.forward @ (p / (self.views.scale @ p)) + self.views.kink
+        for view in self.columns_from_behind:
+            column, is_only = view.columns(preactivations[None])
+            if is_only[0] and self.views.overlaps(others, column).lt(self.own_product).all():
+                return column
+        return self.inputs[:0]
 
     def _deflate(self) -> bool:
         found = self.pool.selection().directions

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from sklearn.base import BaseEstimator
 
-from sparsedl_fl.directions.activation.two_views import ScaledForward, TwoViews
+from sparsedl_fl.directions.activation.two_views import WORKING, ScaledForward, TwoViews, leaders
 from sparsedl_fl.views import ActivationSpan
 
 __all__ = ["ScaledReflection"]
@@ -36,6 +36,10 @@ class ScaledReflection(BaseEstimator):
         Range of the first ridge of a start, over the mean square of the pre-activations, and what it shrinks to.
     span_weights : (float, float), default=(4, 16)
         Range of the weight of the distance of the activations over that of the pre-activations.
+    same_lead : float, default=0.995
+        Cosine of two ends from which on one stands for both.
+    ample : float, default=3
+        Equations of the first span for each unknown from which on a descent from the ends does without the others.
 
     References
     ----------
@@ -49,6 +53,8 @@ class ScaledReflection(BaseEstimator):
     first_ridges: tuple[float, float] = (1e-4, 1e-2)
     last_ridge: float = 1e-7
     span_weights: tuple[float, float] = (4.0, 16.0)
+    same_lead: float = 0.995
+    ample: float = 3.0
 
     @classmethod
     def for_smooth(cls) -> ScaledReflection:
@@ -59,6 +65,31 @@ class ScaledReflection(BaseEstimator):
         """Return whether the inputs have so much in common that zeros say little."""
         forward = ScaledForward.of(views, share=0.0)
         return bool(forward.offset.square().sum() > self.common * forward.sizes.square().sum())
+
+    def is_ample(self, span: ActivationSpan) -> bool:
+        """Return whether the first span says enough for a descent from the ends."""
+        m, b = span.basis.shape
+        return m - b >= self.ample * b
+
+    def inputs(self, views: TwoViews, span: ActivationSpan, n_starts: int, generator: torch.Generator) -> torch.Tensor:
+        """Return where starts end, without those that end alike, as ``p`` of shape (n, b) at their true scale.
+
+        Parameters
+        ----------
+        views : TwoViews
+            The forward view with its scale, deflated by what is known.
+        span : ActivationSpan
+            Where activations lie.
+        n_starts : int
+            Number of starts.
+        generator : torch.Generator
+            Source of randomness.
+        """
+        forward = ScaledForward.of(views)
+        if len(forward.sizes) == 0:
+            return forward.origin[None]
+        ends = self.ends(forward.to(WORKING), span.to(WORKING), n_starts, generator)
+        return forward.inputs(ends[leaders(ends, self.same_lead).unique()].double())
 
     def ends(
         self, forward: ScaledForward, span: ActivationSpan, n_starts: int, generator: torch.Generator

@@ -1,0 +1,47 @@
+"""A layer whose output is used as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from sparsedl_fl.activations._base import Activation
+
+__all__ = ["HEAD", "Identity"]
+
+
+class Identity(Activation):
+    """``z`` itself: a classifier's last layer, or one that is followed by something that mixes its units.
+
+    Parameters
+    ----------
+    name : str, default="identity"
+        By what it is called.
+    """
+
+    name = "identity"
+    is_piecewise_linear = True
+
+    def __init__(self, name: str = "identity") -> None:
+        self.name = name
+
+    def value(self, z: torch.Tensor) -> torch.Tensor:
+        """Return ``z``."""
+        return z
+
+    def derivative(self, z: torch.Tensor) -> torch.Tensor:
+        """Return one."""
+        return torch.ones_like(z)
+
+    def nearest_on_graph(
+        self, z: torch.Tensor, y: torch.Tensor, weight: float = 1.0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the weighted mean of both."""
+        mean = (z + weight * y) / (1 + weight)
+        return mean, mean
+
+
+HEAD = Identity("softmax")
+"""A classifier's last layer, with cross-entropy behind it."""

@@ -1,0 +1,137 @@
+"""One round of the activation search after the other, on the knowledge of all before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from sklearn.base import clone
+
+from sparsedl_fl.directions.activation.alternation import Alternation
+from sparsedl_fl.directions.activation.descent import Descent, NaturalForward
+from sparsedl_fl.directions.activation.knowledge import Knowledge
+from sparsedl_fl.directions.activation.projection import Projection
+from sparsedl_fl.directions.activation.reflection import Reflection
+from sparsedl_fl.directions.activation.scaled import ScaledReflection
+from sparsedl_fl.directions.activation.schedule import Lead, Schedule
+from sparsedl_fl.directions.activation.two_views import ScaledForward, TwoViews
+from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.views import SpansBehind, View
+
+if TYPE_CHECKING:
+    from sparsedl_fl.directions.activation.search import ActivationDirections
+
+__all__ = ["Rounds", "stage"]
+
+INEXACT_COLUMN = 0.03
+"""Overlap of an input with the column of another one up to which that will do to lead starts elsewhere; chosen on one
+batch of 50 behind 200 sigmoids, not varied."""
+
+N_TYPICAL = 16
+"""Draws that show how large activations are."""
+
+
+def stage(given: Any, default: Any) -> Any:
+    """Return a copy of the stage given, or the default."""
+    return default if given is None else clone(given)
+
+
+class Rounds:
+    """The stages on one problem.
+
+    Parameters
+    ----------
+    search : ActivationDirections
+        The stages and the schedule.
+    problem : LayerProblem
+        What is known from the start.
+    behind : SpansBehind or None
+        The spans behind the layer, where these are used.
+    equations : View or None
+        All that pre-activations of inputs fulfil beside zeros; None where there are zeros alone.
+    generator : torch.Generator
+        Source of randomness.
+    """
+
+    def __init__(
+        self,
+        search: ActivationDirections,
+        problem: LayerProblem,
+        behind: SpansBehind | None,
+        equations: View | None,
+        generator: torch.Generator,
+    ) -> None:
+        has_flat_part = problem.activation.has_flat_part
+        self.schedule = stage(search.schedule, Schedule())
+        self.alternation = stage(search.alternation, Alternation())
+        self.reflection = stage(search.reflection, Reflection())
+        self.projection = stage(search.projection, Projection() if has_flat_part else Projection.for_two_slopes())
+        is_straight = problem.activation.is_piecewise_linear
+        self.scaled = stage(search.scaled, ScaledReflection() if is_straight else ScaledReflection.for_smooth())
+        self.descent = stage(search.descent, Descent())
+        self.activation, self.behind, self.equations, self.generator = problem.activation, behind, equations, generator
+        views, self.whole = TwoViews.of_problem(problem), None
+        if equations is not None and not has_flat_part:
+            forward = ScaledForward.of(views)
+            self.equations = equations.scaled_to(forward.preactivations(forward.draw(N_TYPICAL, generator)))
+            self.whole = NaturalForward.of(forward, self.equations, generator, self.descent.n_probes)
+        # Where ends are polished without what is known, columns need not be exact.
+        precision = {} if self.whole is None else {"own_product": INEXACT_COLUMN}
+        self.knowledge = Knowledge(problem.factors.zero_test, views, problem.columns_from_behind, **precision)
+        self.lead = None if equations is None else Lead(self._ways(views), self.schedule.optimism)
+        self.ridges = self.schedule.cycle_of_ridges()
+        self.is_wide, self.n_starts = self.schedule.is_wide(problem.width), self.schedule.n_starts(problem.width)
+        self.n_rounds, self.n_descents = 0, self.n_starts
+
+    def _ways(self, views: TwoViews) -> list[str]:
+        """Return which stages the equations have for this activation, the likeliest first."""
+        if self.behind is None:
+            return ["descent"]
+        if not self.activation.is_piecewise_linear:
+            return ["descent", "scale"]
+        if self.behind.spans[0].up_to_scale() is None:
+            return ["scale", "descent"]
+        without_scale = ["span", "columns"] if self.activation.has_flat_part else ["span"]
+        return ["scale", *without_scale] if self.scaled.applies(views) else without_scale
+
+    def run_next(self) -> tuple[bool, int]:
+        """Run a round; return whether it brought anything new, and the starts it took."""
+        knowledge, spent, is_new = self.knowledge, 0, False
+        self.n_rounds += 1
+        if not self.activation.has_flat_part:
+            n_before, n_starts = knowledge.n_known, self.n_descents
+            is_new = self._by_equations()
+            self.n_descents = self.schedule.n_descents(knowledge.n_known - n_before, 2 * self.n_starts)
+            return is_new, n_starts
+        knowledge.deflate_columns()
+        if self.equations is not None:
+            is_new, spent = self._by_equations(), 2 * self.n_starts
+        elif self.is_wide:
+            is_new, spent = self._by_reflections(), 2 * self.n_starts
+        if not is_new and (spent == 0 or self.n_rounds % self.schedule.alternation_every == 0):
+            ends = self.alternation.run(knowledge.views, self.n_starts, next(self.ridges), self.generator)
+            is_new, spent = knowledge.add_columns(ends), spent + self.n_starts
+        return is_new, spent
+
+    def _by_equations(self) -> bool:
+        knowledge, n_starts = self.knowledge, 2 * self.n_starts
+        n_before, views = knowledge.n_known, knowledge.views
+        if self.lead.leader == "descent":
+            found = self.descent.run(views, self.equations, self.n_descents, self.generator, self.whole)
+        elif self.lead.leader == "scale":
+            span = self.behind.spans[0]
+            n_starts = n_starts if self.activation.is_piecewise_linear else self.n_starts
+            starts = self.scaled.inputs(views, span, n_starts, self.generator)
+            at_first = self.behind.first if self.scaled.is_ample(span) else self.equations
+            found = self.descent.run(views, self.equations, starts, self.generator, self.whole, at_first)
+        else:
+            leader = self.reflection if self.lead.leader == "columns" else None
+            span = self.behind.spans[0].up_to_scale()
+            found = self.projection.run(views, span, n_starts, self.generator, leader)
+        is_new = knowledge.add_inputs(*found)
+        self.lead.learn(knowledge.n_known - n_before)
+        return is_new
+
+    def _by_reflections(self) -> bool:
+        ends = self.reflection.run(self.knowledge.views, 2 * self.n_starts, self.generator)
+        return self.knowledge.add_columns(ends)

@@ -1,0 +1,127 @@
+"""The rest of a model behind one of its layers, as a module of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from sparsedl_fl.models.naming import plain_name, unwrapped
+from sparsedl_fl.models.tracing import LinearUse, Trace, in_evaluation
+from sparsedl_fl.rest import RestOfNetwork
+
+__all__ = ["rest_of_model"]
+
+N_TRACED = 11
+"""Inputs in an example that is traced: a number that no layer has as its size, so that it is not taken for one."""
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def rest_of_model(
+    model: nn.Module, use: LinearUse, trace: Trace, loss: str | Loss | None = None
+) -> RestOfNetwork | None:
+    """Return what lies between a layer and the loss, or None where it cannot be had.
+
+    It cannot be had where a path around the layer carries what its outputs do not show, and where what lies behind
+    mixes inputs.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model; it is left as it was.
+    use : LinearUse
+        The layer, as a run showed it.
+    trace : Trace
+        That run.
+    loss : str or callable, default=None
+        As of `RestOfNetwork`.
+    """
+    if use.rows != 1 or trace.example is None:
+        return None
+    if use.is_last:
+        return RestOfNetwork.of_head(loss)
+    model = unwrapped(model)
+    layer = use.norm if use.norm is not None else _module_of(model, use.name)
+    if layer is None:
+        return None
+    try:
+        example = trace.example[:1].expand(N_TRACED, *trace.example.shape[1:])
+        if _has_mixing_behind(model, layer, example):
+            return None
+        is_plain = type(model) is nn.Sequential and layer in list(model)
+        module = model[list(model).index(layer) + 1 :] if is_plain else _traced(model, layer, example)
+        if module is None:
+            return None
+        rest = RestOfNetwork(module, loss)
+        rest.check(use.width)
+    except Exception:  # a model may raise anything: its rest is then not known, and all else is as without it
+        return None
+    return rest
+
+
+def _module_of(model: nn.Module, name: str) -> nn.Module | None:
+    return next((part for full, part in model.named_modules() if plain_name(f"{full}.x")[:-2] == name), None)
+
+
+def _has_mixing_behind(model: nn.Module, layer: nn.Module, example: torch.Tensor) -> bool:
+    """Return whether batch normalisation in training mode runs behind a layer."""
+    kind = nn.modules.batchnorm._BatchNorm
+    mixing = [part for part in model.modules() if isinstance(part, kind) and part.training and part is not layer]
+    order: list[nn.Module] = []
+    hooks = [part.register_forward_hook(lambda part, *_: order.append(part)) for part in (layer, *mixing)]
+    try:
+        with in_evaluation(model), torch.no_grad():
+            model(example)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return any(part is not layer for part in order[order.index(layer) :])
+
+
+class _Behind(nn.Module):
+    """A traced graph, which may ask for the shape of the model's input."""
+
+    def __init__(self, graph: torch.fx.GraphModule, example: torch.Tensor) -> None:
+        super().__init__()
+        self.graph = graph
+        self.register_buffer("example", example)
+
+    def forward(self, outputs: torch.Tensor) -> torch.Tensor:
+        return self.graph(self.example.expand(len(outputs), *self.example.shape[1:]), outputs)
+
+
+def _traced(model: nn.Module, layer: nn.Module, example: torch.Tensor) -> nn.Module | None:
+    """Return the operations behind a layer as a module of its outputs, for any number of inputs; None if others count.
+
+    The model runs once with the layer's outputs replaced; what does not depend on these is left out.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx  # slow to import, and not needed for most models
+
+    outputs: list[torch.Tensor] = []
+
+    def run(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        hook = layer.register_forward_hook(lambda *_: z)
+        try:
+            return model(x)
+        finally:
+            hook.remove()
+
+    hook = layer.register_forward_hook(lambda part, given, found: outputs.append(found))
+    with in_evaluation(model), torch.no_grad():
+        try:
+            model(example)
+        finally:
+            hook.remove()
+        traced = make_fx(run, tracing_mode="symbolic", _allow_non_fake_inputs=True)(example, outputs[0])
+    traced.graph.eliminate_dead_code()
+    given, replaced = (node for node in traced.graph.nodes if node.op == "placeholder")
+    if not replaced.users or any(user.target is not torch.ops.aten.sym_size.int for user in given.users):
+        return None
+    graph = torch.fx.GraphModule(traced, traced.graph)
+    for name, value in list(vars(graph).items()):
+        if isinstance(value, torch.Tensor):  # constants, which would keep their precision
+            delattr(graph, name)
+            graph.register_buffer(name, value)
+    return _Behind(graph, example[:1])

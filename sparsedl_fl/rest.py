@@ -1,0 +1,124 @@
+"""The rest of the network: what the server knows of everything between a layer's outputs and the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+__all__ = ["LOSSES", "RestOfNetwork"]
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(outputs, labels, reduction="sum")
+
+
+def _binary_cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return functional.binary_cross_entropy_with_logits(outputs[:, 0], labels.to(outputs.dtype), reduction="sum")
+
+
+def _squared_error(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return (outputs - functional.one_hot(labels, outputs.shape[1])).square().sum()
+
+
+LOSSES: dict[str, Loss] = {
+    "cross_entropy": _cross_entropy,
+    "binary_cross_entropy": _binary_cross_entropy,
+    "mse": _squared_error,
+}
+"""Losses by name: of logits, of one logit and labels 0 and 1, and squared errors of labels as unit vectors."""
+
+
+class RestOfNetwork:
+    """Everything behind a layer: a module from its outputs to the model's, and the loss.
+
+    It does not mix inputs, so that the gradient at the outputs of one input is known for any label: no other gradient
+    is needed.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Takes outputs ``z`` of the layer, of shape (n, m), to those of the model, of shape (n, n_outputs), in evaluation
+        mode. It is copied.
+    loss : {"cross_entropy", "binary_cross_entropy", "mse"} or callable, default=None
+        ``loss(outputs, labels)`` of tensors of shape (n, n_outputs) and (n,) of int, a sum or a mean over the inputs,
+        as torch's modules are. None is cross-entropy, the binary one for a single output.
+    n_labels : int or None, default=None
+        How many labels there are; None takes one an output, and two for a single one.
+
+    Raises
+    ------
+    TypeError
+        If the module or the loss are none.
+    ValueError
+        If the loss has no such name, or the module mixes inputs or returns anything but one row an input.
+    """
+
+    def __init__(self, module: nn.Module, loss: str | Loss | None = None, n_labels: int | None = None) -> None:
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
+        if isinstance(loss, str) and loss not in LOSSES:
+            raise ValueError(f"loss must be one of {sorted(LOSSES)}, a callable or None, got {loss!r}")
+        if not (loss is None or isinstance(loss, str) or callable(loss)):
+            raise TypeError(f"loss must be a name, a callable or None, got {type(loss).__name__}")
+        self.loss, self._n_labels = loss, n_labels
+        self._modules = {torch.float64: deepcopy(module).cpu().double().eval().requires_grad_(False)}
+
+    @classmethod
+    def of_head(cls, loss: str | Loss | None = None) -> RestOfNetwork:
+        """Return what lies behind a model's last layer: nothing but the loss."""
+        return cls(nn.Identity(), loss)
+
+    def check(self, width: int) -> None:
+        """Raise ``ValueError`` where the module does not take ``width`` numbers to one row for each input."""
+        generator = torch.Generator().manual_seed(0)
+        z = torch.randn((3, width), generator=generator, dtype=torch.float64)
+        try:
+            outputs, alone = self.outputs(z), self.outputs(z[1:2])
+        except Exception as error:  # a module may raise anything on numbers that it was not made for
+            raise ValueError(f"rest does not take outputs of shape (n, {width}): {error}") from error
+        if outputs.ndim != 2 or len(outputs) != len(z):
+            raise ValueError(f"rest must return one row for each input, got {tuple(outputs.shape)} for {len(z)}")
+        if not torch.allclose(outputs[1:2], alone, rtol=1e-6, atol=1e-9):
+            raise ValueError("rest mixes the inputs of a batch (batch normalisation in training mode?)")
+
+    def n_labels(self, width: int) -> int:
+        """Return how many labels there are behind a layer of that width."""
+        if self._n_labels is not None:
+            return self._n_labels
+        n_outputs = self.outputs(torch.zeros((1, width), dtype=torch.float64)).shape[1]
+        return max(2, n_outputs)
+
+    def outputs(self, preactivations: torch.Tensor) -> torch.Tensor:
+        """Return the model's outputs, in the precision of what is given."""
+        dtype = preactivations.dtype
+        if dtype not in self._modules:
+            self._modules[dtype] = deepcopy(self._modules[torch.float64]).to(dtype)
+        return self._modules[dtype](preactivations)
+
+    def gradients(self, preactivations: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of the loss at each row, of shape (n, m), up to a common factor, differentiable again.
+
+        Parameters
+        ----------
+        preactivations : torch.Tensor of shape (n, m)
+            They require a gradient.
+        labels : torch.Tensor of shape (n,) of int
+        """
+        outputs = self.outputs(preactivations)
+        loss = self.loss or ("cross_entropy" if outputs.shape[1] > 1 else "binary_cross_entropy")
+        total = (LOSSES[loss] if isinstance(loss, str) else loss)(outputs, labels)
+        (found,) = torch.autograd.grad(total, preactivations, create_graph=True, materialize_grads=True)
+        return found
+
+    def __repr__(self) -> str:
+        return f"RestOfNetwork({self._modules[torch.float64]!r}, loss={self.loss!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_modules": {torch.float64: self._modules[torch.float64]}}

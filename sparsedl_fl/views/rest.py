@@ -1,0 +1,267 @@
+"""The rest of the network as a view: one layer's gradient alone, any smooth activation, any loss.
+
+The server knows the whole model. So a candidate and a label say what the gradient at the outputs of the layer is,
+``d(p, y)``: forward to the loss and back. For a true input with its label it is, up to a factor, a column of ``D``,
+and lies in the column space of ``G``: ``m - b`` equations for the ``b - 1`` unknowns of ``p``, with the label as the
+only further one. No gradient of another layer is needed, and no particular loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from scipy.optimize import nnls
+from torch.nn.functional import normalize
+
+from sparsedl.arrays import as_tensor
+from sparsedl_fl.lowrank import LowRankGradient
+from sparsedl_fl.rest import RestOfNetwork
+from sparsedl_fl.views._base import Linearization, View
+from sparsedl_fl.views.forward import ForwardView
+from sparsedl_fl.views.span import lengths
+
+__all__ = ["RestAt", "RestView"]
+
+
+@dataclass(frozen=True)
+class RestView(View):
+    """The gradients that come back through the rest of the network lie in the column space of the layer's.
+
+    Attributes
+    ----------
+    rest : RestOfNetwork
+        What lies behind the layer.
+    left : torch.Tensor of shape (m, b)
+        ``U``.
+    duals : torch.Tensor of shape (m, b)
+        What takes a unit gradient to how far rounding moves it.
+    shares : torch.Tensor of shape (n_labels,)
+        How likely each label is.
+    n_equations : int
+        Dimensions outside of the column space that gradients reach: ``m - b``, or fewer where what lies behind is
+        linear, as a head is, whose gradients sum to zero.
+    labels : torch.Tensor of shape (n,) of int, or None
+        Of each input that is looked at; None takes for each the one that fits best.
+    largest_tolerance : float
+        Relative distance from the column space above which nothing is proven.
+    rounding_share : float, default=10
+        Times the expected rounding that count as inside.
+    least_rounding : float, default=1e-5
+        Distance that the client's own rounding explains.
+    """
+
+    rest: RestOfNetwork
+    left: torch.Tensor
+    duals: torch.Tensor
+    shares: torch.Tensor
+    n_equations: int = 0
+    labels: torch.Tensor | None = None
+    largest_tolerance: float = 1e-3
+    rounding_share: float = 10.0
+    least_rounding: float = 1e-5
+
+    least_surplus: ClassVar[int] = 2
+
+    @classmethod
+    def of(
+        cls,
+        rest: RestOfNetwork,
+        factors: LowRankGradient,
+        forward: ForwardView,
+        *,
+        usual_distance: float = 0.3,
+        reached: float = 1e-4,
+    ) -> RestView:
+        """Look at the rest from typical places.
+
+        Wrong ends fulfil whatever does not depend on the input, and that is nearly all where the network is nearly
+        linear: the tolerance is as much smaller than usual as typical places are nearer to the column space.
+        """
+        U, S = as_tensor(factors.left), as_tensor(factors.singular_values)
+        (m, b), n_labels, noise = U.shape, rest.n_labels(len(U)), as_tensor(factors.noise_level)
+        duals = U / S * (m - b) ** 0.5 * noise.square().mean().sqrt()
+        view = cls(rest, U, duals, torch.full((n_labels,), 1 / n_labels, dtype=U.dtype))
+        n_places = min(m, 2 * b + 16)  # as many as could show that there are equations enough
+        places = _typical_places(as_tensor(forward.regressors()), as_tensor(forward.scale), S, n_places)
+        here = view.at(places)
+        sizes = torch.linalg.svdvals(here.outside)
+        n_equations = min(m - b, int((sizes > reached * n_places**0.5).sum()))
+        tolerance = cls.largest_tolerance * min(1.0, float(here.distances.median()) / usual_distance)
+        shares = view._likely_labels(places[:16], U @ as_tensor(forward.scale))
+        return replace(view, n_equations=n_equations, largest_tolerance=tolerance, shares=shares)
+
+    def _likely_labels(
+        self, places: torch.Tensor, mean_gradient: torch.Tensor, *, anywhere: float = 0.2
+    ) -> torch.Tensor:
+        """Return how likely each label is, from the mean of all gradients and that of each label.
+
+        Some labels are left that the estimate denies, in all a share of ``anywhere``.
+        """
+        by_label = [_detached(self.rest, places, label).mean(dim=0) for label in range(len(self.shares))]
+        counts = nnls(torch.stack(by_label).T.numpy(), mean_gradient.numpy())[0]
+        counts = torch.from_numpy(counts)
+        return self.shares if counts.sum() == 0 else (1 - anywhere) * counts / counts.sum() + anywhere * self.shares
+
+    @property
+    def n_unknowns(self) -> int:
+        """``b - 1``; the label is one of few."""
+        return self.left.shape[1] - 1
+
+    def weighted(self, n: int, spread: float, generator: torch.Generator) -> RestView:
+        """Return the same with a label drawn for each input."""
+        return replace(self, labels=torch.multinomial(self.shares, n, replacement=True, generator=generator))
+
+    def settled(self, preactivations: torch.Tensor) -> RestView:
+        """Return the same with the label of each row that fits best."""
+        if self.labels is not None:
+            return self
+        distances = []
+        for label in range(len(self.shares)):
+            gradients = _detached(self.rest, preactivations, label)
+            distances.append(torch.linalg.vector_norm(self.outside(gradients), dim=1) / lengths(gradients))
+        return replace(self, labels=torch.stack(distances).argmin(dim=0))
+
+    def of_some(self, index: torch.Tensor) -> RestView:
+        """Return the same for some of the inputs."""
+        return self if self.labels is None else replace(self, labels=self.labels[index])
+
+    def to(self, dtype: torch.dtype) -> RestView:
+        """Return the same in another precision."""
+        return replace(self, left=self.left.to(dtype), duals=self.duals.to(dtype))
+
+    def outside(self, gradients: torch.Tensor) -> torch.Tensor:
+        """Return the part of gradients of shape (n, m) that lies outside of the column space."""
+        return gradients - (gradients @ self.left) @ self.left.T
+
+    def at(self, preactivations: torch.Tensor) -> RestAt:
+        """Return the gradients at pre-activations of shape (n, m)."""
+        view = self.settled(preactivations)
+        with torch.enable_grad():
+            z = preactivations.detach().requires_grad_()
+            return RestAt(view, z, self.rest.gradients(z, view.labels))
+
+    def columns(self, preactivations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a unit ``q`` for each row of pre-activations of an input, and whether it fits.
+
+        Parameters
+        ----------
+        preactivations : torch.Tensor of shape (n, m)
+            Of inputs, at their true scale.
+
+        Returns
+        -------
+        columns : torch.Tensor of shape (n, b)
+        is_only : torch.Tensor of shape (n,) of bool
+        """
+        here = self.at(preactivations)
+        return normalize(here.directions @ self.left, dim=1), here.is_inside
+
+
+@dataclass(frozen=True)
+class RestAt(Linearization):
+    """The gradients at some pre-activations, for one label each.
+
+    The Jacobian of the gradients is the Hessian of the loss, which is symmetric: one more way back for each product.
+
+    Attributes
+    ----------
+    view : RestView
+        With the labels.
+    preactivations : torch.Tensor of shape (n, m)
+        ``z``, as leaves of a graph.
+    gradients : torch.Tensor of shape (n, m)
+        ``d``, in that graph.
+    """
+
+    view: RestView
+    preactivations: torch.Tensor
+    gradients: torch.Tensor
+
+    @cached_property
+    def _lengths(self) -> torch.Tensor:
+        return lengths(self.gradients.detach())[:, None]
+
+    @cached_property
+    def directions(self) -> torch.Tensor:
+        """The gradients as unit rows."""
+        return self.gradients.detach() / self._lengths
+
+    @cached_property
+    def outside(self) -> torch.Tensor:
+        """The part of these outside of the column space."""
+        return self.view.outside(self.directions)
+
+    def turned(self, changes: torch.Tensor) -> torch.Tensor:
+        """Return how changes of the pre-activations change the unit gradients, to first order."""
+        return self._across(self._hessian(changes)) / self._lengths
+
+    def _pull(self, outside: torch.Tensor) -> torch.Tensor:
+        return self._hessian(self._across(outside) / self._lengths)
+
+    def _across(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the part of rows across the gradients."""
+        return rows - (rows * self.directions).sum(dim=1, keepdim=True) * self.directions
+
+    def _hessian(self, rows: torch.Tensor) -> torch.Tensor:
+        if not self.gradients.requires_grad:
+            return torch.zeros_like(rows)
+        (found,) = torch.autograd.grad(
+            self.gradients, self.preactivations, rows, retain_graph=True, materialize_grads=True
+        )
+        return found
+
+    @property
+    def cost(self) -> torch.Tensor:
+        """Return the squares of the parts of the unit gradients outside of the column space."""
+        return self.outside.square().sum(dim=1)
+
+    @cached_property
+    def gradient(self) -> torch.Tensor:
+        """Return the gradient of half of them."""
+        return self._pull(self.outside)
+
+    def curve(self, changes: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of half the square of what leaves the column space."""
+        return self._pull(self.view.outside(self.turned(changes)))
+
+    @property
+    def distances(self) -> torch.Tensor:
+        """Return the distance of each unit gradient from the column space."""
+        return torch.linalg.vector_norm(self.outside, dim=1)
+
+    @property
+    def rounding(self) -> torch.Tensor:
+        """Return how far rounding may move each unit gradient out of the column space."""
+        view = self.view
+        moved = view.rounding_share * torch.linalg.vector_norm(self.directions @ view.duals, dim=1)
+        return moved.clamp(min=view.least_rounding)
+
+    @property
+    def is_inside(self) -> torch.Tensor:
+        """Return which are no further from the column space than rounding explains."""
+        return self.distances <= self.rounding.clamp(max=self.view.largest_tolerance)
+
+    @property
+    def n_told(self) -> torch.Tensor:
+        """Return all equations for each that is nearer than wrong ends come."""
+        return self.view.n_equations * (self.distances <= self.view.largest_tolerance)
+
+
+def _detached(rest: RestOfNetwork, preactivations: torch.Tensor, label: int) -> torch.Tensor:
+    """Return the gradients at pre-activations for one label."""
+    with torch.enable_grad():
+        z = preactivations.detach().requires_grad_()
+        return rest.gradients(z, torch.full((len(z),), label)).detach()
+
+
+def _typical_places(forward: torch.Tensor, scale: torch.Tensor, sizes: torch.Tensor, n: int) -> torch.Tensor:
+    """Draw pre-activations from the natural prior: ``sqrt(S) p`` is isotropic around what the inputs share."""
+    generator = torch.Generator().manual_seed(0)
+    prior = sizes**-0.5
+    common = scale * prior / (scale * prior).square().sum()
+    drawn = torch.randn((n, len(sizes)), generator=generator, dtype=sizes.dtype)
+    drawn -= (drawn @ common)[:, None] * common / common.square().sum()
+    return prior * (common + torch.linalg.vector_norm(common) * drawn) @ forward.T
