@@ -9,6 +9,7 @@ evidence            statement
 ==================  ===================================================================================================
 `ZerosOfOthers`     all other columns are proven, and the pattern confirms that weights and gradient belong together
 `SpanOfNextLayer`   the activations of the input lie in the spans of the gradients behind
+`ThroughRest`       the gradient that the rest of the network returns for it lies in the gradient's column space
 `ZerosOfInput`      the input has more zeros of its own than chance, which determine it
 `ZerosOfAll`        all columns are proven; the pattern does not fit (dropout, stale weights), but contradicts nothing
 ==================  ===================================================================================================
@@ -28,7 +29,8 @@ from threadpoolctl import threadpool_limits
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.hypothesis import Hypothesis, pattern_agreement
-from sparsedl_fl.uncertainty import errors_from_inputs, errors_from_spans, errors_from_zeros
+from sparsedl_fl.uncertainty import errors_from_inputs, errors_from_views, errors_from_zeros
+from sparsedl_fl.views import Together, View
 
 __all__ = ["EVIDENCE", "NONE", "Case", "Certificate", "Evidence", "certify"]
 
@@ -126,24 +128,28 @@ class SpanOfNextLayer(Evidence):
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Measure the distances from the spans; all have to be near."""
-        problem, behind = case.hypothesis.problem, case.hypothesis.problem.behind
-        b = len(case.columns)
-        errors, proven = np.full(b, np.inf), np.zeros(b, dtype=bool)
-        if behind is None or not behind.identifies:
-            return proven, errors
-        proven = behind.at(as_tensor(problem.at(case.whitened)[0].T.copy())).is_proof.numpy()
-        _, products, direct = case.errors_by_columns
-        known = np.where(case.columns & ~np.eye(b, dtype=bool), products, np.inf)
-        by_spans = errors_from_spans(
-            problem.factors,
-            problem.forward.regressors(),
-            behind,
-            case.whitened[proven],
-            case.disaggregation.T,
-            known[proven],
-        )
-        errors[proven] = np.hypot(by_spans, direct[proven])
-        return proven & np.isfinite(errors), errors
+        return _by_view(case, case.hypothesis.problem.behind)
+
+
+class ThroughRest(Evidence):
+    """The rest of the network returns a gradient in the column space, behind activations without flat parts.
+
+    Behind the others the gradient depends on the pattern alone, which many inputs share. Together with the spans, where
+    there are any: each may have too few equations.
+    """
+
+    kind = "rest of the network"
+
+    def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
+        """Measure the distances from the column space."""
+        problem = case.hypothesis.problem
+        if problem.activation.has_flat_part or problem.rest is None:
+            return np.zeros(len(case.columns), dtype=bool), np.full(len(case.columns), np.inf)
+        alone = _by_view(case, problem.rest)
+        if problem.behind is None or alone[0].all():
+            return alone
+        together = _by_view(case, Together((problem.behind, problem.rest)))
+        return alone[0] | together[0], np.minimum(alone[1], together[1])
 
 
 class ZerosOfInput(Evidence):
@@ -164,6 +170,28 @@ class ZerosOfInput(Evidence):
         by_zeros = errors_from_inputs(transposed, inputs[proven], zeros[:, proven])
         errors[proven] = np.hypot(by_zeros, case.errors_by_columns[2][proven])
         return proven, errors
+
+
+def _by_view(case: Case, view: View | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return which inputs a view proves, each by itself, and how far they may be off by it."""
+    problem, b = case.hypothesis.problem, len(case.columns)
+    errors, proven = np.full(b, np.inf), np.zeros(b, dtype=bool)
+    if view is None or not view.identifies:
+        return proven, errors
+    proven = view.at(as_tensor(problem.at(case.whitened)[0].T.copy())).is_proof.numpy()
+    _, products, direct = case.errors_by_columns
+    known = np.where(case.columns & ~np.eye(b, dtype=bool), products, np.inf)
+    by_view = errors_from_views(
+        problem.factors,
+        problem.forward.regressors(),
+        problem.forward.scale,
+        view,
+        case.whitened[proven],
+        case.disaggregation.T,
+        known[proven],
+    )
+    errors[proven] = np.hypot(by_view, direct[proven])
+    return proven & np.isfinite(errors), errors
 
 
 @dataclass(frozen=True)
@@ -187,7 +215,7 @@ class ZerosOfAll(Evidence):
         return proven, np.full(len(shares), np.inf)
 
 
-EVIDENCE: tuple[Evidence, ...] = (ZerosOfOthers(), SpanOfNextLayer(), ZerosOfInput(), ZerosOfAll())
+EVIDENCE: tuple[Evidence, ...] = (ZerosOfOthers(), SpanOfNextLayer(), ThroughRest(), ZerosOfInput(), ZerosOfAll())
 """In the order in which they are named."""
 
 

@@ -81,13 +81,21 @@ def rank_above_rounding(G: np.ndarray, rounding: np.ndarray, *, clearly_above: f
 
 
 def rank_above_white_noise(
-    singular_values: np.ndarray, rank: int, G: np.ndarray, *, clearly_above: float = 10.0
+    singular_values: np.ndarray,
+    rank: int,
+    G: np.ndarray,
+    *,
+    clearly_above: float = 10.0,
+    second_gap: float = 20.0,
+    fewest_behind: int = 8,
 ) -> int:
     """Return how many inputs stand out of the noise, where some left far less of a gradient than the others.
 
     Inputs that a trained network is sure of have singular values behind the largest gap. The next one is no noise as
     long as it is so many times the largest of white noise with the strength of all that lies behind it; rounding
     reaches 5.2 (float32 clients on CIFAR-10, MNIST and Adult). Where noise never begins, the rank stays what it was.
+    Several together may hide each other: samples of one class at an untrained head differ by so little, all alike. They
+    show by a second gap, behind which all is as white as noise.
 
     Parameters
     ----------
@@ -99,6 +107,8 @@ def rank_above_white_noise(
         The gradient.
     clearly_above : float, default=10
         Ratio from which on a singular value is no noise.
+    second_gap, fewest_behind : float and int, default=20 and 8
+        Least ratio of neighbours that is another end of the batch, and the singular values that have to lie behind it.
     """
     total, edge = float(np.linalg.norm(row_norms(G))), np.sum(np.sqrt(G.shape)) / np.sqrt(G.size)
     squares = singular_values**2
@@ -106,7 +116,13 @@ def rank_above_white_noise(
     behind = np.sqrt(np.cumsum(np.append(squares[1:], unseen)[::-1])[::-1])
     is_noise = singular_values <= clearly_above * edge * np.maximum(behind, np.finfo(float).eps * total)
     later = np.flatnonzero(is_noise[rank:])
-    return rank + int(later[0]) if len(later) else rank
+    rank = rank + int(later[0]) if len(later) else rank
+    ends = np.arange(rank + 1, len(singular_values) - fewest_behind + 1)
+    last, first_behind = singular_values[ends - 1], singular_values[ends]
+    of_noise = edge * np.hypot(first_behind, behind[ends])
+    is_end = (last > second_gap * first_behind) & (last > clearly_above * of_noise)
+    is_end &= (first_behind <= clearly_above * of_noise) & (first_behind > _rounding_floor(G, total))
+    return int(ends[is_end][-1]) if is_end.any() else rank
 
 
 def _sketch(G: np.ndarray, width: int, n_iterations: int) -> tuple[np.ndarray, np.ndarray]:

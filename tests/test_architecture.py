@@ -29,7 +29,7 @@ LAYERS = {
         {"behind", "rest"},
         {"models"},
         {"formats", "gradients", "metrics", "simulation", "spectrum", "theory", "vision"},
-        {"diagnosis"},
+        {"diagnosis", "labels"},
         {"likelihood", "lowrank"},
         {"candidates", "views"},
         {"problem"},

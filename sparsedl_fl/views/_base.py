@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
 
 import torch
 
@@ -24,8 +23,6 @@ CHANCE = 1e-10
 class View(ABC):
     """Equations for the pre-activations ``z`` of one input, each by itself."""
 
-    least_surplus: ClassVar[int] = LEAST_SURPLUS
-
     @property
     @abstractmethod
     def n_equations(self) -> int:
@@ -43,7 +40,7 @@ class View(ABC):
     @property
     def identifies(self) -> bool:
         """Whether the batch is small enough for the equations to leave nothing but its inputs."""
-        return self.n_equations - self.n_unknowns >= self.least_surplus
+        return self.n_equations - self.n_unknowns >= LEAST_SURPLUS
 
     def scaled_to(self, preactivations: torch.Tensor) -> View:
         """Return the same with residuals relative to typical ones."""
@@ -101,12 +98,15 @@ class Linearization(ABC):
 
     @property
     @abstractmethod
-    def n_told(self) -> torch.Tensor:
-        """How many of them each fulfils more nearly than wrong ends do, of shape (n,)."""
+    def log_chances(self) -> torch.Tensor:
+        """Logarithm, to the base of ten, of the chance that a wrong end fulfils each equation as nearly, (n, k)."""
 
     @property
     def is_proof(self) -> torch.Tensor:
-        """Which fulfil more of them than chance explains, and all up to rounding, of shape (n,)."""
-        surplus = self.n_told - self.view.n_unknowns
-        log_chance = surplus * torch.log10(self.distances.clamp(min=LEAST_DISTANCE, max=1.0))
-        return self.is_inside & (log_chance <= math.log10(CHANCE))
+        """Which fulfil more of them than chance explains, and all up to rounding, of shape (n,).
+
+        A wrong end fulfils as many as there are unknowns, and these may be the strongest.
+        """
+        weakest = self.log_chances.sort(dim=1, descending=True).values
+        weakest = weakest[:, : max(0, weakest.shape[1] - self.view.n_unknowns)]
+        return self.is_inside & (weakest.sum(dim=1) <= math.log10(CHANCE))

@@ -16,7 +16,7 @@ import torch
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import Activation, resolve
 from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.views._base import Linearization, View
+from sparsedl_fl.views._base import LEAST_DISTANCE, Linearization, View
 from sparsedl_fl.views.span import ActivationSpan, lengths
 
 __all__ = ["SpansAt", "SpansBehind"]
@@ -220,13 +220,14 @@ class SpansAt(Linearization):
         return torch.stack(inside).all(dim=0)
 
     @property
-    def n_told(self) -> torch.Tensor:
-        """Return the equations of the spans that each is nearer to than wrong ends come."""
-        n_told = torch.zeros(len(self.activations[0]), dtype=torch.long)
+    def log_chances(self) -> torch.Tensor:
+        """Return the logarithms of the distances, once for each equation of a span that is nearer than wrong ends."""
+        parts = []
         for span, limit, distance in zip(self.view.spans, self._limits, self._distances, strict=True):
             m, b = span.basis.shape
-            n_told += (distance <= limit) * (m - b)
-        return n_told
+            told = torch.where(distance <= limit, torch.log10(distance.clamp(min=LEAST_DISTANCE)), 0.0)
+            parts.append(told[:, None].expand(-1, m - b))
+        return torch.cat(parts, dim=1)
 
 
 def _nonlinear_share(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

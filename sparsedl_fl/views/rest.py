@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
 
 import torch
 from scipy.optimize import nnls
@@ -19,11 +18,14 @@ from torch.nn.functional import normalize
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.rest import RestOfNetwork
-from sparsedl_fl.views._base import Linearization, View
+from sparsedl_fl.views._base import LEAST_DISTANCE, Linearization, View
 from sparsedl_fl.views.forward import ForwardView
 from sparsedl_fl.views.span import lengths
 
 __all__ = ["RestAt", "RestView"]
+
+LEAST_VISIBLE = 10 * LEAST_DISTANCE
+"""Distance of typical places from the column space along an axis from which on it tells them from inputs."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +36,20 @@ class RestView(View):
     ----------
     rest : RestOfNetwork
         What lies behind the layer.
-    left : torch.Tensor of shape (m, b)
-        ``U``.
-    duals : torch.Tensor of shape (m, b)
-        What takes a unit gradient to how far rounding moves it.
+    weights : torch.Tensor of shape (m,)
+        What gradients are multiplied with: outputs count by how noisy they are. The rows of a head's gradient that
+        belong to the labels of the batch are a hundred times larger than the others, and so is their rounding.
+    basis : torch.Tensor of shape (m, b)
+        Orthonormal basis of the column space, weighted.
+    mixing : torch.Tensor of shape (b, b)
+        What takes coordinates in it to columns ``q``.
+    duals : torch.Tensor of shape (b, b)
+        What takes them to how far rounding moves a unit gradient.
     shares : torch.Tensor of shape (n_labels,)
         How likely each label is.
-    n_equations : int
-        Dimensions outside of the column space that gradients reach: ``m - b``, or fewer where what lies behind is
-        linear, as a head is, whose gradients sum to zero.
+    reach : torch.Tensor of shape (k,)
+        How far typical places are from the column space, root mean square, along each axis: ``m - b`` of them, or
+        enough. Where what lies behind is nearly linear, they are not far along most.
     labels : torch.Tensor of shape (n,) of int, or None
         Of each input that is looked at; None takes for each the one that fits best.
     largest_tolerance : float
@@ -54,16 +61,16 @@ class RestView(View):
     """
 
     rest: RestOfNetwork
-    left: torch.Tensor
+    weights: torch.Tensor
+    basis: torch.Tensor
+    mixing: torch.Tensor
     duals: torch.Tensor
     shares: torch.Tensor
-    n_equations: int = 0
+    reach: torch.Tensor
     labels: torch.Tensor | None = None
     largest_tolerance: float = 1e-3
     rounding_share: float = 10.0
     least_rounding: float = 1e-5
-
-    least_surplus: ClassVar[int] = 2
 
     @classmethod
     def of(
@@ -73,7 +80,7 @@ class RestView(View):
         forward: ForwardView,
         *,
         usual_distance: float = 0.3,
-        reached: float = 1e-4,
+        least_noise: float = 1e-3,
     ) -> RestView:
         """Look at the rest from typical places.
 
@@ -82,16 +89,20 @@ class RestView(View):
         """
         U, S = as_tensor(factors.left), as_tensor(factors.singular_values)
         (m, b), n_labels, noise = U.shape, rest.n_labels(len(U)), as_tensor(factors.noise_level)
-        duals = U / S * (m - b) ** 0.5 * noise.square().mean().sqrt()
-        view = cls(rest, U, duals, torch.full((n_labels,), 1 / n_labels, dtype=U.dtype))
+        typical_noise = noise.square().mean().sqrt()
+        weights = typical_noise / noise.clamp(min=least_noise * typical_noise)
+        basis, mixing = torch.linalg.qr(weights[:, None] * U)
+        mixing = torch.linalg.inv(mixing)
+        duals = mixing.T / S * ((m - b) ** 0.5 * typical_noise)
+        uniform = torch.full((n_labels,), 1 / n_labels, dtype=U.dtype)
+        view = cls(rest, weights, basis, mixing, duals, uniform, torch.zeros(0))
         n_places = min(m, 2 * b + 16)  # as many as could show that there are equations enough
         places = _typical_places(as_tensor(forward.regressors()), as_tensor(forward.scale), S, n_places)
         here = view.at(places)
-        sizes = torch.linalg.svdvals(here.outside)
-        n_equations = min(m - b, int((sizes > reached * n_places**0.5).sum()))
+        reach = torch.linalg.svdvals(here.outside)[: m - b] / n_places**0.5
         tolerance = cls.largest_tolerance * min(1.0, float(here.distances.median()) / usual_distance)
         shares = view._likely_labels(places[:16], U @ as_tensor(forward.scale))
-        return replace(view, n_equations=n_equations, largest_tolerance=tolerance, shares=shares)
+        return replace(view, reach=reach, largest_tolerance=tolerance, shares=shares)
 
     def _likely_labels(
         self, places: torch.Tensor, mean_gradient: torch.Tensor, *, anywhere: float = 0.2
@@ -100,15 +111,25 @@ class RestView(View):
 
         Some labels are left that the estimate denies, in all a share of ``anywhere``.
         """
-        by_label = [_detached(self.rest, places, label).mean(dim=0) for label in range(len(self.shares))]
+        by_label = [self.rest.directions(places, label).mean(dim=0) for label in range(len(self.shares))]
         counts = nnls(torch.stack(by_label).T.numpy(), mean_gradient.numpy())[0]
         counts = torch.from_numpy(counts)
         return self.shares if counts.sum() == 0 else (1 - anywhere) * counts / counts.sum() + anywhere * self.shares
 
     @property
+    def n_equations(self) -> int:
+        """Axes along which gradients leave the column space by more than rounding."""
+        return int((self.reach > LEAST_VISIBLE).sum())
+
+    @property
     def n_unknowns(self) -> int:
         """``b - 1``; the label is one of few."""
-        return self.left.shape[1] - 1
+        return self.basis.shape[1] - 1
+
+    @property
+    def identifies(self) -> bool:
+        """Whether gradients leave the column space along more axes than there are unknowns."""
+        return self.n_equations > self.n_unknowns
 
     def weighted(self, n: int, spread: float, generator: torch.Generator) -> RestView:
         """Return the same with a label drawn for each input."""
@@ -120,8 +141,9 @@ class RestView(View):
             return self
         distances = []
         for label in range(len(self.shares)):
-            gradients = _detached(self.rest, preactivations, label)
-            distances.append(torch.linalg.vector_norm(self.outside(gradients), dim=1) / lengths(gradients))
+            gradients = self.rest.directions(preactivations, label) * self.weights
+            directions = gradients / lengths(gradients)[:, None]
+            distances.append(torch.linalg.vector_norm(self.outside(directions), dim=1))
         return replace(self, labels=torch.stack(distances).argmin(dim=0))
 
     def of_some(self, index: torch.Tensor) -> RestView:
@@ -130,11 +152,12 @@ class RestView(View):
 
     def to(self, dtype: torch.dtype) -> RestView:
         """Return the same in another precision."""
-        return replace(self, left=self.left.to(dtype), duals=self.duals.to(dtype))
+        names = ("weights", "basis", "mixing", "duals")
+        return replace(self, **{name: getattr(self, name).to(dtype) for name in names})
 
     def outside(self, gradients: torch.Tensor) -> torch.Tensor:
-        """Return the part of gradients of shape (n, m) that lies outside of the column space."""
-        return gradients - (gradients @ self.left) @ self.left.T
+        """Return the part of weighted gradients of shape (n, m) that lies outside of the column space."""
+        return gradients - (gradients @ self.basis) @ self.basis.T
 
     def at(self, preactivations: torch.Tensor) -> RestAt:
         """Return the gradients at pre-activations of shape (n, m)."""
@@ -157,7 +180,7 @@ class RestView(View):
         is_only : torch.Tensor of shape (n,) of bool
         """
         here = self.at(preactivations)
-        return normalize(here.directions @ self.left, dim=1), here.is_inside
+        return normalize(here.coordinates @ self.mixing.T, dim=1), here.is_inside
 
 
 @dataclass(frozen=True)
@@ -182,12 +205,17 @@ class RestAt(Linearization):
 
     @cached_property
     def _lengths(self) -> torch.Tensor:
-        return lengths(self.gradients.detach())[:, None]
+        return lengths(self.gradients.detach() * self.view.weights)[:, None]
 
     @cached_property
     def directions(self) -> torch.Tensor:
-        """The gradients as unit rows."""
-        return self.gradients.detach() / self._lengths
+        """The weighted gradients as unit rows."""
+        return self.gradients.detach() * self.view.weights / self._lengths
+
+    @property
+    def coordinates(self) -> torch.Tensor:
+        """Coordinates of these in the column space."""
+        return self.directions @ self.view.basis
 
     @cached_property
     def outside(self) -> torch.Tensor:
@@ -195,11 +223,11 @@ class RestAt(Linearization):
         return self.view.outside(self.directions)
 
     def turned(self, changes: torch.Tensor) -> torch.Tensor:
-        """Return how changes of the pre-activations change the unit gradients, to first order."""
-        return self._across(self._hessian(changes)) / self._lengths
+        """Return how changes of the pre-activations change the weighted unit gradients, to first order."""
+        return self._across(self.view.weights * self._hessian(changes)) / self._lengths
 
     def _pull(self, outside: torch.Tensor) -> torch.Tensor:
-        return self._hessian(self._across(outside) / self._lengths)
+        return self._hessian(self.view.weights * self._across(outside) / self._lengths)
 
     def _across(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the part of rows across the gradients."""
@@ -233,11 +261,14 @@ class RestAt(Linearization):
         return torch.linalg.vector_norm(self.outside, dim=1)
 
     @property
+    def expected(self) -> torch.Tensor:
+        """Return how far the noise moves each unit gradient out of the column space, root mean square."""
+        return torch.linalg.vector_norm(self.coordinates @ self.view.duals, dim=1)
+
+    @property
     def rounding(self) -> torch.Tensor:
         """Return how far rounding may move each unit gradient out of the column space."""
-        view = self.view
-        moved = view.rounding_share * torch.linalg.vector_norm(self.directions @ view.duals, dim=1)
-        return moved.clamp(min=view.least_rounding)
+        return (self.view.rounding_share * self.expected).clamp(min=self.view.least_rounding)
 
     @property
     def is_inside(self) -> torch.Tensor:
@@ -245,16 +276,10 @@ class RestAt(Linearization):
         return self.distances <= self.rounding.clamp(max=self.view.largest_tolerance)
 
     @property
-    def n_told(self) -> torch.Tensor:
-        """Return all equations for each that is nearer than wrong ends come."""
-        return self.view.n_equations * (self.distances <= self.view.largest_tolerance)
-
-
-def _detached(rest: RestOfNetwork, preactivations: torch.Tensor, label: int) -> torch.Tensor:
-    """Return the gradients at pre-activations for one label."""
-    with torch.enable_grad():
-        z = preactivations.detach().requires_grad_()
-        return rest.gradients(z, torch.full((len(z),), label)).detach()
+    def log_chances(self) -> torch.Tensor:
+        """Return the logarithm of the distance over the typical one along each axis."""
+        ratios = self.distances.clamp(min=LEAST_DISTANCE)[:, None] / self.view.reach
+        return torch.log10(ratios.clamp(max=1.0))
 
 
 def _typical_places(forward: torch.Tensor, scale: torch.Tensor, sizes: torch.Tensor, n: int) -> torch.Tensor:

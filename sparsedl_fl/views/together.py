@@ -112,6 +112,6 @@ class TogetherAt(Linearization):
         return torch.stack([part.is_inside for part in self.parts]).all(dim=0)
 
     @property
-    def n_told(self) -> torch.Tensor:
-        """Return how many equations each fulfils more nearly than wrong ends do."""
-        return sum(part.n_told for part in self.parts)
+    def log_chances(self) -> torch.Tensor:
+        """Return those of all views."""
+        return torch.cat([part.log_chances for part in self.parts], dim=1)

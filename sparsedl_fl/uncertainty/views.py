@@ -1,0 +1,224 @@
+"""Expected errors from the views, each input by itself.
+
+The equations of a view hold but for its noise, which shows in how far they do not; and ``p`` is orthogonal to the
+columns of other inputs, up to their errors. What one step of Newton's method would still change is an error too.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+from scipy.linalg import eigh, solve_triangular
+
+from sparsedl.arrays import as_tensor
+from sparsedl_fl.lowrank import LowRankGradient
+from sparsedl_fl.views import RestView, SpansAt, SpansBehind, Together, View
+
+__all__ = ["errors_from_views"]
+
+
+def errors_from_views(
+    factors: LowRankGradient,
+    forward: np.ndarray,
+    scale: np.ndarray,
+    view: View,
+    whitened: np.ndarray,
+    columns: np.ndarray,
+    products: np.ndarray,
+) -> np.ndarray:
+    """Return the expected error of inputs by what views say of them and by the columns that are proven.
+
+    Parameters
+    ----------
+    factors : LowRankGradient
+        The factorised gradient.
+    forward : ndarray of shape (m, b)
+        ``F``.
+    scale : ndarray of shape (b,)
+        ``h``.
+    view : View
+        What they fulfil.
+    whitened : ndarray of shape (k, b)
+        Rows ``p``, at their true scale ``h^T p = 1``.
+    columns : ndarray of shape (c, b)
+        Columns ``q`` that are proven by their zeros, as rows.
+    products : ndarray of shape (k, c)
+        Expected size of ``p dq`` for each input and column; infinite for an input's own column.
+
+    Returns
+    -------
+    ndarray of shape (k,)
+        Infinite where even all together do not determine an input.
+    """
+    if len(whitened) == 0 or whitened.shape[1] == 1:
+        return np.full(len(whitened), np.inf)
+    S, n = factors.singular_values, factors.right.shape[1]
+    views = view.views if isinstance(view, Together) else (view,)
+    parts = [_INFORMATION[type(part)](part, forward, whitened) for part in views]
+    errors = np.full(len(whitened), np.inf)
+    # The bias gradient fixes the scale.
+    changes = np.linalg.qr(scale[:, None], mode="complete")[0][:, 1:]
+    for index in range(len(whitened)):
+        free = changes
+        information = pull = 0.0
+        for part in parts:
+            free, by_part, pull_of_part = part.of(index, free)
+            information, pull = information + by_part, pull + pull_of_part
+        known = np.isfinite(products[index]) & (products[index] > 0)
+        constraints = columns[known] @ free / products[index, known, None]
+        system = information + constraints.T @ constraints
+        units = np.sqrt(np.diag(system))
+        if not units.all():
+            continue
+        values, axes = np.linalg.eigh(system / np.outer(units, units))
+        if values[0] <= len(values) * np.finfo(float).eps * values[-1]:
+            continue
+        root = axes / np.sqrt(values) / units[:, None]
+        step, to_input = root @ (root.T @ pull), free.T * S
+        errors[index] = np.sqrt((np.sum((step @ to_input) ** 2) + np.sum((root.T @ to_input) ** 2)) / n)
+    return errors
+
+
+class _Information(ABC):
+    """What a view says of each of some inputs."""
+
+    @abstractmethod
+    def __init__(self, view: View, forward: np.ndarray, whitened: np.ndarray) -> None: ...
+
+    @abstractmethod
+    def of(self, index: int, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return what it says of changes of an input, given as columns.
+
+        Returns
+        -------
+        free : ndarray of shape (b, b - 1)
+            The changes, or others that span the same.
+        information : ndarray of shape (b - 1, b - 1)
+            Of each of them.
+        pull : ndarray of shape (b - 1,)
+            What is left of the equations, as they say it.
+        """
+
+
+class _OfSpans(_Information):
+    def __init__(self, view: SpansBehind, forward: np.ndarray, whitened: np.ndarray) -> None:
+        here = view.at(as_tensor(whitened @ forward.T))
+        self.view, self.forward = view, forward
+        self.slopes = [part.numpy() for part in here.slopes]
+        self.residuals = [span.outside(y).numpy() for span, y in zip(view.spans, here.activations, strict=True)]
+        self.rounding, self.deviations = _rounding(view, here, self.residuals)
+
+    def of(self, index: int, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        moved, free = _moved(self.view, self.forward, [part[index] for part in self.slopes], free)
+        information = squares = pull = 0.0
+        for level, change in enumerate(moved):
+            inside, precision = self.view.spans[level].basis.numpy().T @ change, self.deviations[level, index] ** -2
+            gram = change.T @ change
+            information = information + precision * (gram - inside.T @ inside)
+            squares = squares + precision * gram
+            pull = pull + precision * (change.T @ self.residuals[level][index])
+        if _has_a_double(self.slopes[0].T, index):
+            information = _beyond_rounding(information, squares, self.rounding[:, index].max())
+        return free, information, pull
+
+
+class _OfRest(_Information):
+    def __init__(self, view: RestView, forward: np.ndarray, whitened: np.ndarray) -> None:
+        self.forward, self.preactivations = forward, as_tensor(whitened @ forward.T)
+        self.view = view.settled(self.preactivations)
+        here = self.view.at(self.preactivations)
+        self.residuals = here.outside.numpy()
+        m, b = view.basis.shape
+        sizes = np.maximum(here.expected.numpy(), np.finfo(float).tiny)
+        freedom = max(m - b - view.n_unknowns, 1)
+        # How far rounding moves each is known up to one factor, which all inputs show together.
+        factor = np.sqrt(np.mean(np.sum((self.residuals / sizes[:, None]) ** 2, axis=1)) / freedom)
+        self.deviations = sizes * factor
+
+    def of(self, index: int, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        same = torch.full((free.shape[1],), index)
+        here = self.view.of_some(same).at(self.preactivations[same])
+        turned = self.view.outside(here.turned(as_tensor((self.forward @ free).T))).numpy()
+        precision = self.deviations[index] ** -2
+        return free, precision * (turned @ turned.T), precision * (turned @ self.residuals[index])
+
+
+_INFORMATION: dict[type[View], type[_Information]] = {SpansBehind: _OfSpans, RestView: _OfRest}
+
+
+def _rounding(behind: SpansBehind, here: SpansAt, residuals: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return how far rounding explains each distance, relative, and how far it moved it, both of shape (levels, k).
+
+    How far rounding moves each is known up to one factor a layer, which all inputs show together.
+    """
+    b = behind.spans[0].basis.shape[1]
+    n_unknown = np.minimum(np.sum(here.slopes[0].numpy() != 0, axis=1), b - 1)
+    rounding, deviations = [], []
+    for span, y, residual in zip(behind.spans, here.activations, residuals, strict=True):
+        n_equations = len(span.basis) - b
+        freedom = np.maximum(n_equations * (1 - n_unknown / behind.n_equations), 1)
+        rounding.append(span.rounding_of(y).numpy())
+        sizes = np.linalg.norm(y.numpy(), axis=1) * rounding[-1]
+        deviations.append(sizes * np.sqrt(np.mean(np.sum((residual / sizes[:, None]) ** 2, axis=1) / freedom)))
+    return np.array(rounding), np.array(deviations)
+
+
+def _moved(
+    behind: SpansBehind, forward: np.ndarray, slopes: list[np.ndarray], free: np.ndarray
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return how changes of an input move its activations in each layer, and these changes, as columns.
+
+    In the first layer they are orthonormal, where that can be had.
+    """
+    is_on = slopes[0] != 0
+    on, free = _orthonormal((forward[is_on] * slopes[0][is_on, None]) @ free, free)
+    first = np.zeros((len(is_on), on.shape[1]))
+    first[is_on] = on
+    moved = [first]
+    for (W, _), slope in zip(behind.layers, slopes[1:], strict=True):
+        moved.append(slope[:, None] * (W.numpy() @ moved[-1]))
+    return moved, free
+
+
+def _orthonormal(moved: np.ndarray, free: np.ndarray, *, regular: float = 1e-10) -> tuple[np.ndarray, np.ndarray]:
+    """Return orthonormal changes of the activations and what makes them, where changes are independent.
+
+    They may differ in size by many orders of magnitude, and what the span says of them is a difference of squares.
+    """
+    if len(moved) < moved.shape[1]:
+        return moved, free
+    orthonormal, mixing = np.linalg.qr(moved)
+    sizes = np.abs(np.diag(mixing))
+    if sizes.min() <= regular * sizes.max():
+        return moved, free
+    return orthonormal, solve_triangular(mixing, free.T, trans="T").T
+
+
+def _has_a_double(slopes: np.ndarray, index: int, *, few_inputs: int = 100, own_units: float = 0.1) -> bool:
+    """Return whether another input may switch nearly the same units, all but a share of its own.
+
+    With few inputs each is taken to: it costs little to look (a share of 0.1 was seen between the nearest of hundreds).
+    """
+    if slopes.shape[1] < few_inputs:
+        return True
+    is_on = slopes != 0
+    alone = is_on[:, [index]] & ~np.delete(is_on, index, axis=1)
+    return bool(alone.sum(axis=0).min() < own_units * is_on[:, index].sum())
+
+
+def _beyond_rounding(
+    information: np.ndarray, squares: np.ndarray, tolerance: float, *, ridge: float = 1e-12
+) -> np.ndarray:
+    """Leave out what the span says of directions that leave it by no more than rounding.
+
+    Mixtures of two inputs that switch the same units lie in the span as well: nothing tells them apart there. The
+    ridge keeps the comparison regular.
+    """
+    scale = np.sqrt(np.maximum(np.diag(squares), np.finfo(float).tiny))
+    metric = squares / np.outer(scale, scale) + ridge * np.eye(len(scale))
+    values, axes = eigh(information / np.outer(scale, scale), metric)
+    kept = np.where(values > tolerance**2, values, 0.0)
+    dual = metric @ axes * scale[:, None]
+    return (dual * kept) @ dual.T
