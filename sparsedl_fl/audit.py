@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,7 @@ def audit_model(
     inverter: GradientInverter | None = None,
     layers: Iterable[int | str] | None = None,
     example: torch.Tensor | None = None,
+    loss: str | Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
 ) -> dict[str, LayerAudit]:
     """Attack every linear layer in reach, and list what is not.
 
@@ -63,6 +64,8 @@ def audit_model(
         every other parameter too.
     example : torch.Tensor or None, default=None
         An input of the model, any numbers of the right shape; None makes one up.
+    loss : {"cross_entropy", "binary_cross_entropy", "mse"} or callable, default=None
+        Of the client, as of `LayerGradient.from_model`.
 
     Returns
     -------
@@ -78,12 +81,12 @@ def audit_model(
     --------
     >>> from sparsedl_fl.simulation import client_gradient, fully_connected
     >>> model = fully_connected(64, width=100, random_state=0)
-    >>> batch = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
-    >>> audits = audit_model(model, client_gradient(model, batch, torch.arange(5)))
+    >>> batch = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
+    >>> audits = audit_model(model, client_gradient(model, batch, torch.arange(4)))
     >>> [name for name, audit in audits.items() if audit.inverter is not None and audit.inverter.recovered_.all()]
-    ['0', '2', '4']
-    >>> audits["6"].reason
-    'no ReLU follows: it is the last layer'
+    ['0', '2', '4', '6']
+    >>> sorted(audits["6"].inverter.labels_.tolist())
+    [0, 1, 2, 3]
     """
     trace = trace_model(model, example)
     rows = {row.name: row for row in inspect_model(model, trace=trace)}
@@ -99,16 +102,18 @@ def audit_model(
             audits[name] = LayerAudit(name, None, row.obstacle)
         else:
             fitted = GradientInverter(random_state=0) if inverter is None else clone(inverter)
-            audits[name] = _attack(name, fitted, model, gradients, trace)
+            audits[name] = _attack(name, fitted, model, gradients, trace, loss)
     return audits
 
 
-def _attack(name: str, inverter: GradientInverter, model: nn.Module, gradients: Any, trace: Trace) -> LayerAudit:
+def _attack(
+    name: str, inverter: GradientInverter, model: nn.Module, gradients: Any, trace: Trace, loss: Any
+) -> LayerAudit:
     """Attack one layer, and say what came of it."""
     try:
         with warnings.catch_warnings(record=True) as doubts:
             warnings.simplefilter("always")
-            inverter.fit(layer_of_model(LayerGradient, model, gradients, name, trace))
+            inverter.fit(layer_of_model(LayerGradient, model, gradients, name, trace, loss))
     except ValueError as error:
         return LayerAudit(name, None, str(error))
     # The warning that not all is certified begins with the status and adds advice.

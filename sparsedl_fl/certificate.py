@@ -10,6 +10,7 @@ evidence            statement
 `ZerosOfOthers`     all other columns are proven, and the pattern confirms that weights and gradient belong together
 `SpanOfNextLayer`   the activations of the input lie in the spans of the gradients behind
 `ThroughRest`       the gradient that the rest of the network returns for it lies in the gradient's column space
+`ReplayOfAll`       the whole batch, run through the rest of the network, returns the gradient
 `ZerosOfInput`      the input has more zeros of its own than chance, which determine it
 `ZerosOfAll`        all columns are proven; the pattern does not fit (dropout, stale weights), but contradicts nothing
 ==================  ===================================================================================================
@@ -25,12 +26,13 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
+import torch
 from threadpoolctl import threadpool_limits
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.hypothesis import Hypothesis, pattern_agreement
 from sparsedl_fl.uncertainty import errors_from_inputs, errors_from_views, errors_from_zeros
-from sparsedl_fl.views import Together, View
+from sparsedl_fl.views import LEAST_DISTANCE, LOG_CHANCE, Together, View, log_chance
 
 __all__ = ["EVIDENCE", "NONE", "Case", "Certificate", "Evidence", "certify"]
 
@@ -172,13 +174,45 @@ class ZerosOfInput(Evidence):
         return proven, errors
 
 
+class ReplayOfAll(Evidence):
+    """The whole batch, run through the rest of the network, returns the gradient, behind activations without flat parts.
+
+    Each input has too few equations for a proof of its own where a head has hardly more classes than there are inputs.
+    But if the columns that come back for all are those of the batch, ``P Q = I``, these are equations too.
+    """
+
+    kind = "replay of all"
+
+    def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
+        """Compare what comes back with the columns."""
+        problem, b = case.hypothesis.problem, len(case.columns)
+        nothing = np.zeros(b, dtype=bool), np.full(b, np.inf)
+        if problem.activation.has_flat_part or problem.rest is None or not np.isfinite(case.whitened).all():
+            return nothing
+        preactivations = as_tensor(problem.at(case.whitened)[0].T.copy())
+        view = problem.rest.settled(preactivations)
+        here = view.at(preactivations)
+        overlaps = view.overlaps(preactivations, as_tensor(case.whitened), as_tensor(problem.forward.scale))
+        off = (overlaps - torch.eye(b, dtype=overlaps.dtype)).abs().amax(dim=1)
+        of_columns = torch.log10(off.clamp(min=LEAST_DISTANCE, max=1.0))[:, None].expand(-1, b - 1)
+        chance = log_chance(torch.cat([here.log_chances, of_columns], dim=1), b - 1)
+        if not (here.is_inside & (chance <= LOG_CHANCE)).all():
+            return nothing
+        return _with_errors(case, view, np.ones(b, dtype=bool))
+
+
 def _by_view(case: Case, view: View | None) -> tuple[np.ndarray, np.ndarray]:
     """Return which inputs a view proves, each by itself, and how far they may be off by it."""
-    problem, b = case.hypothesis.problem, len(case.columns)
-    errors, proven = np.full(b, np.inf), np.zeros(b, dtype=bool)
     if view is None or not view.identifies:
-        return proven, errors
-    proven = view.at(as_tensor(problem.at(case.whitened)[0].T.copy())).is_proof.numpy()
+        return np.zeros(len(case.columns), dtype=bool), np.full(len(case.columns), np.inf)
+    preactivations = as_tensor(case.hypothesis.problem.at(case.whitened)[0].T.copy())
+    return _with_errors(case, view, view.at(preactivations).is_proof.numpy())
+
+
+def _with_errors(case: Case, view: View, proven: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return which of the inputs that are proven a view determines, and how far they may be off by it."""
+    problem, b = case.hypothesis.problem, len(case.columns)
+    errors = np.full(b, np.inf)
     _, products, direct = case.errors_by_columns
     known = np.where(case.columns & ~np.eye(b, dtype=bool), products, np.inf)
     by_view = errors_from_views(
@@ -215,7 +249,14 @@ class ZerosOfAll(Evidence):
         return proven, np.full(len(shares), np.inf)
 
 
-EVIDENCE: tuple[Evidence, ...] = (ZerosOfOthers(), SpanOfNextLayer(), ThroughRest(), ZerosOfInput(), ZerosOfAll())
+EVIDENCE: tuple[Evidence, ...] = (
+    ZerosOfOthers(),
+    SpanOfNextLayer(),
+    ThroughRest(),
+    ReplayOfAll(),
+    ZerosOfInput(),
+    ZerosOfAll(),
+)
 """In the order in which they are named."""
 
 

@@ -98,6 +98,7 @@ def advice(
     residual_floor: float,
     verdict: str,
     reason: str,
+    has_zeros: bool = True,
     *,
     noisy: float = 1e-4,
 ) -> str:
@@ -113,11 +114,24 @@ def advice(
         Of `sparsedl_fl.theory.expect`.
     reason : str
         Of `visible_reason`.
+    has_zeros : bool, default=True
+        Whether the activation has a flat part, so that columns have zeros.
     noisy : float, default=1e-4
         Share of noise in the gradient above which it is noise that hides what is missing.
     """
     if reason:
         return reason[0].upper() + reason[1:]
+    if not has_zeros and proposed.any():
+        return (
+            f"{int(proposed.sum())} inputs were found, but there are too few equations to prove all of them, or the noise "
+            "is too large: a batch near half of the outputs, or of the classes of a head, is out of reach"
+        )
+    if not has_zeros:
+        return (
+            "No input fits: a batch too large for the layer (half of its outputs, or of the classes of a head), another "
+            "activation or loss, labels smoothed, normalisation over the batch, an optimiser with momenta of its own "
+            "(Adam), or noise; under noise batch_size has to be given"
+        )
     if proposed.all() and residual_floor > noisy:
         return "The noise hides too many zeros of the others to be sure of them"
     if proposed.all():

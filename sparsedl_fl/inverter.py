@@ -164,13 +164,14 @@ class GradientInverter(BaseEstimator):
         self._expose(batch, hypothesis.proposed, candidates, scale)
         self.labels_ = np.full(len(batch.inputs), NO_LABEL)
         self.labels_[batch.recovered] = labels_of(
-            given, batch.inputs[batch.recovered], batch.preactivation_gradients[:, batch.recovered]
+            problem, batch.inputs[batch.recovered], batch.preactivation_gradients[:, batch.recovered]
         )
         if not batch.recovered.all():
             verdict = expect(problem.batch_size, _n_live(given), given.next_weight_grad is not None).verdict
             is_open = self.batch_size is None and not problem.factors.ends_clearly
             reason = visible_reason(given, problem.batch_size, is_open)
-            text = advice(hypothesis.proposed, batch.recovered, batch.residual_floor, verdict, reason)
+            has_zeros = problem.activation.has_flat_part
+            text = advice(hypothesis.proposed, batch.recovered, batch.residual_floor, verdict, reason, has_zeros)
             warnings.warn(f"{self.status_}. {text}", ConvergenceWarning, stacklevel=2)
         return self
 

@@ -1,12 +1,13 @@
-"""The labels of recovered inputs: with the rest of the network each label says what gradient its input has."""
+"""The labels of recovered inputs: with the rest of the network each label says what gradient an input has."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+from torch.nn.functional import normalize
 
 from sparsedl.arrays import as_tensor
-from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.problem import LayerProblem
 
 __all__ = ["NO_LABEL", "labels_of"]
 
@@ -15,7 +16,7 @@ NO_LABEL = -1
 
 
 def labels_of(
-    layer_gradient: LayerGradient,
+    problem: LayerProblem,
     inputs: np.ndarray,
     gradients: np.ndarray,
     *,
@@ -24,9 +25,11 @@ def labels_of(
 ) -> np.ndarray:
     """Return the label of each input whose gradient fits that of one label and of no other.
 
+    Its own column has to fit; or, where that is not exact, what the label says lies in the column space.
+
     Parameters
     ----------
-    layer_gradient : LayerGradient
+    problem : LayerProblem
         With the rest of the network, or without: then no label is known. The weights of a FedAvg client move, and no
         gradient is that of the weights sent out.
     inputs : ndarray of shape (k, n)
@@ -44,15 +47,19 @@ def labels_of(
         `NO_LABEL` where it is not known: no loss of the kind expected, two inputs that came back as one, or a column
         that is not right.
     """
-    found, rest = np.full(len(inputs), NO_LABEL), layer_gradient.rest
-    if rest is None or layer_gradient.is_update or len(inputs) == 0:
-        return found
-    preactivations = as_tensor(layer_gradient.preactivations(inputs).T.copy())
-    own = torch.nn.functional.normalize(as_tensor(gradients.T.copy()), dim=1)
-    cosines = []
-    for label in range(rest.n_labels(preactivations.shape[1])):
-        expected = rest.directions(preactivations, label)
-        cosines.append((expected * own).sum(dim=1))
-    best, order = torch.sort(torch.stack(cosines), dim=0, descending=True)
-    is_sure = (best[0] >= alike) & (1 - best[1] >= distinct * (1 - best[0]))
-    return np.where(is_sure.numpy(), order[0].numpy(), NO_LABEL)
+    rest = problem.rest
+    if rest is None or len(inputs) == 0:
+        return np.full(len(inputs), NO_LABEL)
+    preactivations = as_tensor(problem.layer_gradient.preactivations(inputs).T.copy())
+    own = normalize(as_tensor(gradients.T.copy()), dim=1)
+    angles, distances = [], []
+    for label in range(len(rest.shares)):
+        expected = rest.rest.directions(preactivations, label)
+        angles.append(1 - (expected * own).sum(dim=1))
+        distances.append(rest.distances_of(expected))
+    best, order = torch.sort(torch.stack(angles), dim=0)
+    is_own = (best[0] <= 1 - alike) & (best[1] >= distinct * best[0])
+    nearest, by_distance = torch.sort(torch.stack(distances), dim=0)
+    is_inside = (nearest[0] <= rest.largest_tolerance) & (nearest[1] >= distinct * nearest[0])
+    found = torch.where(is_own, order[0], torch.where(is_inside, by_distance[0], NO_LABEL))
+    return found.numpy()

@@ -1,4 +1,4 @@
-"""A VGG-style network to audit: convolutions, then fully connected layers, as in VGG16."""
+"""Convolutional networks to audit: one in the manner of VGG16, and a small residual one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from sparsedl.arrays import draw_seed
 
-__all__ = ["VGG16_CHANNELS", "vgg"]
+__all__ = ["VGG16_CHANNELS", "resnet", "vgg"]
 
 VGG16_CHANNELS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 """Channels of the convolutions of VGG16; each group ends in a pooling layer."""
@@ -89,3 +89,60 @@ def vgg(
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
                 nn.init.zeros_(module.bias)
     return model.eval()
+
+
+class ResNet(nn.Module):
+    """``head(mean(blocks(stem(images))))``, with batch normalisation, in the manner of ResNets for small pictures."""
+
+    def __init__(self, channels: Sequence[int], n_features: int, n_classes: int) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, channels[0], 3, padding=1, bias=False), nn.BatchNorm2d(channels[0]))
+        sizes = [*channels, n_features]
+        blocks = [
+            _Block(n_in, n_out, stride=2 if number else 1)
+            for number, (n_in, n_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True))
+        ]
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(n_features, n_classes)
+
+    def extract(self, images: torch.Tensor) -> torch.Tensor:
+        """Return what the head is fed: shape (batch_size, n_features)."""
+        return self.blocks(torch.relu(self.stem(images))).mean(dim=(2, 3))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the logits of images of shape (batch_size, 3, height, width)."""
+        return self.head(self.extract(images))
+
+
+class _Block(nn.Module):
+    def __init__(self, n_in: int, n_out: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Sequential(
+            nn.Conv2d(n_in, n_out, 3, stride, padding=1, bias=False), nn.BatchNorm2d(n_out), nn.ReLU()
+        )
+        self.second = nn.Sequential(nn.Conv2d(n_out, n_out, 3, padding=1, bias=False), nn.BatchNorm2d(n_out))
+        self.shortcut = nn.Conv2d(n_in, n_out, 1, stride, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.second(self.first(x)) + self.shortcut(x))
+
+
+def resnet(
+    channels: Sequence[int] = (16, 32, 64), *, n_features: int = 128, n_classes: int = 10, random_state: Any = None
+) -> ResNet:
+    """Build a small residual network with random weights, without touching torch's global seed.
+
+    Parameters
+    ----------
+    channels : sequence of int, default=(16, 32, 64)
+        Of the stem and of all blocks but the last; every block but the first halves the picture.
+    n_features : int, default=128
+        Channels of the last block, which are averaged over the picture.
+    n_classes : int, default=10
+        Outputs of the head.
+    random_state : int, RandomState or None, default=None
+        Seed.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(draw_seed(random_state))
+        return ResNet(channels, n_features, n_classes)

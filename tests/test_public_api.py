@@ -31,6 +31,7 @@ CONTRACT = {
         "GELU",
         "Hardswish",
         "Hardtanh",
+        "Identity",
         "LeakyReLU",
         "Mish",
         "PReLU",
@@ -105,8 +106,15 @@ def test_signatures():
         "activation",
         "next_weight",
         "behind",
+        "rest",
     ]
-    assert list(inspect.signature(LayerGradient.from_model).parameters) == ["model", "gradients", "layer", "example"]
+    assert list(inspect.signature(LayerGradient.from_model).parameters) == [
+        "model",
+        "gradients",
+        "layer",
+        "example",
+        "loss",
+    ]
     assert list(inspect.signature(LayerGradient.from_update).parameters) == [
         "before",
         "after",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
+from torch import nn
 
 from sparsedl_fl.activations._base import Activation
 
@@ -22,7 +20,10 @@ class Identity(Activation):
     """
 
     name = "identity"
+    torch_types = (nn.Identity,)
+    is_positively_homogeneous = True
     is_piecewise_linear = True
+    slope_below = 1.0
 
     def __init__(self, name: str = "identity") -> None:
         self.name = name

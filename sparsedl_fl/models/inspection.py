@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from sparsedl_fl.models.naming import plain_name
+from sparsedl_fl.models.rest import rest_of_model
 from sparsedl_fl.models.tracing import MIXING, LinearUse, Trace, trace_model
 
 __all__ = ["LayerRow", "inspect_model", "obstacle_to"]
@@ -61,8 +62,8 @@ def inspect_model(model: nn.Module, example: torch.Tensor | None = None, trace: 
     Examples
     --------
     >>> rows = inspect_model(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
-    >>> [(row.name, row.obstacle) for row in rows]
-    [('0', ''), ('2', 'no ReLU follows: it is the last layer')]
+    >>> [(row.name, row.behind) for row in rows]
+    [('0', 'relu'), ('2', 'nothing: it is the last layer')]
     """
     trace = trace_model(model, example) if trace is None else trace
     owners: dict[str, list[str]] = {}
@@ -79,7 +80,7 @@ def inspect_model(model: nn.Module, example: torch.Tensor | None = None, trace: 
         seen.update(own)
         kind = type(modules.get(owner, model)).__name__
         shape = tuple(tensors[use.weight].shape)
-        rows.append(LayerRow(use.name, kind, shape, own, use.behind, obstacle_to(use, trace)))
+        rows.append(LayerRow(use.name, kind, shape, own, use.behind, obstacle_to(model, use, trace)))
     for owner, names in owners.items():
         left = tuple(name for name in names if name not in seen)
         if not left:
@@ -96,22 +97,22 @@ def inspect_model(model: nn.Module, example: torch.Tensor | None = None, trace: 
     return rows
 
 
-def obstacle_to(use: LinearUse, trace: Trace) -> str:
-    """Say why a linear layer is out of reach of today's search, or nothing."""
+def obstacle_to(model: nn.Module, use: LinearUse, trace: Trace) -> str:
+    """Say why a linear layer is out of reach of today's searches, or nothing."""
     if trace.n_uses(use.name) > 1:
         return f"the layer runs {trace.n_uses(use.name)} times, or shares its weight: its gradient is a sum over all"
     if use.norm is not None and use.norm.training:
         return MIXING
+    if use.activation is not None and (use.activation.has_flat_part or use.next_weight):
+        return ""
+    if rest_of_model(model, use, trace) is not None:
+        return ""
     if use.activation is None:
-        if use.behind.startswith("nothing: it is the last layer"):
-            return "no ReLU follows: it is the last layer"
-        return f"no ReLU follows: {use.behind} does"
-    if not use.activation.has_flat_part and not use.next_weight:
-        return (
-            f"{use.activation.name} follows, whose gradient vanishes nowhere, and no linear layer behind it whose "
-            "gradient would tell"
-        )
-    return ""
+        return f"{use.behind} follows, and what lies behind is no function of one input's outputs alone"
+    return (
+        f"{use.activation.name} follows, whose gradient vanishes nowhere, no linear layer behind it whose gradient "
+        "would tell, and what lies behind is no function of one input's outputs alone"
+    )
 
 
 _REPARAMETRISED = "not examined: its weight is computed from other parameters (weight or spectral normalisation)"

@@ -68,21 +68,24 @@ def layer_of_model(
     if use.norm is not None:
         arrays = _folded(arrays, model, use.norm, named)
     behind = _layers_behind(use, trace, parameters, named) if next_grad is not None else []
+    rest = rest_of_model(model, use, trace, loss)
     return make(
         **arrays,
         next_weight_grad=next_grad,
         next_weight=next_weight,
-        activation=_follows(use, loss),
+        activation=_follows(use, loss, rest is not None),
         behind=behind,
-        rest=rest_of_model(model, use, trace, loss),
+        rest=rest,
     )
 
 
-def _follows(use: LinearUse, loss: Any) -> str | Activation | None:
+def _follows(use: LinearUse, loss: Any, has_rest: bool) -> str | Activation | None:
     """Return what follows a layer, by name where that says it all."""
     if use.is_last:
         return HEAD.name if loss in (None, "cross_entropy") else Identity()
     found = use.activation
+    if found is None and has_rest:
+        return Identity()  # no function of each unit by itself follows, and the rest says what does
     return found.name if found is not None and KNOWN.get(found.name) == found else found
 
 

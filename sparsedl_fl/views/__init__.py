@@ -9,7 +9,7 @@
 `Together` adds up the equations of several. The zeros of the gradient are `sparsedl_fl.lowrank.LowRankGradient`'s.
 """
 
-from sparsedl_fl.views._base import Linearization, View
+from sparsedl_fl.views._base import LEAST_DISTANCE, LOG_CHANCE, Linearization, View, log_chance
 from sparsedl_fl.views.behind import SpansAt, SpansBehind
 from sparsedl_fl.views.column import ColumnView
 from sparsedl_fl.views.forward import ForwardView
@@ -18,6 +18,8 @@ from sparsedl_fl.views.span import ActivationSpan
 from sparsedl_fl.views.together import Together
 
 __all__ = [
+    "LEAST_DISTANCE",
+    "LOG_CHANCE",
     "ActivationSpan",
     "ColumnView",
     "ForwardView",
@@ -28,4 +30,5 @@ __all__ = [
     "SpansBehind",
     "Together",
     "View",
+    "log_chance",
 ]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 
 import torch
 
-__all__ = ["LEAST_SURPLUS", "Linearization", "View"]
+__all__ = ["LEAST_DISTANCE", "LEAST_SURPLUS", "LOG_CHANCE", "Linearization", "View", "log_chance"]
 
 LEAST_SURPLUS = 4
 """Equations beyond the unknowns from which on they identify inputs, where tolerances are a thousandth: one of the wrong
@@ -16,8 +15,8 @@ ends that a search comes across fulfils each with a chance of about the toleranc
 LEAST_DISTANCE = 1e-7
 """Nearer than that a single-precision client never comes: smaller distances say no more."""
 
-CHANCE = 1e-10
-"""Chance for one wrong end to pass that is small enough: of all that are ever looked at none does."""
+LOG_CHANCE = -10.0
+"""Logarithm of the chance for one wrong end that is small enough: of all that are ever looked at none passes."""
 
 
 class View(ABC):
@@ -102,11 +101,34 @@ class Linearization(ABC):
         """Logarithm, to the base of ten, of the chance that a wrong end fulfils each equation as nearly, (n, k)."""
 
     @property
-    def is_proof(self) -> torch.Tensor:
-        """Which fulfil more of them than chance explains, and all up to rounding, of shape (n,).
+    @abstractmethod
+    def least_log_chances(self) -> torch.Tensor:
+        """The same for inputs as exact as they can be."""
 
-        A wrong end fulfils as many as there are unknowns, and these may be the strongest.
-        """
-        weakest = self.log_chances.sort(dim=1, descending=True).values
-        weakest = weakest[:, : max(0, weakest.shape[1] - self.view.n_unknowns)]
-        return self.is_inside & (weakest.sum(dim=1) <= math.log10(CHANCE))
+    @property
+    def is_proof(self) -> torch.Tensor:
+        """Which fulfil more of them than chance explains, and all up to rounding, of shape (n,)."""
+        return self.is_inside & (log_chance(self.log_chances, self.view.n_unknowns) <= LOG_CHANCE)
+
+    @property
+    def is_likely(self) -> torch.Tensor:
+        """Which a search goes on with: proofs, or what comes near to them where there are too few equations for any."""
+        unknowns = self.view.n_unknowns
+        enough = (log_chance(self.least_log_chances, unknowns) / 2).clamp(min=LOG_CHANCE)
+        return self.is_inside & (log_chance(self.log_chances, unknowns) <= enough)
+
+
+def log_chance(log_chances: torch.Tensor, n_unknowns: int) -> torch.Tensor:
+    """Return the logarithm of the chance that a wrong end fulfils all equations as nearly, of shape (n,).
+
+    It fulfils as many as there are unknowns, and these may be the strongest.
+
+    Parameters
+    ----------
+    log_chances : torch.Tensor of shape (n, k)
+        Of each equation.
+    n_unknowns : int
+        Numbers that an end is made of.
+    """
+    weakest = log_chances.sort(dim=1, descending=True).values
+    return weakest[:, : max(0, weakest.shape[1] - n_unknowns)].sum(dim=1)

@@ -7,6 +7,7 @@ alone up to ``b = L m / (L + 1)``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -228,6 +229,12 @@ class SpansAt(Linearization):
             told = torch.where(distance <= limit, torch.log10(distance.clamp(min=LEAST_DISTANCE)), 0.0)
             parts.append(told[:, None].expand(-1, m - b))
         return torch.cat(parts, dim=1)
+
+    @property
+    def least_log_chances(self) -> torch.Tensor:
+        """Return those of inputs at the least distance."""
+        n = len(self.activations[0])
+        return torch.full((n, self.view.n_equations), math.log10(LEAST_DISTANCE), dtype=self.activations[0].dtype)
 
 
 def _nonlinear_share(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -58,6 +58,17 @@ class ForwardView:
         """Return ``Z`` of shape (m, b) at each end for ``P`` of shape (b, b); an input without scale gets NaN."""
         return self.at_ends(self.project(inverse), inverse @ self.scale)
 
+    def typical(self, sizes: np.ndarray, n: int) -> np.ndarray:
+        """Draw pre-activations of shape (n, m) from the natural prior.
+
+        With the singular values ``S``, the sizes, ``sqrt(S) p`` is isotropic around what the inputs share.
+        """
+        prior = sizes**-0.5
+        common = self.scale * prior / np.sum((self.scale * prior) ** 2)
+        drawn = np.random.default_rng(0).standard_normal((n, len(sizes)))
+        drawn -= np.outer(drawn @ common, common) / np.sum(common**2)
+        return (prior * (common + np.linalg.norm(common) * drawn)) @ self.regressors().T
+
     def project(self, inverse: np.ndarray) -> list[np.ndarray]:
         """Return ``W V S P^T`` at each end."""
         return [matrix @ inverse.T for matrix, _ in self.ends]

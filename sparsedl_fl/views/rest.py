@@ -97,7 +97,7 @@ class RestView(View):
         uniform = torch.full((n_labels,), 1 / n_labels, dtype=U.dtype)
         view = cls(rest, weights, basis, mixing, duals, uniform, torch.zeros(0))
         n_places = min(m, 2 * b + 16)  # as many as could show that there are equations enough
-        places = _typical_places(as_tensor(forward.regressors()), as_tensor(forward.scale), S, n_places)
+        places = as_tensor(forward.typical(factors.singular_values, n_places))
         here = view.at(places)
         reach = torch.linalg.svdvals(here.outside)[: m - b] / n_places**0.5
         tolerance = cls.largest_tolerance * min(1.0, float(here.distances.median()) / usual_distance)
@@ -139,12 +139,15 @@ class RestView(View):
         """Return the same with the label of each row that fits best."""
         if self.labels is not None:
             return self
-        distances = []
-        for label in range(len(self.shares)):
-            gradients = self.rest.directions(preactivations, label) * self.weights
-            directions = gradients / lengths(gradients)[:, None]
-            distances.append(torch.linalg.vector_norm(self.outside(directions), dim=1))
-        return replace(self, labels=torch.stack(distances).argmin(dim=0))
+        by_label = [
+            self.distances_of(self.rest.directions(preactivations, label)) for label in range(len(self.shares))
+        ]
+        return replace(self, labels=torch.stack(by_label).argmin(dim=0))
+
+    def distances_of(self, gradients: torch.Tensor) -> torch.Tensor:
+        """Return the distances of gradients of shape (n, m) from the column space, relative."""
+        weighted = gradients * self.weights
+        return torch.linalg.vector_norm(self.outside(weighted), dim=1) / lengths(weighted)
 
     def of_some(self, index: torch.Tensor) -> RestView:
         """Return the same for some of the inputs."""
@@ -165,6 +168,25 @@ class RestView(View):
         with torch.enable_grad():
             z = preactivations.detach().requires_grad_()
             return RestAt(view, z, self.rest.gradients(z, view.labels))
+
+    def overlaps(self, preactivations: torch.Tensor, inputs: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        """Return how much of each column that comes back for a whole batch is in each input, of shape (b, b).
+
+        The columns of a true batch add up to the bias gradient, and ``P Q = I``.
+
+        Parameters
+        ----------
+        preactivations : torch.Tensor of shape (b, m)
+            Of all inputs of a batch.
+        inputs : torch.Tensor of shape (b, b)
+            Their rows ``p``.
+        scale : torch.Tensor of shape (b,)
+            ``h``.
+        """
+        here = self.at(preactivations)
+        columns = (here.coordinates * here.lengths) @ self.mixing.T
+        total = columns.sum(dim=0)
+        return inputs @ columns.T * (scale @ total / total.square().sum())
 
     def columns(self, preactivations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a unit ``q`` for each row of pre-activations of an input, and whether it fits.
@@ -204,13 +226,14 @@ class RestAt(Linearization):
     gradients: torch.Tensor
 
     @cached_property
-    def _lengths(self) -> torch.Tensor:
+    def lengths(self) -> torch.Tensor:
+        """Lengths of the weighted gradients, of shape (n, 1)."""
         return lengths(self.gradients.detach() * self.view.weights)[:, None]
 
     @cached_property
     def directions(self) -> torch.Tensor:
         """The weighted gradients as unit rows."""
-        return self.gradients.detach() * self.view.weights / self._lengths
+        return self.gradients.detach() * self.view.weights / self.lengths
 
     @property
     def coordinates(self) -> torch.Tensor:
@@ -224,10 +247,10 @@ class RestAt(Linearization):
 
     def turned(self, changes: torch.Tensor) -> torch.Tensor:
         """Return how changes of the pre-activations change the weighted unit gradients, to first order."""
-        return self._across(self.view.weights * self._hessian(changes)) / self._lengths
+        return self._across(self.view.weights * self._hessian(changes)) / self.lengths
 
     def _pull(self, outside: torch.Tensor) -> torch.Tensor:
-        return self._hessian(self.view.weights * self._across(outside) / self._lengths)
+        return self._hessian(self.view.weights * self._across(outside) / self.lengths)
 
     def _across(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the part of rows across the gradients."""
@@ -278,15 +301,13 @@ class RestAt(Linearization):
     @property
     def log_chances(self) -> torch.Tensor:
         """Return the logarithm of the distance over the typical one along each axis."""
-        ratios = self.distances.clamp(min=LEAST_DISTANCE)[:, None] / self.view.reach
-        return torch.log10(ratios.clamp(max=1.0))
+        return self._log_chances(torch.maximum(self.distances, self.expected))
 
+    @property
+    def least_log_chances(self) -> torch.Tensor:
+        """Return the same for distances that the noise leaves."""
+        return self._log_chances(self.expected)
 
-def _typical_places(forward: torch.Tensor, scale: torch.Tensor, sizes: torch.Tensor, n: int) -> torch.Tensor:
-    """Draw pre-activations from the natural prior: ``sqrt(S) p`` is isotropic around what the inputs share."""
-    generator = torch.Generator().manual_seed(0)
-    prior = sizes**-0.5
-    common = scale * prior / (scale * prior).square().sum()
-    drawn = torch.randn((n, len(sizes)), generator=generator, dtype=sizes.dtype)
-    drawn -= (drawn @ common)[:, None] * common / common.square().sum()
-    return prior * (common + torch.linalg.vector_norm(common) * drawn) @ forward.T
+    def _log_chances(self, distances: torch.Tensor) -> torch.Tensor:
+        ratios = distances[:, None] / self.view.reach
+        return torch.log10(ratios.clamp(min=torch.finfo(ratios.dtype).eps, max=1.0))

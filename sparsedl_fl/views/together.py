@@ -115,3 +115,8 @@ class TogetherAt(Linearization):
     def log_chances(self) -> torch.Tensor:
         """Return those of all views."""
         return torch.cat([part.log_chances for part in self.parts], dim=1)
+
+    @property
+    def least_log_chances(self) -> torch.Tensor:
+        """Return those of all views."""
+        return torch.cat([part.least_log_chances for part in self.parts], dim=1)

@@ -206,7 +206,7 @@ class Descent(BaseEstimator):
         ends = self._descend(forward, equations, ends)
         here = equations.at(forward.preactivations(ends))
         if not views.activation.has_flat_part:
-            inputs = normalize(forward.inputs(ends[here.is_proof]), dim=1)
+            inputs = normalize(forward.inputs(ends[here.is_likely]), dim=1)
             return inputs, torch.ones(len(inputs), dtype=torch.bool)
         kept = torch.nonzero(here.is_inside)[:, 0]
         inputs = normalize(forward.inputs(ends[kept]), dim=1)

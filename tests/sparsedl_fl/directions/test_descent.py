@@ -84,7 +84,7 @@ def test_spans_behind_reach_beyond_half_the_width(seed):
     inverter = GradientInverter(random_state=seed).fit(given)
     assert inverter.recovered_.all()
     assert (errors(true, inverter.inputs_) < 10 * inverter.uncertainty_).all()
-    alone = GradientInverter(random_state=seed).fit(replace(given, behind=()))
+    alone = GradientInverter(random_state=seed).fit(replace(given, behind=(), rest=None))
     assert not alone.recovered_.any()
 
 
