@@ -175,7 +175,7 @@ class ZerosOfInput(Evidence):
 
 
 class ReplayOfAll(Evidence):
-    """The whole batch, run through the rest of the network, returns the gradient, behind activations without flat parts.
+    """The whole batch, run through the rest of the network, returns the gradient; behind activations without zeros.
 
     Each input has too few equations for a proof of its own where a head has hardly more classes than there are inputs.
     But if the columns that come back for all are those of the batch, ``P Q = I``, these are equations too.

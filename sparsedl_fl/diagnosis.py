@@ -123,14 +123,14 @@ def advice(
         return reason[0].upper() + reason[1:]
     if not has_zeros and proposed.any():
         return (
-            f"{int(proposed.sum())} inputs were found, but there are too few equations to prove all of them, or the noise "
-            "is too large: a batch near half of the outputs, or of the classes of a head, is out of reach"
+            f"{int(proposed.sum())} inputs were found, but there are too few equations to prove all of them, or too "
+            "much noise: a batch near half of the outputs, or of the classes of a head, is out of reach"
         )
     if not has_zeros:
         return (
-            "No input fits: a batch too large for the layer (half of its outputs, or of the classes of a head), another "
-            "activation or loss, labels smoothed, normalisation over the batch, an optimiser with momenta of its own "
-            "(Adam), or noise; under noise batch_size has to be given"
+            "No input fits: a batch too large for the layer (half of its outputs, or of the classes of a head), "
+            "another activation or loss, labels smoothed, normalisation over the batch, an optimiser with momenta of its "
+            "own (Adam), or noise; under noise batch_size has to be given"
         )
     if proposed.all() and residual_floor > noisy:
         return "The noise hides too many zeros of the others to be sure of them"

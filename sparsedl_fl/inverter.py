@@ -16,7 +16,7 @@ from sparsedl_fl.certificate import ZerosOfAll
 from sparsedl_fl.diagnosis import advice, obstacle, visible_reason, without_span
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections, Directions
 from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.labels import NO_LABEL, labels_of
+from sparsedl_fl.labels import labels_of
 from sparsedl_fl.lowrank import factorize
 from sparsedl_fl.matching import choose
 from sparsedl_fl.problem import LayerProblem
@@ -58,7 +58,7 @@ class GradientInverter(BaseEstimator):
         What certifies each input, a constant of `sparsedl_fl.certificate`: zeros of the gradient, the span of the next
         layer's gradient, zeros of the input, columns alone, or none.
     labels_ : ndarray of shape (batch_size_,) of int
-        The label of each certified input, where the rest of the network is known and shows it; else -1.
+        The label of each input, where the rest of the network is known and shows it; else -1.
     resolution_ : ndarray of shape (batch_size_,)
         How far apart (root mean square) several inputs may lie that the gradient does not tell from this one.
     provenance_ : ndarray of shape (batch_size_,) of str
@@ -162,10 +162,7 @@ class GradientInverter(BaseEstimator):
         hypothesis = choose(problem, candidates)
         batch = Assembly().of(hypothesis)
         self._expose(batch, hypothesis.proposed, candidates, scale)
-        self.labels_ = np.full(len(batch.inputs), NO_LABEL)
-        self.labels_[batch.recovered] = labels_of(
-            problem, batch.inputs[batch.recovered], batch.preactivation_gradients[:, batch.recovered]
-        )
+        self.labels_ = labels_of(problem, batch.inputs, batch.preactivation_gradients, batch.recovered)
         if not batch.recovered.all():
             verdict = expect(problem.batch_size, _n_live(given), given.next_weight_grad is not None).verdict
             is_open = self.batch_size is None and not problem.factors.ends_clearly

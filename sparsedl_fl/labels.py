@@ -19,13 +19,14 @@ def labels_of(
     problem: LayerProblem,
     inputs: np.ndarray,
     gradients: np.ndarray,
+    certified: np.ndarray,
     *,
     alike: float = 0.99,
     distinct: float = 10.0,
 ) -> np.ndarray:
     """Return the label of each input whose gradient fits that of one label and of no other.
 
-    Its own column has to fit; or, where that is not exact, what the label says lies in the column space.
+    What the label says lies in the column space and what any other says does not; or it is the input's own column.
 
     Parameters
     ----------
@@ -36,6 +37,8 @@ def labels_of(
         Recovered inputs.
     gradients : ndarray of shape (m, k)
         Their columns of ``D``.
+    certified : ndarray of shape (k,) of bool
+        Which inputs are certified: only their own columns count.
     alike : float, default=0.99
         Least cosine of the gradient and that of its label.
     distinct : float, default=10
@@ -58,7 +61,7 @@ def labels_of(
         angles.append(1 - (expected * own).sum(dim=1))
         distances.append(rest.distances_of(expected))
     best, order = torch.sort(torch.stack(angles), dim=0)
-    is_own = (best[0] <= 1 - alike) & (best[1] >= distinct * best[0])
+    is_own = torch.from_numpy(certified) & (best[0] <= 1 - alike) & (best[1] >= distinct * best[0])
     nearest, by_distance = torch.sort(torch.stack(distances), dim=0)
     is_inside = (nearest[0] <= rest.largest_tolerance) & (nearest[1] >= distinct * nearest[0])
     found = torch.where(is_own, order[0], torch.where(is_inside, by_distance[0], NO_LABEL))

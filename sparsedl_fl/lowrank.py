@@ -15,7 +15,7 @@ from sparsedl_fl.blocks import in_double, residual_norms, transposed_times
 from sparsedl_fl.diagnosis import visible_reason
 from sparsedl_fl.formats import rounding_noise
 from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.spectrum import leading_left, rank_above_rounding, rank_above_white_noise
+from sparsedl_fl.spectrum import distinct_rank, leading_left, precision_of, rank_above_rounding, rank_above_white_noise
 
 __all__ = ["LowRankGradient", "factorize"]
 
@@ -45,6 +45,8 @@ class LowRankGradient:
         to 3.3 where rounding follows the size of the entries (float32 and bfloat16 clients on CIFAR-10).
     beyond_left : ndarray of shape (m,)
         Its left singular vector.
+    precision : float
+        Relative precision of the client's numbers.
     clear_gap : float
         Ratio of neighbouring singular values above which the rank is beyond doubt; a float32 client has 1e5 and more.
     """
@@ -58,6 +60,7 @@ class LowRankGradient:
     beyond: float
     excess: float
     beyond_left: np.ndarray
+    precision: float = float(np.finfo(np.float32).eps)
     clear_gap: float = 10.0
 
     @property
@@ -83,6 +86,7 @@ class LowRankGradient:
             beyond=self.beyond,
             excess=self.excess,
             beyond_left=np.zeros(self.right.shape[1]),
+            precision=self.precision,
         )
 
     @cached_property
@@ -189,15 +193,14 @@ def factorize(
     rounding = rounding_noise(G) if batch_size is None else None
     b = batch_size if rounding is None else rank_above_rounding(G, rounding)
     if b is None or b < limit:
-        is_told = b is not None
+        is_open = b is None and not layer_gradient.is_update
         U, S, b = leading_left(G, b, limit)
-        if not (is_told or layer_gradient.is_update):
-            above_noise = rank_above_white_noise(S, b, G)
-            b = above_noise if above_noise < limit else b
+        above_noise = rank_above_white_noise(S, b, G) if is_open else b
+        b = above_noise if above_noise < limit else b
     if b >= limit:
         raise ValueError(_too_large(layer_gradient, b, limit))
     if batch_size is not None:
-        b = _distinct(S, b)
+        b = distinct_rank(S, b, LowRankGradient.clear_gap)
     signal_to_noise = float(S[b - 1] / S[b]) if S[b] > 0 else np.inf
     if batch_size is None and rounding is None and signal_to_noise < LowRankGradient.clear_gap:
         warnings.warn(_uncertain(layer_gradient, b, signal_to_noise), UserWarning, stacklevel=3)
@@ -205,14 +208,16 @@ def factorize(
     U, S = U[:, :b], S[:b]
     right = transposed_times(G, U).T / S[:, None]
     rows, columns = residual_norms(G, U * S, right)
-    floor = np.finfo(float).eps * np.linalg.norm(S) / np.sqrt(m * n)
-    told = _believed(noise_level, np.sqrt(np.sum(rows**2) / ((m - b) * (n - b))), (m - b) * (n - b), S)
+    floor, freedom = np.finfo(float).eps * np.linalg.norm(S) / np.sqrt(m * n), (m - b) * (n - b)
+    told = _believed(noise_level, np.sqrt(np.sum(rows**2) / freedom), freedom, S)
     noise = np.maximum(rows / np.sqrt(n - b) if told is None else np.full(m, told), floor)
     input_noise = np.maximum(columns / np.sqrt(m - b) if told is None else np.full(n, told), floor)
     _check_bias_gradient(layer_gradient.bias_grad, U, noise, S, b)
     others = np.sqrt(max(np.sum(rows**2) - beyond**2, 0.0) / (m * n)) * (np.sqrt(m) + np.sqrt(n))
     excess = beyond / max(others, floor)
-    return LowRankGradient(U, S, right, noise, input_noise, signal_to_noise, beyond, excess, beyond_left)
+    return LowRankGradient(
+        U, S, right, noise, input_noise, signal_to_noise, beyond, excess, beyond_left, precision_of(G)
+    )
 
 
 def _too_large(layer_gradient: LayerGradient, batch_size: int, limit: int) -> str:
@@ -229,25 +234,6 @@ def _uncertain(layer_gradient: LayerGradient, batch_size: int, gap: float) -> st
         f"{reason}{'; ' if reason else ''}the batch size is uncertain: the gap behind singular value {batch_size} of "
         f"weight_grad is only {gap:.2g}; the gradient may be noisy or the batch as large as the layer: pass batch_size"
     )
-
-
-def _distinct(S: np.ndarray, batch_size: int, *, noise_spread: float = 10.0) -> int:
-    """Return the batch size, or the rank where the rest of a batch clearly repeats it or has no loss.
-
-    Singular values within a factor of ``noise_spread`` may all be noise.
-    """
-    values = np.maximum(S[: batch_size + 1], np.finfo(float).eps * S[0])
-    gaps = values[:-1] / values[1:]
-    rank = int(np.argmax(gaps)) + 1
-    is_noise = rank < batch_size < len(S) and values[rank] <= noise_spread * values[batch_size]
-    if not (is_noise and gaps[rank - 1] > LowRankGradient.clear_gap):
-        return batch_size
-    warnings.warn(
-        f"batch_size={batch_size}, but {rank} inputs stand out of the noise: the others repeat them or have no loss",
-        UserWarning,
-        stacklevel=4,
-    )
-    return rank
 
 
 def _believed(

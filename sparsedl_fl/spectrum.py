@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 from scipy.linalg import svd
 
 from sparsedl_fl.blocks import column_blocks, row_factor, row_norms, times, transposed_times
 
-__all__ = ["leading_left", "rank_above_rounding", "rank_above_white_noise"]
+__all__ = ["distinct_rank", "leading_left", "precision_of", "rank_above_rounding", "rank_above_white_noise"]
 
 
 def leading_left(
@@ -125,6 +127,25 @@ def rank_above_white_noise(
     return int(ends[is_end][-1]) if is_end.any() else rank
 
 
+def distinct_rank(S: np.ndarray, batch_size: int, clear_gap: float, *, noise_spread: float = 10.0) -> int:
+    """Return the batch size, or the rank where the rest of a batch clearly repeats it or has no loss.
+
+    Singular values within a factor of ``noise_spread`` may all be noise.
+    """
+    values = np.maximum(S[: batch_size + 1], np.finfo(float).eps * S[0])
+    gaps = values[:-1] / values[1:]
+    rank = int(np.argmax(gaps)) + 1
+    is_noise = rank < batch_size < len(S) and values[rank] <= noise_spread * values[batch_size]
+    if not (is_noise and gaps[rank - 1] > clear_gap):
+        return batch_size
+    warnings.warn(
+        f"batch_size={batch_size}, but {rank} inputs stand out of the noise: the others repeat them or have no loss",
+        UserWarning,
+        stacklevel=4,
+    )
+    return rank
+
+
 def _sketch(G: np.ndarray, width: int, n_iterations: int) -> tuple[np.ndarray, np.ndarray]:
     """Return approximate leading left singular vectors and values by randomised subspace iteration."""
     probe = np.random.default_rng(0).standard_normal((G.shape[1], width))
@@ -143,13 +164,17 @@ def _numerical_rank(singular_values: np.ndarray, floor: float) -> int:
     return int(np.argmax(logs[:-1] - logs[1:])) + 1
 
 
+def precision_of(G: np.ndarray) -> float:
+    """Return the relative precision of the numbers in a gradient, that of single precision or of double."""
+    _, block = next(column_blocks(G))
+    is_single = np.array_equal(block, block.astype(np.float32))
+    return float(np.finfo(np.float32 if is_single else np.float64).eps)
+
+
 def _rounding_floor(G: np.ndarray, total: float) -> float:
     """Return a size below which singular values are rounding and say nothing.
 
     Columns that only one input has (one-hot inputs) are multiples of each other and leave exact zeros at the end of
     the spectrum, which must not pass for the end of the batch.
     """
-    _, block = next(column_blocks(G))
-    is_single = np.array_equal(block, block.astype(np.float32))
-    precision = np.finfo(np.float32 if is_single else np.float64).eps
-    return 0.1 * precision * total / np.sqrt(min(G.shape))
+    return 0.1 * precision_of(G) * total / np.sqrt(min(G.shape))

@@ -99,7 +99,9 @@ class HeadBatch(Labelled):
         if self.network == "resnet":
             model: nn.Module = resnet(n_features=n_features, n_classes=K, random_state=seed)
         else:
-            model = _Pooled(vgg(((32,), (64,), (n_features,)), width=1, random_state=seed).features, n_features, K, seed)
+            model = _Pooled(
+                vgg(((32,), (64,), (n_features,)), width=1, random_state=seed).features, n_features, K, seed
+            )
 
         def draw(n: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
             pixels, classes = images.draw(n, number)

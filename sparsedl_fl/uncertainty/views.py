@@ -135,7 +135,7 @@ class _OfRest(_Information):
         freedom = max(m - b - view.n_unknowns, 1)
         # How far rounding moves each is known up to one factor, which all inputs show together.
         factor = np.sqrt(np.mean(np.sum((self.residuals / sizes[:, None]) ** 2, axis=1)) / freedom)
-        self.deviations = sizes * factor
+        self.deviations = np.maximum(sizes * factor, np.finfo(float).eps)
 
     def of(self, index: int, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         same = torch.full((free.shape[1],), index)

@@ -45,6 +45,8 @@ class RestView(View):
         What takes coordinates in it to columns ``q``.
     duals : torch.Tensor of shape (b, b)
         What takes them to how far rounding moves a unit gradient.
+    precision : torch.Tensor of shape ()
+        Of the client's numbers.
     shares : torch.Tensor of shape (n_labels,)
         How likely each label is.
     reach : torch.Tensor of shape (k,)
@@ -65,6 +67,7 @@ class RestView(View):
     basis: torch.Tensor
     mixing: torch.Tensor
     duals: torch.Tensor
+    precision: torch.Tensor
     shares: torch.Tensor
     reach: torch.Tensor
     labels: torch.Tensor | None = None
@@ -95,7 +98,8 @@ class RestView(View):
         mixing = torch.linalg.inv(mixing)
         duals = mixing.T / S * ((m - b) ** 0.5 * typical_noise)
         uniform = torch.full((n_labels,), 1 / n_labels, dtype=U.dtype)
-        view = cls(rest, weights, basis, mixing, duals, uniform, torch.zeros(0))
+        precision = torch.tensor(factors.precision, dtype=U.dtype)
+        view = cls(rest, weights, basis, mixing, duals, precision, uniform, torch.zeros(0))
         n_places = min(m, 2 * b + 16)  # as many as could show that there are equations enough
         places = as_tensor(forward.typical(factors.singular_values, n_places))
         here = view.at(places)
@@ -139,9 +143,7 @@ class RestView(View):
         """Return the same with the label of each row that fits best."""
         if self.labels is not None:
             return self
-        by_label = [
-            self.distances_of(self.rest.directions(preactivations, label)) for label in range(len(self.shares))
-        ]
+        by_label = [self.distances_of(self.rest.directions(preactivations, label)) for label in range(len(self.shares))]
         return replace(self, labels=torch.stack(by_label).argmin(dim=0))
 
     def distances_of(self, gradients: torch.Tensor) -> torch.Tensor:
@@ -155,7 +157,7 @@ class RestView(View):
 
     def to(self, dtype: torch.dtype) -> RestView:
         """Return the same in another precision."""
-        names = ("weights", "basis", "mixing", "duals")
+        names = ("weights", "basis", "mixing", "duals", "precision")
         return replace(self, **{name: getattr(self, name).to(dtype) for name in names})
 
     def outside(self, gradients: torch.Tensor) -> torch.Tensor:
@@ -170,18 +172,9 @@ class RestView(View):
             return RestAt(view, z, self.rest.gradients(z, view.labels))
 
     def overlaps(self, preactivations: torch.Tensor, inputs: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        """Return how much of each column that comes back for a whole batch is in each input, of shape (b, b).
+        """Return the products of all inputs ``p`` of a batch with the columns that come back for them, (b, b).
 
-        The columns of a true batch add up to the bias gradient, and ``P Q = I``.
-
-        Parameters
-        ----------
-        preactivations : torch.Tensor of shape (b, m)
-            Of all inputs of a batch.
-        inputs : torch.Tensor of shape (b, b)
-            Their rows ``p``.
-        scale : torch.Tensor of shape (b,)
-            ``h``.
+        Those of a true batch add up to ``h``, the scale, and ``P Q = I``.
         """
         here = self.at(preactivations)
         columns = (here.coordinates * here.lengths) @ self.mixing.T
@@ -189,18 +182,7 @@ class RestView(View):
         return inputs @ columns.T * (scale @ total / total.square().sum())
 
     def columns(self, preactivations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a unit ``q`` for each row of pre-activations of an input, and whether it fits.
-
-        Parameters
-        ----------
-        preactivations : torch.Tensor of shape (n, m)
-            Of inputs, at their true scale.
-
-        Returns
-        -------
-        columns : torch.Tensor of shape (n, b)
-        is_only : torch.Tensor of shape (n,) of bool
-        """
+        """Return a unit ``q`` for pre-activations of inputs at their true scale, (n, b), and which of them fit, (n,)."""
         here = self.at(preactivations)
         return normalize(here.coordinates @ self.mixing.T, dim=1), here.is_inside
 
@@ -285,8 +267,11 @@ class RestAt(Linearization):
 
     @property
     def expected(self) -> torch.Tensor:
-        """Return how far the noise moves each unit gradient out of the column space, root mean square."""
-        return torch.linalg.vector_norm(self.coordinates @ self.view.duals, dim=1)
+        """Return how far the noise moves each unit gradient out of the column space, root mean square.
+
+        The client's own way forward is rounded too, which does not show behind the rank.
+        """
+        return torch.hypot(torch.linalg.vector_norm(self.coordinates @ self.view.duals, dim=1), self.view.precision)
 
     @property
     def rounding(self) -> torch.Tensor:

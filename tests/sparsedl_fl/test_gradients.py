@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from sparsedl_fl import LayerGradient
+from sparsedl_fl.activations import Identity
 from sparsedl_fl.simulation import client_gradient, fedavg_update, fully_connected
 
 M, N = 6, 5
@@ -106,14 +107,14 @@ def test_next_layer_is_the_one_that_takes_the_activation():
         ([nn.Tanh()], "tanh"),
         ([nn.ReLU(), nn.Dropout()], "relu"),
         ([nn.ReLU6()], "relu6"),
-        ([], None),
+        ([], Identity()),
         ([nn.ReLU(), nn.LayerNorm(8)], "relu"),
     ):
         model = nn.Sequential(nn.Linear(4, 8), *between, nn.Linear(8, 2))
         gradients = {name: torch.ones_like(tensor) for name, tensor in model.named_parameters()}
         given = LayerGradient.from_model(model, gradients)
         assert given.activation == activation
-        goes_on = activation is not None and not isinstance(between[-1], nn.LayerNorm)
+        goes_on = bool(between) and not isinstance(between[-1], nn.LayerNorm)
         assert (given.next_weight_grad is not None) == goes_on
 
 
