@@ -129,8 +129,8 @@ def advice(
     if not has_zeros:
         return (
             "No input fits: a batch too large for the layer (half of its outputs, or of the classes of a head), "
-            "another activation or loss, labels smoothed, normalisation over the batch, an optimiser with momenta of its "
-            "own (Adam), or noise; under noise batch_size has to be given"
+            "another activation or loss, smoothed labels, normalisation over the batch, an optimiser with momenta of "
+            "its own (Adam), or noise; under noise batch_size has to be given"
         )
     if proposed.all() and residual_floor > noisy:
         return "The noise hides too many zeros of the others to be sure of them"

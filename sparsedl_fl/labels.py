@@ -59,7 +59,7 @@ def labels_of(
     for label in range(len(rest.shares)):
         expected = rest.rest.directions(preactivations, label)
         angles.append(1 - (expected * own).sum(dim=1))
-        distances.append(rest.distances_of(expected))
+        distances.append(rest.space.distances_of(expected))
     best, order = torch.sort(torch.stack(angles), dim=0)
     is_own = torch.from_numpy(certified) & (best[0] <= 1 - alike) & (best[1] >= distinct * best[0])
     nearest, by_distance = torch.sort(torch.stack(distances), dim=0)

@@ -214,10 +214,8 @@ def factorize(
     input_noise = np.maximum(columns / np.sqrt(m - b) if told is None else np.full(n, told), floor)
     _check_bias_gradient(layer_gradient.bias_grad, U, noise, S, b)
     others = np.sqrt(max(np.sum(rows**2) - beyond**2, 0.0) / (m * n)) * (np.sqrt(m) + np.sqrt(n))
-    excess = beyond / max(others, floor)
-    return LowRankGradient(
-        U, S, right, noise, input_noise, signal_to_noise, beyond, excess, beyond_left, precision_of(G)
-    )
+    behind_batch = signal_to_noise, beyond, beyond / max(others, floor), beyond_left
+    return LowRankGradient(U, S, right, noise, input_noise, *behind_batch, precision_of(G))
 
 
 def _too_large(layer_gradient: LayerGradient, batch_size: int, limit: int) -> str:

@@ -20,7 +20,7 @@ from sparsedl_fl.reproduce.methods import Problem
 from sparsedl_fl.simulation import client_gradient
 from sparsedl_fl.vision import resnet, vgg
 
-__all__ = ["HeadBatch", "RestBatch"]
+__all__ = ["HEAD_ROWS", "REST_ROWS", "HeadBatch", "RestBatch"]
 
 
 def squared_error(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -156,3 +156,33 @@ def _spread(classes: np.ndarray, n_classes: int, seed: int) -> np.ndarray:
         return classes % n_classes
     within = np.random.default_rng(seed).integers(n_classes // 10, size=len(classes))
     return classes * (n_classes // 10) + within
+
+
+SMOOTH = ("gelu", "silu", "elu", "softplus", "tanh", "sigmoid", "mish", "selu", "celu", "gelu-tanh")
+
+REST_SETTINGS: dict[str, dict[str, Any]] = {
+    "1-hidden": {"n_hidden": 1},
+    "2-hidden": {"n_hidden": 2},
+    "10-hidden": {"n_hidden": 10},
+    "100-classes": {"n_classes": 100},
+    "mse": {"loss": "mse"},
+}
+"""What else may lie behind the layer."""
+
+REST_ROWS = {
+    f"{name}-{b}x{m}": RestBatch(b, m, activation=name)
+    for b, m in ((20, 200), (40, 200), (50, 200), (80, 200), (95, 200), (100, 1000), (200, 1000))
+    for name in SMOOTH
+} | {f"gelu-20x200-{name}": RestBatch(20, 200, activation="gelu", **given) for name, given in REST_SETTINGS.items()}
+"""Of the table of one layer alone."""
+
+HEAD_ROWS = {
+    f"{network}-{b}x{K}-{n_steps}{'-few' if few else ''}": HeadBatch(
+        b, K, network=network, n_steps=n_steps, few_classes=few
+    )
+    for b, K in ((4, 10), (16, 100), (40, 100), (64, 1000), (200, 1000), (400, 1000))
+    for network in ("resnet", "vgg")
+    for n_steps in (0, 100)
+    for few in (False, True)
+}
+"""Of the table of heads: inputs, classes, steps of training; "few" draws from a tenth of the classes."""

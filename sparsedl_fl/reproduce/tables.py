@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from sparsedl_fl.reproduce.alone import HeadBatch, RestBatch
+from sparsedl_fl.reproduce.alone import HEAD_ROWS, REST_ROWS
 from sparsedl_fl.reproduce.any_activation import MODULES, ActivationBatch
 from sparsedl_fl.reproduce.clients import DPSGD, FedAvg, FedSGD, Wired
 from sparsedl_fl.reproduce.experiments import (
@@ -29,15 +28,6 @@ N_HIDDEN = 5
 
 SIZES = ("20x200", "25x200", "30x200", "65x1000", "100x1000", "150x1000", "100x4000", "150x4000", "210x4000")
 """Of SPEAR++, Tables 1 and 2."""
-
-REST_SETTINGS: dict[str, dict[str, Any]] = {
-    "1-hidden": {"n_hidden": 1},
-    "2-hidden": {"n_hidden": 2},
-    "10-hidden": {"n_hidden": 10},
-    "100-classes": {"n_classes": 100},
-    "mse": {"loss": "mse"},
-}
-"""What else lies behind the layer in the table of one layer alone."""
 
 NOISY = 25.0
 """Mean PSNR in dB above which a batch counts as recovered under DP noise or FedAvg, as in SPEAR++."""
@@ -183,31 +173,13 @@ TABLES = {
     ),
     "rest": Table(
         "One layer's gradient alone: the rest of the network, as the server knows it (three hidden layers unless said)",
-        {
-            **{
-                f"{name}-{b}x{m}": RestBatch(b, m, activation=name)
-                for b, m in ((20, 200), (40, 200), (50, 200), (80, 200), (95, 200), (100, 1000), (200, 1000))
-                for name in ("gelu", "silu", "elu", "softplus", "tanh", "sigmoid", "mish", "selu", "celu", "gelu-tanh")
-            },
-            **{
-                f"gelu-20x200-{name}": RestBatch(20, 200, activation="gelu", **settings)
-                for name, settings in REST_SETTINGS.items()
-            },
-        },
+        REST_ROWS,
         ("activation",),
         n_batches=10,
     ),
     "head": Table(
         "The inputs of a classifier's last layer, and all labels, from that layer's gradient alone (b, classes)",
-        {
-            f"{network}-{b}x{K}-{n_steps}{'-few' if few else ''}": HeadBatch(
-                b, K, network=network, n_steps=n_steps, few_classes=few
-            )
-            for b, K in ((4, 10), (16, 100), (40, 100), (64, 1000), (200, 1000), (400, 1000))
-            for network in ("resnet", "vgg")
-            for n_steps in (0, 100)
-            for few in (False, True)
-        },
+        HEAD_ROWS,
         ("activation",),
         n_batches=10,
     ),

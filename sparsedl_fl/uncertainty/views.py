@@ -130,7 +130,7 @@ class _OfRest(_Information):
         self.view = view.settled(self.preactivations)
         here = self.view.at(self.preactivations)
         self.residuals = here.outside.numpy()
-        m, b = view.basis.shape
+        m, b = view.space.basis.shape
         sizes = np.maximum(here.expected.numpy(), np.finfo(float).tiny)
         freedom = max(m - b - view.n_unknowns, 1)
         # How far rounding moves each is known up to one factor, which all inputs show together.
@@ -140,7 +140,7 @@ class _OfRest(_Information):
     def of(self, index: int, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         same = torch.full((free.shape[1],), index)
         here = self.view.of_some(same).at(self.preactivations[same])
-        turned = self.view.outside(here.turned(as_tensor((self.forward @ free).T))).numpy()
+        turned = self.view.space.outside(here.turned(as_tensor((self.forward @ free).T))).numpy()
         precision = self.deviations[index] ** -2
         return free, precision * (turned @ turned.T), precision * (turned @ self.residuals[index])
 

@@ -45,6 +45,10 @@ class View(ABC):
         """Return the same with residuals relative to typical ones."""
         return self
 
+    def by_noise(self, preactivations: torch.Tensor) -> View:
+        """Return the same with residuals in units of the noise that inputs have, about these pre-activations."""
+        return self
+
     @abstractmethod
     def weighted(self, n: int, spread: float, generator: torch.Generator) -> View:
         """Return the same for ``n`` inputs, with random weights of its parts for each: other ways to the same ends."""

@@ -103,6 +103,11 @@ class SpansBehind(View):
         levels = replace(self, weights=()).at(preactivations).activations
         return replace(self, weights=tuple(1 / y.square().sum(dim=1).mean() for y in levels))
 
+    def by_noise(self, preactivations: torch.Tensor) -> SpansBehind:
+        """Return the same with residuals in units of what they are at inputs."""
+        here = replace(self, weights=()).at(preactivations)
+        return replace(self, weights=tuple(1 / part.square().sum(dim=1).mean() for part in here.outside))
+
     def weighted(self, n: int, spread: float, generator: torch.Generator) -> SpansBehind:
         """Return the same with weights of the spans that differ from input to input."""
         factors = [torch.exp(spread * torch.randn((n, 1), generator=generator)) for _ in self.weights]
@@ -160,19 +165,20 @@ class SpansAt(Linearization):
         return [weight * factor for weight, factor in pairs]
 
     @cached_property
-    def _outside(self) -> list[torch.Tensor]:
+    def outside(self) -> list[torch.Tensor]:
+        """The parts of the activations outside of each span."""
         return [span.outside(y) for span, y in zip(self.view.spans, self.activations, strict=True)]
 
     @property
     def cost(self) -> torch.Tensor:
         """Return the squares of the parts of the activations outside of the spans, weighted."""
-        parts = zip(self._weights, self.activations, self._outside, strict=True)
+        parts = zip(self._weights, self.activations, self.outside, strict=True)
         return sum(weight.squeeze(-1) * (y * outside).sum(dim=1) for weight, y, outside in parts)
 
     @property
     def gradient(self) -> torch.Tensor:
         """Return the gradient of half of them."""
-        return self._pull(self._outside)
+        return self._pull(self.outside)
 
     def curve(self, changes: torch.Tensor) -> torch.Tensor:
         """Return the gradient of half the square of what leaves the spans."""
@@ -195,7 +201,7 @@ class SpansAt(Linearization):
 
     @cached_property
     def _distances(self) -> list[torch.Tensor]:
-        parts = zip(self._outside, self.activations, strict=True)
+        parts = zip(self.outside, self.activations, strict=True)
         return [torch.linalg.vector_norm(outside, dim=1) / lengths(y) for outside, y in parts]
 
     @property

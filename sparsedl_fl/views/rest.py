@@ -19,8 +19,9 @@ from sparsedl.arrays import as_tensor
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.rest import RestOfNetwork
 from sparsedl_fl.views._base import LEAST_DISTANCE, Linearization, View
+from sparsedl_fl.views.column_space import ColumnSpace
 from sparsedl_fl.views.forward import ForwardView
-from sparsedl_fl.views.span import lengths
+from sparsedl_fl.views.span import ROUNDING_SHARE, lengths
 
 __all__ = ["RestAt", "RestView"]
 
@@ -36,17 +37,8 @@ class RestView(View):
     ----------
     rest : RestOfNetwork
         What lies behind the layer.
-    weights : torch.Tensor of shape (m,)
-        What gradients are multiplied with: outputs count by how noisy they are. The rows of a head's gradient that
-        belong to the labels of the batch are a hundred times larger than the others, and so is their rounding.
-    basis : torch.Tensor of shape (m, b)
-        Orthonormal basis of the column space, weighted.
-    mixing : torch.Tensor of shape (b, b)
-        What takes coordinates in it to columns ``q``.
-    duals : torch.Tensor of shape (b, b)
-        What takes them to how far rounding moves a unit gradient.
-    precision : torch.Tensor of shape ()
-        Of the client's numbers.
+    space : ColumnSpace
+        Where the columns of ``D`` lie.
     shares : torch.Tensor of shape (n_labels,)
         How likely each label is.
     reach : torch.Tensor of shape (k,)
@@ -56,23 +48,19 @@ class RestView(View):
         Of each input that is looked at; None takes for each the one that fits best.
     largest_tolerance : float
         Relative distance from the column space above which nothing is proven.
-    rounding_share : float, default=10
-        Times the expected rounding that count as inside.
+    weight : float, default=1
+        What the squares of the distances are multiplied with.
     least_rounding : float, default=1e-5
         Distance that the client's own rounding explains.
     """
 
     rest: RestOfNetwork
-    weights: torch.Tensor
-    basis: torch.Tensor
-    mixing: torch.Tensor
-    duals: torch.Tensor
-    precision: torch.Tensor
+    space: ColumnSpace
     shares: torch.Tensor
     reach: torch.Tensor
     labels: torch.Tensor | None = None
     largest_tolerance: float = 1e-3
-    rounding_share: float = 10.0
+    weight: float = 1.0
     least_rounding: float = 1e-5
 
     @classmethod
@@ -83,29 +71,21 @@ class RestView(View):
         forward: ForwardView,
         *,
         usual_distance: float = 0.3,
-        least_noise: float = 1e-3,
     ) -> RestView:
         """Look at the rest from typical places.
 
         Wrong ends fulfil whatever does not depend on the input, and that is nearly all where the network is nearly
         linear: the tolerance is as much smaller than usual as typical places are nearer to the column space.
         """
-        U, S = as_tensor(factors.left), as_tensor(factors.singular_values)
-        (m, b), n_labels, noise = U.shape, rest.n_labels(len(U)), as_tensor(factors.noise_level)
-        typical_noise = noise.square().mean().sqrt()
-        weights = typical_noise / noise.clamp(min=least_noise * typical_noise)
-        basis, mixing = torch.linalg.qr(weights[:, None] * U)
-        mixing = torch.linalg.inv(mixing)
-        duals = mixing.T / S * ((m - b) ** 0.5 * typical_noise)
-        uniform = torch.full((n_labels,), 1 / n_labels, dtype=U.dtype)
-        precision = torch.tensor(factors.precision, dtype=U.dtype)
-        view = cls(rest, weights, basis, mixing, duals, precision, uniform, torch.zeros(0))
+        (m, b), n_labels, space = factors.left.shape, rest.n_labels(len(factors.left)), ColumnSpace.of(factors)
+        uniform = torch.full((n_labels,), 1 / n_labels, dtype=space.basis.dtype)
+        view = cls(rest, space, uniform, torch.zeros(0))
         n_places = min(m, 2 * b + 16)  # as many as could show that there are equations enough
         places = as_tensor(forward.typical(factors.singular_values, n_places))
         here = view.at(places)
         reach = torch.linalg.svdvals(here.outside)[: m - b] / n_places**0.5
         tolerance = cls.largest_tolerance * min(1.0, float(here.distances.median()) / usual_distance)
-        shares = view._likely_labels(places[:16], U @ as_tensor(forward.scale))
+        shares = view._likely_labels(places[:16], as_tensor(factors.left @ forward.scale))
         return replace(view, reach=reach, largest_tolerance=tolerance, shares=shares)
 
     def _likely_labels(
@@ -128,7 +108,7 @@ class RestView(View):
     @property
     def n_unknowns(self) -> int:
         """``b - 1``; the label is one of few."""
-        return self.basis.shape[1] - 1
+        return self.space.basis.shape[1] - 1
 
     @property
     def identifies(self) -> bool:
@@ -139,17 +119,18 @@ class RestView(View):
         """Return the same with a label drawn for each input."""
         return replace(self, labels=torch.multinomial(self.shares, n, replacement=True, generator=generator))
 
+    def by_noise(self, preactivations: torch.Tensor) -> RestView:
+        """Return the same with distances in units of the noise."""
+        return replace(self, weight=float(1 / self.at(preactivations).expected.square().mean()))
+
     def settled(self, preactivations: torch.Tensor) -> RestView:
         """Return the same with the label of each row that fits best."""
         if self.labels is not None:
             return self
-        by_label = [self.distances_of(self.rest.directions(preactivations, label)) for label in range(len(self.shares))]
+        by_label = [
+            self.space.distances_of(self.rest.directions(preactivations, label)) for label in range(len(self.shares))
+        ]
         return replace(self, labels=torch.stack(by_label).argmin(dim=0))
-
-    def distances_of(self, gradients: torch.Tensor) -> torch.Tensor:
-        """Return the distances of gradients of shape (n, m) from the column space, relative."""
-        weighted = gradients * self.weights
-        return torch.linalg.vector_norm(self.outside(weighted), dim=1) / lengths(weighted)
 
     def of_some(self, index: torch.Tensor) -> RestView:
         """Return the same for some of the inputs."""
@@ -157,12 +138,7 @@ class RestView(View):
 
     def to(self, dtype: torch.dtype) -> RestView:
         """Return the same in another precision."""
-        names = ("weights", "basis", "mixing", "duals", "precision")
-        return replace(self, **{name: getattr(self, name).to(dtype) for name in names})
-
-    def outside(self, gradients: torch.Tensor) -> torch.Tensor:
-        """Return the part of weighted gradients of shape (n, m) that lies outside of the column space."""
-        return gradients - (gradients @ self.basis) @ self.basis.T
+        return replace(self, space=self.space.to(dtype))
 
     def at(self, preactivations: torch.Tensor) -> RestAt:
         """Return the gradients at pre-activations of shape (n, m)."""
@@ -177,14 +153,14 @@ class RestView(View):
         Those of a true batch add up to ``h``, the scale, and ``P Q = I``.
         """
         here = self.at(preactivations)
-        columns = (here.coordinates * here.lengths) @ self.mixing.T
+        columns = self.space.columns(here.directions) * here.lengths
         total = columns.sum(dim=0)
         return inputs @ columns.T * (scale @ total / total.square().sum())
 
     def columns(self, preactivations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a unit ``q`` for pre-activations of inputs at their true scale, (n, b), and which of them fit, (n,)."""
+        """Return a unit ``q`` for pre-activations of inputs at their true scale, (n, b), and which fit, (n,)."""
         here = self.at(preactivations)
-        return normalize(here.coordinates @ self.mixing.T, dim=1), here.is_inside
+        return normalize(self.space.columns(here.directions), dim=1), here.is_inside
 
 
 @dataclass(frozen=True)
@@ -210,29 +186,24 @@ class RestAt(Linearization):
     @cached_property
     def lengths(self) -> torch.Tensor:
         """Lengths of the weighted gradients, of shape (n, 1)."""
-        return lengths(self.gradients.detach() * self.view.weights)[:, None]
+        return lengths(self.gradients.detach() * self.view.space.weights)[:, None]
 
     @cached_property
     def directions(self) -> torch.Tensor:
         """The weighted gradients as unit rows."""
-        return self.gradients.detach() * self.view.weights / self.lengths
-
-    @property
-    def coordinates(self) -> torch.Tensor:
-        """Coordinates of these in the column space."""
-        return self.directions @ self.view.basis
+        return self.gradients.detach() * self.view.space.weights / self.lengths
 
     @cached_property
     def outside(self) -> torch.Tensor:
         """The part of these outside of the column space."""
-        return self.view.outside(self.directions)
+        return self.view.space.outside(self.directions)
 
     def turned(self, changes: torch.Tensor) -> torch.Tensor:
         """Return how changes of the pre-activations change the weighted unit gradients, to first order."""
-        return self._across(self.view.weights * self._hessian(changes)) / self.lengths
+        return self._across(self.view.space.weights * self._hessian(changes)) / self.lengths
 
     def _pull(self, outside: torch.Tensor) -> torch.Tensor:
-        return self._hessian(self.view.weights * self._across(outside) / self.lengths)
+        return self._hessian(self.view.space.weights * self._across(outside) / self.lengths)
 
     def _across(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the part of rows across the gradients."""
@@ -249,16 +220,16 @@ class RestAt(Linearization):
     @property
     def cost(self) -> torch.Tensor:
         """Return the squares of the parts of the unit gradients outside of the column space."""
-        return self.outside.square().sum(dim=1)
+        return self.view.weight * self.outside.square().sum(dim=1)
 
     @cached_property
     def gradient(self) -> torch.Tensor:
         """Return the gradient of half of them."""
-        return self._pull(self.outside)
+        return self.view.weight * self._pull(self.outside)
 
     def curve(self, changes: torch.Tensor) -> torch.Tensor:
         """Return the gradient of half the square of what leaves the column space."""
-        return self._pull(self.view.outside(self.turned(changes)))
+        return self.view.weight * self._pull(self.view.space.outside(self.turned(changes)))
 
     @property
     def distances(self) -> torch.Tensor:
@@ -267,16 +238,13 @@ class RestAt(Linearization):
 
     @property
     def expected(self) -> torch.Tensor:
-        """Return how far the noise moves each unit gradient out of the column space, root mean square.
-
-        The client's own way forward is rounded too, which does not show behind the rank.
-        """
-        return torch.hypot(torch.linalg.vector_norm(self.coordinates @ self.view.duals, dim=1), self.view.precision)
+        """Return how far the noise moves each unit gradient out of the column space, root mean square."""
+        return self.view.space.expected(self.directions)
 
     @property
     def rounding(self) -> torch.Tensor:
         """Return how far rounding may move each unit gradient out of the column space."""
-        return (self.view.rounding_share * self.expected).clamp(min=self.view.least_rounding)
+        return (ROUNDING_SHARE * self.expected).clamp(min=self.view.least_rounding)
 
     @property
     def is_inside(self) -> torch.Tensor:

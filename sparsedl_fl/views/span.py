@@ -18,7 +18,10 @@ from sparsedl_fl.blocks import in_double
 from sparsedl_fl.spectrum import leading_left
 from sparsedl_fl.views._base import LEAST_SURPLUS
 
-__all__ = ["ActivationSpan", "lengths"]
+__all__ = ["ROUNDING_SHARE", "ActivationSpan", "lengths"]
+
+ROUNDING_SHARE = 10.0
+"""Times the expected rounding that counts as inside."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +62,11 @@ class ActivationSpan:
         next_weight_grad: np.ndarray | None,
         batch_size: int,
         activation: Activation,
-        *,
-        rounding_share: float = 10.0,
     ) -> ActivationSpan | None:
         """Return the span, or None where there is no gradient, too narrow a layer, or too much noise to use it.
 
         Noise is too much where the tolerance would be larger than the largest for every input: the nearest ends that
-        are none come as close. A tolerance is ``rounding_share`` times what rounding as large as the largest singular
+        are none come as close. A tolerance is `ROUNDING_SHARE` times what rounding as large as the largest singular
         value behind the batch explains.
         """
         if next_weight_grad is None or min(next_weight_grad.shape) <= batch_size or not next_weight_grad.any():
@@ -75,13 +76,13 @@ class ActivationSpan:
         )
         V, noise, S = as_tensor(V[:, :batch_size].astype(float)), float(S[batch_size]), as_tensor(S[:batch_size])
         largest_tolerance = cls.largest_tolerance
-        if rounding_share * noise > largest_tolerance * S[0]:
+        if ROUNDING_SHARE * noise > largest_tolerance * S[0]:
             return None
         # Where a singular value is no larger than the noise, its direction is as good as any.
         kept = S.square() / (S.square() + noise**2)
-        tolerance = min(max(cls.least_rounding, float(rounding_share * noise / S[-1])), largest_tolerance)
+        tolerance = min(max(cls.least_rounding, float(ROUNDING_SHARE * noise / S[-1])), largest_tolerance)
         # A candidate is not exact itself: below a tenth of the largest, all are given what the worst may need.
-        allowance, duals = min(tolerance, largest_tolerance / 10), rounding_share * noise * V * (kept / S)
+        allowance, duals = min(tolerance, largest_tolerance / 10), ROUNDING_SHARE * noise * V * (kept / S)
         return cls(V * kept.sqrt(), tolerance, activation, duals=duals, allowance=allowance)
 
     def to(self, dtype: torch.dtype) -> ActivationSpan:

@@ -47,6 +47,10 @@ class Together(View):
         """Return the same with residuals relative to typical ones."""
         return self._each(lambda view: view.scaled_to(preactivations))
 
+    def by_noise(self, preactivations: torch.Tensor) -> Together:
+        """Return the same with residuals in units of the noise."""
+        return self._each(lambda view: view.by_noise(preactivations))
+
     def weighted(self, n: int, spread: float, generator: torch.Generator) -> Together:
         """Return the same for ``n`` inputs, each view with random weights."""
         return self._each(lambda view: view.weighted(n, spread, generator))

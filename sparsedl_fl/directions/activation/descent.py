@@ -193,6 +193,13 @@ class Descent(BaseEstimator):
             equations = varied.of_some(kept).unweighted()
         return self._polished(views, forward if whole is None else whole, equations, inputs)
 
+    def refined(self, forward: NaturalForward, equations: View, inputs: torch.Tensor) -> torch.Tensor:
+        """Return ``p`` at their true scale fitted once more to equations, by their noise, as unit rows."""
+        ends = forward.coordinates(inputs)
+        preactivations = forward.preactivations(ends)
+        ends = self._descend(forward, equations.settled(preactivations).by_noise(preactivations), ends)
+        return normalize(forward.inputs(ends), dim=1)
+
     def _polished(
         self,
         views: TwoViews,

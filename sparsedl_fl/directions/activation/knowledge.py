@@ -116,6 +116,8 @@ class Knowledge:
         missing = self._without_column(self.inputs)
         if len(self.inputs) == self.inputs.shape[1]:  # with all inputs known the columns follow
             columns = list(normalize(torch.linalg.inv(self.inputs).T, dim=1)[missing, None])
+        elif not self.views.activation.has_flat_part:
+            columns = [self._columns_from_behind(missing)]
         else:
             columns = [self._column_of(self.inputs[i], _without_row(self.inputs, i)) for i in missing]
         columns = torch.cat([nothing, *columns])
@@ -174,6 +176,23 @@ class Knowledge:
         if is_only and is_consistent and self.test.zeros(column)[0, is_inactive].all():
             return column
         return others[:0] if alone else self._column_from_behind(p, others)
+
+    def _columns_from_behind(self, index: list[int]) -> torch.Tensor:
+        """Return the columns of some inputs as the weights behind have them, without those that they leave open."""
+        inputs, found = self.inputs[index], []
+        preactivations = (inputs / (inputs @ self.views.scale)[:, None]) @ self.views.forward.T + self.views.kink
+        is_open = torch.ones(len(inputs), dtype=torch.bool)
+        for view in self.columns_from_behind:
+            if not is_open.any():
+                break
+            columns, is_only = view.columns(preactivations[is_open])
+            overlaps = self.views.overlaps(self.inputs, columns)
+            own = torch.tensor(index)[is_open]
+            overlaps[own, torch.arange(len(own))] = 0.0
+            is_right = is_only & (overlaps < self.own_product).all(dim=0)
+            found.append(columns[is_right])
+            is_open[torch.nonzero(is_open)[:, 0][is_right]] = False
+        return torch.cat([self.inputs[:0], *found])
 
     def _column_from_behind(self, p: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
         """Return the column of an input as the weights behind have it, or none where they leave it open."""

@@ -16,7 +16,7 @@ from sparsedl_fl.directions.activation.scaled import ScaledReflection
 from sparsedl_fl.directions.activation.schedule import Lead, Schedule
 from sparsedl_fl.directions.activation.two_views import ScaledForward, TwoViews
 from sparsedl_fl.problem import LayerProblem
-from sparsedl_fl.views import SpansBehind, View
+from sparsedl_fl.views import SpansBehind, Together, View
 
 if TYPE_CHECKING:
     from sparsedl_fl.directions.activation.search import ActivationDirections
@@ -70,11 +70,13 @@ class Rounds:
         self.scaled = stage(search.scaled, ScaledReflection() if is_straight else ScaledReflection.for_smooth())
         self.descent = stage(search.descent, Descent())
         self.activation, self.behind, self.equations, self.generator = problem.activation, behind, equations, generator
-        views, self.whole = TwoViews.of_problem(problem), None
+        views, self.whole, self.everything = TwoViews.of_problem(problem), None, None
         if equations is not None and not has_flat_part:
             forward = ScaledForward.of(views)
             self.equations = equations.scaled_to(forward.preactivations(forward.draw(N_TYPICAL, generator)))
             self.whole = NaturalForward.of(forward, self.equations, generator, self.descent.n_probes)
+            if behind is not None and problem.rest is not None:
+                self.everything = Together((behind, problem.rest))
         # Where ends are polished without what is known, columns need not be exact.
         precision = {} if self.whole is None else {"own_product": INEXACT_COLUMN}
         self.knowledge = Knowledge(problem.factors.zero_test, views, problem.columns_from_behind, **precision)
@@ -112,6 +114,17 @@ class Rounds:
             ends = self.alternation.run(knowledge.views, self.n_starts, next(self.ridges), self.generator)
             is_new, spent = knowledge.add_columns(ends), spent + self.n_starts
         return is_new, spent
+
+    def settle(self) -> None:
+        """Fit what was found once more to all that is known, whatever the search went by, and settle the columns."""
+        knowledge = self.knowledge
+        if self.everything is not None and len(knowledge.inputs):
+            inputs = knowledge.inputs / (knowledge.inputs @ knowledge.views.scale)[:, None]
+            whole = NaturalForward.of(
+                ScaledForward.of(knowledge.views.whole), self.everything, self.generator, self.descent.n_probes
+            )
+            knowledge.inputs = self.descent.refined(whole, self.everything, inputs)
+        knowledge.settle()
 
     def _by_equations(self) -> bool:
         knowledge, n_starts = self.knowledge, 2 * self.n_starts
