@@ -58,7 +58,7 @@ class GradientInverter(BaseEstimator):
         What certifies each input, a constant of `sparsedl_fl.certificate`: zeros of the gradient, the span of the next
         layer's gradient, zeros of the input, columns alone, or none.
     labels_ : ndarray of shape (batch_size_,) of int
-        The label of each input, where the rest of the network is known and shows it; else -1.
+        The label of each certified input, where the rest of the network is known and shows it; else -1.
     resolution_ : ndarray of shape (batch_size_,)
         How far apart (root mean square) several inputs may lie that the gradient does not tell from this one.
     provenance_ : ndarray of shape (batch_size_,) of str

@@ -38,7 +38,7 @@ def labels_of(
     gradients : ndarray of shape (m, k)
         Their columns of ``D``.
     certified : ndarray of shape (k,) of bool
-        Which inputs are certified: only their own columns count.
+        Which inputs are certified: what is not may be anything, with any label.
     alike : float, default=0.99
         Least cosine of the gradient and that of its label.
     distinct : float, default=10
@@ -61,8 +61,9 @@ def labels_of(
         angles.append(1 - (expected * own).sum(dim=1))
         distances.append(rest.space.distances_of(expected))
     best, order = torch.sort(torch.stack(angles), dim=0)
-    is_own = torch.from_numpy(certified) & (best[0] <= 1 - alike) & (best[1] >= distinct * best[0])
+    is_own = (best[0] <= 1 - alike) & (best[1] >= distinct * best[0])
     nearest, by_distance = torch.sort(torch.stack(distances), dim=0)
     is_inside = (nearest[0] <= rest.largest_tolerance) & (nearest[1] >= distinct * nearest[0])
     found = torch.where(is_own, order[0], torch.where(is_inside, by_distance[0], NO_LABEL))
+    found[~torch.from_numpy(certified)] = NO_LABEL
     return found.numpy()

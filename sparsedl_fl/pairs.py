@@ -45,6 +45,8 @@ class Indistinguishable:
     typical_spread, prior_inputs : float, default=0.15 and 4
         Standard deviation of the logarithm of how large the gradients of a batch are (untrained networks), which counts
         as that of so many inputs.
+    spread_by_rest : float, default=0.02
+        The same for sizes relative to what the rest of the network says, which are all alike but for errors.
     most_copies : int, default=4
         An input may stand for up to so many.
     single : float, default=0.3
@@ -68,6 +70,7 @@ class Indistinguishable:
     far_smaller: float = 0.2
     typical_spread: float = 0.15
     prior_inputs: int = 4
+    spread_by_rest: float = 0.02
     most_copies: int = 4
     single: float = 0.3
     likely_more: float = 0.1
@@ -131,6 +134,7 @@ class Indistinguishable:
         gradients: np.ndarray,
         sizes: np.ndarray,
         is_worthless: np.ndarray,
+        expected: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return how far apart two inputs may lie that come back as one, and the errors expected with that.
 
@@ -152,6 +156,9 @@ class Indistinguishable:
             Root mean square of each input.
         is_worthless : ndarray of shape (b,) of bool
             Which inputs may be anything: the difference of a pair among them.
+        expected : ndarray of shape (b,) or None, default=None
+            How large the gradient of each is, up to a common factor, where the rest of the network says so: that of a
+            pair is twice as large.
 
         Returns
         -------
@@ -167,7 +174,12 @@ class Indistinguishable:
         prior = np.where(is_own & (factors.excess > self.maybe_more), self.traced_prior, self.pair_prior)
         is_seen |= traces > 0
         needed = np.where(distances > self.visibly_apart * sizes, self.likely_more, self.surely_pair)
-        is_seen |= self._probabilities_of_copies(np.linalg.norm(gradients, axis=0), prior) > needed
+        norms = np.linalg.norm(gradients, axis=0)
+        if expected is None:
+            is_seen |= self._probabilities_of_copies(norms, prior, self.typical_spread) > needed
+        else:
+            ratios = norms / np.maximum(expected, np.finfo(float).tiny)
+            is_seen |= self._probabilities_of_copies(ratios, prior, self.spread_by_rest) > needed
         return distances, np.where(is_seen, np.hypot(errors, distances), errors)
 
     def _traces(self, is_worthless: np.ndarray, gradients: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -180,7 +192,7 @@ class Indistinguishable:
         belongs = (squares.T @ (gradients != 0) > self.own_share) & (norms[:, None] < self.far_smaller * norms)
         return np.max(np.where(belongs & is_worthless[:, None], (norms * lengths)[:, None], 0.0), axis=0)
 
-    def _probabilities_of_copies(self, sizes: np.ndarray, prior: np.ndarray) -> np.ndarray:
+    def _probabilities_of_copies(self, sizes: np.ndarray, prior: np.ndarray, spread: float) -> np.ndarray:
         """Return how likely each input stands for several, by how large its gradient is beside those of the others.
 
         Those of a batch are about equally large before training, and all the less so behind it: then this says little.
@@ -193,9 +205,7 @@ class Indistinguishable:
             others = np.delete(logs, index)
             centre = np.median(others)
             variance = (1.4826 * np.median(np.abs(others - centre))) ** 2
-            variance = (len(others) * variance + self.prior_inputs * self.typical_spread**2) / (
-                len(others) + self.prior_inputs
-            )
+            variance = (len(others) * variance + self.prior_inputs * spread**2) / (len(others) + self.prior_inputs)
             variance *= 1 + 1 / len(others)
             copies = np.log(np.arange(2, self.most_copies + 1))
             exponents = ((own - centre) ** 2 - (own - centre - copies) ** 2) / (2 * variance)

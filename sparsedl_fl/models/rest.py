@@ -13,8 +13,8 @@ from sparsedl_fl.rest import RestOfNetwork
 
 __all__ = ["rest_of_model"]
 
-N_TRACED = 11
-"""Inputs in an example that is traced: a number that no layer has as its size, so that it is not taken for one."""
+CANDIDATES = (53, 59, 61, 67, 71, 73)
+"""Inputs in an example that is traced: one of these that no layer has as its size, so that it is not taken for one."""
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -47,7 +47,9 @@ def rest_of_model(
     if layer is None:
         return None
     try:
-        example = trace.example[:1].expand(N_TRACED, *trace.example.shape[1:])
+        sizes = {size for parameter in model.parameters() for size in parameter.shape} | {*trace.example.shape[1:]}
+        n = next(number for number in CANDIDATES if number not in sizes)
+        example = trace.example[:1].expand(n, *trace.example.shape[1:])
         if _has_mixing_behind(model, layer, example):
             return None
         is_plain = type(model) is nn.Sequential and layer in list(model)
@@ -92,6 +94,18 @@ class _Behind(nn.Module):
         return self.graph(self.example.expand(len(outputs), *self.example.shape[1:]), outputs)
 
 
+def _free_of_size(graph: torch.fx.Graph, n: int) -> None:
+    """Replace a number of inputs that was written down, as ``len(x)`` is, by that of what the graph is given."""
+    *_, outputs = (node for node in graph.nodes if node.op == "placeholder")
+    with graph.inserting_after(outputs):
+        size = graph.call_function(torch.ops.aten.sym_size.int, (outputs, 0))
+    for node in graph.nodes:
+        if node is not size and node.op == "call_function":
+            node.args = torch.fx.node.map_aggregate(
+                node.args, lambda part: size if type(part) is int and part == n else part
+            )
+
+
 def _traced(model: nn.Module, layer: nn.Module, example: torch.Tensor) -> nn.Module | None:
     """Return the operations behind a layer as a module of its outputs, for any number of inputs; None if others count.
 
@@ -115,6 +129,7 @@ def _traced(model: nn.Module, layer: nn.Module, example: torch.Tensor) -> nn.Mod
         finally:
             hook.remove()
         traced = make_fx(run, tracing_mode="symbolic", _allow_non_fake_inputs=True)(example, outputs[0])
+    _free_of_size(traced.graph, len(example))
     traced.graph.eliminate_dead_code()
     given, replaced = (node for node in traced.graph.nodes if node.op == "placeholder")
     if not replaced.users or any(user.target is not torch.ops.aten.sym_size.int for user in given.users):

@@ -115,10 +115,9 @@ class HeadBatch(Labelled):
             optimizer.zero_grad()
             functional.cross_entropy(model(pictures), labels).backward()
             optimizer.step()
-        model.eval()
         pictures, labels = draw(self.batch_size, seed)
         with torch.no_grad():
-            features = torch.cat([model.extract(part) for part in pictures.split(64)])
+            features = model.train().extract(pictures)  # as the client's: what mixes in front of the head is no matter
         gradients = client_gradient(model.head, features, labels)
         sent = LayerGradient.from_model(model.head, gradients)
         true = features.double().numpy()

@@ -15,8 +15,9 @@ ends that a search comes across fulfils each with a chance of about the toleranc
 LEAST_DISTANCE = 1e-7
 """Nearer than that a single-precision client never comes: smaller distances say no more."""
 
-LOG_CHANCE = -10.0
-"""Logarithm of the chance for one wrong end that is small enough: of all that are ever looked at none passes."""
+LOG_CHANCE, LOG_LIKELY = -10.0, -2.0
+"""Logarithm of the chance for one wrong end that is small enough for a proof, of all that are ever looked at none
+passes; and the largest that a search goes on with."""
 
 
 class View(ABC):
@@ -118,7 +119,7 @@ class Linearization(ABC):
     def is_likely(self) -> torch.Tensor:
         """Which a search goes on with: proofs, or what comes near to them where there are too few equations for any."""
         unknowns = self.view.n_unknowns
-        enough = (log_chance(self.least_log_chances, unknowns) / 2).clamp(min=LOG_CHANCE)
+        enough = (log_chance(self.least_log_chances, unknowns) / 2).clamp(min=LOG_CHANCE, max=LOG_LIKELY)
         return self.is_inside & (log_chance(self.log_chances, unknowns) <= enough)
 
 

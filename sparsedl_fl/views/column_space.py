@@ -70,9 +70,5 @@ class ColumnSpace:
         return (weighted @ self.basis) @ self.mixing.T
 
     def expected(self, weighted: torch.Tensor) -> torch.Tensor:
-        """Return how far the noise moves weighted unit rows out of the space, root mean square, of shape (n,).
-
-        The client's own way forward is rounded too, which does not show behind the rank.
-        """
-        moved = torch.linalg.vector_norm((weighted @ self.basis) @ self.duals, dim=1)
-        return torch.hypot(moved, self.precision)
+        """Return how far the noise moves weighted unit rows out of the space, root mean square, of shape (n,)."""
+        return torch.linalg.vector_norm((weighted @ self.basis) @ self.duals, dim=1)

@@ -48,6 +48,8 @@ class RestView(View):
         Of each input that is looked at; None takes for each the one that fits best.
     largest_tolerance : float
         Relative distance from the column space above which nothing is proven.
+    typical_size : float
+        Length of the gradients at typical places, weighted.
     weight : float, default=1
         What the squares of the distances are multiplied with.
     least_rounding : float, default=1e-5
@@ -60,6 +62,7 @@ class RestView(View):
     reach: torch.Tensor
     labels: torch.Tensor | None = None
     largest_tolerance: float = 1e-3
+    typical_size: float = 1.0
     weight: float = 1.0
     least_rounding: float = 1e-5
 
@@ -86,7 +89,8 @@ class RestView(View):
         reach = torch.linalg.svdvals(here.outside)[: m - b] / n_places**0.5
         tolerance = cls.largest_tolerance * min(1.0, float(here.distances.median()) / usual_distance)
         shares = view._likely_labels(places[:16], as_tensor(factors.left @ forward.scale))
-        return replace(view, reach=reach, largest_tolerance=tolerance, shares=shares)
+        typical_size = float(here.lengths.median())
+        return replace(view, reach=reach, largest_tolerance=tolerance, shares=shares, typical_size=typical_size)
 
     def _likely_labels(
         self, places: torch.Tensor, mean_gradient: torch.Tensor, *, anywhere: float = 0.2
@@ -146,6 +150,10 @@ class RestView(View):
         with torch.enable_grad():
             z = preactivations.detach().requires_grad_()
             return RestAt(view, z, self.rest.gradients(z, view.labels))
+
+    def sizes(self, preactivations: torch.Tensor) -> torch.Tensor:
+        """Return how large the gradient of each row is, for the label that fits best, of shape (n,)."""
+        return torch.linalg.vector_norm(self.at(preactivations).gradients.detach(), dim=1)
 
     def overlaps(self, preactivations: torch.Tensor, inputs: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         """Return the products of all inputs ``p`` of a batch with the columns that come back for them, (b, b).
@@ -238,8 +246,14 @@ class RestAt(Linearization):
 
     @property
     def expected(self) -> torch.Tensor:
-        """Return how far the noise moves each unit gradient out of the column space, root mean square."""
-        return self.view.space.expected(self.directions)
+        """Return how far the noise moves each unit gradient out of the column space, root mean square.
+
+        The client's own way is rounded too, which does not show behind the rank: where an input is sure of its label
+        next to nothing is left of its gradient, and no direction.
+        """
+        view = self.view
+        of_client = view.space.precision * (view.typical_size / self.lengths[:, 0]).clamp(min=1.0)
+        return torch.hypot(view.space.expected(self.directions), of_client)
 
     @property
     def rounding(self) -> torch.Tensor:
