@@ -111,6 +111,8 @@ class RestOfNetwork:
             They require a gradient.
         labels : torch.Tensor of shape (n,) of int
         """
+        if len(preactivations) == 0:  # torch's normalisations divide by the number of rows
+            return preactivations * 0.0
         outputs = self.outputs(preactivations)
         loss = self.loss or ("cross_entropy" if outputs.shape[1] > 1 else "binary_cross_entropy")
         total = (LOSSES[loss] if isinstance(loss, str) else loss)(outputs, labels)
