@@ -56,6 +56,9 @@ class HostileBatch(Experiment):
         squares = np.mean((true[None] - inverter.inputs_[:, None]) ** 2, axis=2)
         errors, sizes = np.sqrt(squares.min(axis=1)), np.sqrt(np.mean(true**2, axis=1))[squares.argmin(axis=1)]
         is_wrong = (errors > MULTIPLE * inverter.uncertainty_) & (errors > SMALL * sizes) & inverter.recovered_
+        is_near = np.sqrt(squares) < RIGHT * np.sqrt(np.mean(true**2, axis=1))
+        fits = inverter.labels_[:, None] == problem.labels.numpy()
+        is_wrong |= (inverter.labels_ >= 0) & is_near.any(axis=1) & ~(is_near & fits).any(axis=1)
         return {
             "exact": not is_wrong.any(),
             "right": int(np.sum(errors < RIGHT * sizes)),

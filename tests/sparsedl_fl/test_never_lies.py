@@ -39,6 +39,10 @@ def attack(seed):
     certified, is_right = inverter.recovered_, errors < RIGHT * sizes
     wrong = certified & (errors > 10 * inverter.uncertainty_) & (errors > 1e-3 * sizes)
     lies = [f"{problem.description}: {error:.1e} off" for error in errors[wrong]]
+    is_near = np.sqrt(squares) < RIGHT * np.sqrt(np.mean(true**2, axis=1))
+    fits = inverter.labels_[:, None] == problem.labels.numpy()
+    mislabelled = (inverter.labels_ >= 0) & is_near.any(axis=1) & ~(is_near & fits).any(axis=1)
+    lies += [f"{problem.description}: a wrong label"] * mislabelled.sum()
     return is_right.sum(), (is_right & certified).sum(), lies
 
 

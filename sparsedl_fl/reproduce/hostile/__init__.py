@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sparsedl_fl.reproduce.hostile import activations, batches, clients
+from sparsedl_fl.reproduce.hostile import activations, alone, batches, clients
 from sparsedl_fl.reproduce.hostile.problem import N_CLASSES, HostileProblem, build_network, draw_inputs
 
 __all__ = ["TWISTS", "HostileProblem", "hostile_problem"]
@@ -50,6 +50,9 @@ TWISTS: dict[str, Callable[[HostileProblem], None]] = {
     "other activation": clients.other_activation,
     "any activation": activations.any_activation,
     "any activation again": activations.any_activation,
+    "one layer alone": alone.one_layer_alone,
+    "one layer alone again": alone.one_layer_alone,
+    "head": alone.head,
     "other batch behind": clients.other_batch_behind,
     "wire": clients.wire,
     "wire again": clients.wire,
