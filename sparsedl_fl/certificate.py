@@ -120,7 +120,8 @@ class ZerosOfOthers(Evidence):
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Look at the columns; what their zeros determine is an estimate of every input, proven or not."""
-        return case.follows & case.fits, case.errors_by_columns[0]
+        has_pattern = case.hypothesis.problem.activation.has_flat_part
+        return case.follows & case.fits & has_pattern, case.errors_by_columns[0]
 
 
 class SpanOfNextLayer(Evidence):

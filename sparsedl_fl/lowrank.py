@@ -125,6 +125,8 @@ class LowRankGradient:
         largest, n_zeros = ratios[last, columns][is_clear], last[is_clear] + 1
         # The largest of many Gaussian moduli: one in so many is larger.
         factor = max(1.0, float(np.median(largest / norm.isf(0.35 / n_zeros)))) if len(largest) else 1.0
+        if factor == 1.0:
+            return self
         return replace(self, noise_level=self.noise_level * factor, input_noise_level=self.input_noise_level * factor)
 
     def zeros(self, directions: np.ndarray) -> np.ndarray:

@@ -102,7 +102,8 @@ class LayerProblem:
 
     def calibrated(self, directions: np.ndarray) -> LayerProblem:
         """Raise the noise level to what the zeros of directions show (see `LowRankGradient.calibrated`)."""
-        return replace(self, factors=self.factors.calibrated(directions))
+        factors = self.factors.calibrated(directions)
+        return self if factors is self.factors else replace(self, factors=factors)
 
     def regressors(self) -> torch.Tensor:
         """Return ``F`` of shape (m, b): ``F p`` is above zero where a unit is on, below its upper end."""

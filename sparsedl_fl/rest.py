@@ -87,6 +87,12 @@ class RestOfNetwork:
             raise ValueError(f"rest must return one row for each input, got {tuple(outputs.shape)} for {len(z)}")
         if not torch.allclose(outputs[1:2], alone, rtol=1e-6, atol=1e-9):
             raise ValueError("rest mixes the inputs of a batch (batch normalisation in training mode?)")
+        try:
+            self.directions(z, 0)
+        except Exception as error:  # and so may a loss
+            raise ValueError(
+                f"loss does not take outputs {tuple(outputs.shape)} in double precision: {error}"
+            ) from error
 
     def n_labels(self, width: int) -> int:
         """Return how many labels there are behind a layer of that width."""
@@ -115,6 +121,8 @@ class RestOfNetwork:
             return preactivations * 0.0
         outputs = self.outputs(preactivations)
         loss = self.loss or ("cross_entropy" if outputs.shape[1] > 1 else "binary_cross_entropy")
+        if isinstance(loss, nn.Module):
+            loss = deepcopy(loss).to(outputs.dtype)  # its weights, if it has any
         total = (LOSSES[loss] if isinstance(loss, str) else loss)(outputs, labels)
         (found,) = torch.autograd.grad(total, preactivations, create_graph=True, materialize_grads=True)
         return found

@@ -52,8 +52,10 @@ def errors_from_views(
     ndarray of shape (k,)
         Infinite where even all together do not determine an input.
     """
-    if len(whitened) == 0 or whitened.shape[1] == 1:
-        return np.full(len(whitened), np.inf)
+    if whitened.shape[1] == 1:  # nothing is free but the scale
+        return np.zeros(len(whitened))
+    if len(whitened) == 0:
+        return np.zeros(0)
     S, n = factors.singular_values, factors.right.shape[1]
     views = view.views if isinstance(view, Together) else (view,)
     parts = [_INFORMATION[type(part)](part, forward, whitened) for part in views]

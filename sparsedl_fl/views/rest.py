@@ -85,12 +85,12 @@ class RestView(View):
         view = cls(rest, space, uniform, torch.zeros(0))
         n_places = min(m, 2 * b + 16)  # as many as could show that there are equations enough
         places = as_tensor(forward.typical(factors.singular_values, n_places))
-        here = view.at(places)
+        shares = view._likely_labels(places[:16], as_tensor(factors.left @ forward.scale))
+        view = replace(view, shares=shares)
+        here = replace(view, labels=view._nearest(places, view._likely)[0]).at(places)
         reach = torch.linalg.svdvals(here.outside)[: m - b] / n_places**0.5
         tolerance = cls.largest_tolerance * min(1.0, float(here.distances.median()) / usual_distance)
-        shares = view._likely_labels(places[:16], as_tensor(factors.left @ forward.scale))
-        typical_size = float(here.lengths.median())
-        return replace(view, reach=reach, largest_tolerance=tolerance, shares=shares, typical_size=typical_size)
+        return replace(view, reach=reach, largest_tolerance=tolerance, typical_size=float(here.lengths.median()))
 
     def _likely_labels(
         self, places: torch.Tensor, mean_gradient: torch.Tensor, *, anywhere: float = 0.2
@@ -131,10 +131,22 @@ class RestView(View):
         """Return the same with the label of each row that fits best."""
         if self.labels is not None:
             return self
-        by_label = [
-            self.space.distances_of(self.rest.directions(preactivations, label)) for label in range(len(self.shares))
-        ]
-        return replace(self, labels=torch.stack(by_label).argmin(dim=0))
+        labels, distances = self._nearest(preactivations, self._likely)
+        missed = distances > self.largest_tolerance
+        if missed.any() and len(self._likely) < len(self.shares):
+            labels[missed] = self._nearest(preactivations[missed], torch.arange(len(self.shares)))[0]
+        return replace(self, labels=labels)
+
+    @property
+    def _likely(self) -> torch.Tensor:
+        """Labels that the batch seems to have."""
+        return torch.nonzero(self.shares >= self.shares.mean() / 2)[:, 0]
+
+    def _nearest(self, preactivations: torch.Tensor, among: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return which of some labels fits each row best, and how far it is off."""
+        by_label = [self.space.distances_of(self.rest.directions(preactivations, int(label))) for label in among]
+        distances, best = torch.stack(by_label).min(dim=0)
+        return among[best], distances
 
     def of_some(self, index: torch.Tensor) -> RestView:
         """Return the same for some of the inputs."""

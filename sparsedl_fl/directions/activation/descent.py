@@ -46,7 +46,7 @@ class NaturalForward:
         """Turn the forward view, deflated by what is known, to the axes of the equations at some random places."""
         basis, d = forward.orthonormal * forward.sizes, len(forward.sizes)
         places = forward.preactivations(forward.draw(n_probes, generator))
-        gram, settled = torch.zeros((d, d), dtype=basis.dtype), equations.settled(places)
+        gram, settled = torch.zeros((d, d), dtype=basis.dtype), equations.weighted(n_probes, 0.0, generator)
         for index, place in enumerate(places):
             at_place = settled.of_some(torch.full((d,), index)).at(place.expand(d, -1))
             gram += at_place.curve(basis.T) @ basis / n_probes
