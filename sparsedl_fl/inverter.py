@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
 
 from sparsedl import SparseDictionaryRecovery
 from sparsedl_fl.assembly import Assembly, Batch
@@ -162,7 +163,8 @@ class GradientInverter(BaseEstimator):
         hypothesis = choose(problem, candidates)
         batch = Assembly().of(hypothesis)
         self._expose(batch, hypothesis.proposed, candidates, scale)
-        self.labels_ = labels_of(problem, batch.inputs, batch.preactivation_gradients, batch.recovered)
+        with threadpool_limits(limits=1):
+            self.labels_ = labels_of(problem, batch.inputs, batch.preactivation_gradients, batch.recovered)
         if not batch.recovered.all():
             verdict = expect(problem.batch_size, _n_live(given), given.next_weight_grad is not None).verdict
             is_open = self.batch_size is None and not problem.factors.ends_clearly

@@ -53,8 +53,11 @@ def labels_of(
     rest = problem.rest
     if rest is None or len(inputs) == 0:
         return np.full(len(inputs), NO_LABEL)
-    preactivations = as_tensor(problem.layer_gradient.preactivations(inputs).T.copy())
-    own = normalize(as_tensor(gradients.T.copy()), dim=1)
+    found = np.full(len(inputs), NO_LABEL)
+    if not certified.any():
+        return found
+    preactivations = as_tensor(problem.layer_gradient.preactivations(inputs[certified]).T.copy())
+    own = normalize(as_tensor(gradients.T[certified]), dim=1)
     angles, distances = [], []
     for label in range(len(rest.shares)):
         expected = rest.rest.directions(preactivations, label)
@@ -64,6 +67,5 @@ def labels_of(
     is_own = (best[0] <= 1 - alike) & (best[1] >= distinct * best[0])
     nearest, by_distance = torch.sort(torch.stack(distances), dim=0)
     is_inside = (nearest[0] <= rest.largest_tolerance) & (nearest[1] >= distinct * nearest[0])
-    found = torch.where(is_own, order[0], torch.where(is_inside, by_distance[0], NO_LABEL))
-    found[~torch.from_numpy(certified)] = NO_LABEL
-    return found.numpy()
+    found[certified] = torch.where(is_own, order[0], torch.where(is_inside, by_distance[0], NO_LABEL)).numpy()
+    return found

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import Activation, resolve
@@ -70,7 +71,8 @@ class LayerProblem:
         rest = self.layer_gradient.rest
         if rest is None or self.layer_gradient.is_update:
             return None
-        return RestView.of(rest, self.factors, self.forward)
+        with threadpool_limits(limits=1):
+            return RestView.of(rest, self.factors, self.forward)
 
     @property
     def columns_from_behind(self) -> tuple[ColumnView | RestView, ...]:

@@ -62,6 +62,10 @@ class View(ABC):
         """Return the same with what only candidates show, a label for one, settled for each of these."""
         return self
 
+    def besides(self, preactivations: torch.Tensor) -> View:
+        """Return the same with random weights that lead elsewhere than to these inputs."""
+        return self
+
     @abstractmethod
     def of_some(self, index: torch.Tensor) -> View:
         """Return the same for some of the inputs that it was weighted for."""

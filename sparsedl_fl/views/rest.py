@@ -25,6 +25,9 @@ from sparsedl_fl.views.span import ROUNDING_SHARE, lengths
 
 __all__ = ["RestAt", "RestView"]
 
+ANYWHERE = 0.2
+"""Share of labels that estimates deny."""
+
 LEAST_VISIBLE = 10 * LEAST_DISTANCE
 """Distance of typical places from the column space along an axis from which on it tells them from inputs."""
 
@@ -92,17 +95,12 @@ class RestView(View):
         tolerance = cls.largest_tolerance * min(1.0, float(here.distances.median()) / usual_distance)
         return replace(view, reach=reach, largest_tolerance=tolerance, typical_size=float(here.lengths.median()))
 
-    def _likely_labels(
-        self, places: torch.Tensor, mean_gradient: torch.Tensor, *, anywhere: float = 0.2
-    ) -> torch.Tensor:
-        """Return how likely each label is, from the mean of all gradients and that of each label.
-
-        Some labels are left that the estimate denies, in all a share of ``anywhere``.
-        """
+    def _likely_labels(self, places: torch.Tensor, mean_gradient: torch.Tensor) -> torch.Tensor:
+        """Return how likely each label is, from the mean of all gradients and that of each label."""
         by_label = [self.rest.directions(places, label).mean(dim=0) for label in range(len(self.shares))]
         counts = nnls(torch.stack(by_label).T.numpy(), mean_gradient.numpy())[0]
         counts = torch.from_numpy(counts)
-        return self.shares if counts.sum() == 0 else (1 - anywhere) * counts / counts.sum() + anywhere * self.shares
+        return self.shares if counts.sum() == 0 else (1 - ANYWHERE) * counts / counts.sum() + ANYWHERE * self.shares
 
     @property
     def n_equations(self) -> int:
@@ -122,6 +120,15 @@ class RestView(View):
     def weighted(self, n: int, spread: float, generator: torch.Generator) -> RestView:
         """Return the same with a label drawn for each input."""
         return replace(self, labels=torch.multinomial(self.shares, n, replacement=True, generator=generator))
+
+    def besides(self, preactivations: torch.Tensor) -> RestView:
+        """Return the same with the labels of these inputs less likely, by one of the batch each."""
+        if len(preactivations) == 0:
+            return self
+        labels = self._nearest(preactivations, self._likely)[0]
+        found = torch.bincount(labels, minlength=len(self.shares)) / self.space.basis.shape[1]
+        left = (self.shares - found).clamp(min=0) + ANYWHERE / len(found)
+        return replace(self, shares=left / left.sum())
 
     def by_noise(self, preactivations: torch.Tensor) -> RestView:
         """Return the same with distances in units of the noise."""

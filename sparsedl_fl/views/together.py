@@ -59,6 +59,10 @@ class Together(View):
         """Return the same with the weights that all have."""
         return self._each(lambda view: view.unweighted())
 
+    def besides(self, preactivations: torch.Tensor) -> Together:
+        """Return the same with random weights that lead elsewhere than to these inputs."""
+        return self._each(lambda view: view.besides(preactivations))
+
     def settled(self, preactivations: torch.Tensor) -> Together:
         """Return the same with all settled that candidates show."""
         return self._each(lambda view: view.settled(preactivations))

@@ -130,7 +130,9 @@ class Rounds:
         knowledge, n_starts = self.knowledge, 2 * self.n_starts
         n_before, views = knowledge.n_known, knowledge.views
         if self.lead.leader == "descent":
-            found = self.descent.run(views, self.equations, self.n_descents, self.generator, self.whole)
+            inputs = knowledge.inputs / (knowledge.inputs @ views.scale)[:, None]
+            elsewhere = self.equations.besides(inputs @ views.forward.T + views.kink)
+            found = self.descent.run(views, elsewhere, self.n_descents, self.generator, self.whole)
         elif self.lead.leader == "scale":
             span = self.behind.spans[0]
             n_starts = n_starts if self.activation.is_piecewise_linear else self.n_starts
