@@ -38,10 +38,8 @@ class RestView(View):
 
     Attributes
     ----------
-    rest : RestOfNetwork
-        What lies behind the layer.
-    space : ColumnSpace
-        Where the columns of ``D`` lie.
+    rest, space : RestOfNetwork, ColumnSpace
+        What lies behind the layer, and where the columns of ``D`` lie.
     shares : torch.Tensor of shape (n_labels,)
         How likely each label is.
     reach : torch.Tensor of shape (k,)
@@ -90,7 +88,9 @@ class RestView(View):
         places = as_tensor(forward.typical(factors.singular_values, n_places))
         shares = view._likely_labels(places[:16], as_tensor(factors.left @ forward.scale))
         view = replace(view, shares=shares)
-        here = replace(view, labels=view._nearest(places, view._likely)[0]).at(places)
+        # A single input is at every place, and wrong labels are what it is told from.
+        labels = view._nearest(places, view._likely)[0] if b > 1 else torch.arange(n_places) % n_labels
+        here = replace(view, labels=labels).at(places)
         reach = torch.linalg.svdvals(here.outside)[: m - b] / n_places**0.5
         tolerance = cls.largest_tolerance * min(1.0, float(here.distances.median()) / usual_distance)
         return replace(view, reach=reach, largest_tolerance=tolerance, typical_size=float(here.lengths.median()))
@@ -104,7 +104,7 @@ class RestView(View):
 
     @property
     def n_equations(self) -> int:
-        """Axes along which gradients leave the column space by more than rounding."""
+        """Axes along which gradients leave the column space visibly."""
         return int((self.reach > LEAST_VISIBLE).sum())
 
     @property

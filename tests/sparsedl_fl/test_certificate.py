@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
 from sparsedl_fl import GradientInverter, LayerGradient
+from sparsedl_fl.activations import ReLU
 from sparsedl_fl.certificate import EVIDENCE, NONE, Case, Evidence, ZerosOfAll, ZerosOfOthers, certify
 from sparsedl_fl.directions.activation import Alternation
 from sparsedl_fl.metrics import match_batches
@@ -41,7 +42,8 @@ def case(columns, agreement=1.0, consistency=1.0):
     is_active = ~zeros
     is_active[: round(50 * (1 - consistency))] = False
     is_active[50 : 50 + round(100 * (1 - agreement) - 50 * (1 - consistency))] = True
-    hypothesis = SimpleNamespace(likely_zeros=zeros, trusted_agreement=0.9)
+    problem = SimpleNamespace(activation=ReLU())
+    hypothesis = SimpleNamespace(likely_zeros=zeros, trusted_agreement=0.9, problem=problem)
     made = Case(
         hypothesis,
         np.zeros((4, 9)),

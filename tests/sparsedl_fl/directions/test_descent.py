@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sparsedl_fl import GradientInverter, LayerGradient
-from sparsedl_fl.activations import GELU, Elementwise, PReLU
+from sparsedl_fl.activations import GELU, Elementwise, Identity, PReLU
 from sparsedl_fl.directions.activation import Descent, TwoViews
 from sparsedl_fl.directions.activation.descent import NaturalForward
 from sparsedl_fl.directions.activation.two_views import ScaledForward
@@ -61,9 +61,10 @@ def test_batches_come_back_behind_any_activation(activation):
     assert error.max() < 1e-2
 
 
-def test_a_function_of_ones_own_has_to_be_declared():
+def test_a_function_of_ones_own_is_part_of_the_rest_or_declared():
     true, given = client(Snake, 10, seed=0)
-    assert given.activation is None
+    assert given.activation == Identity()
+    assert GradientInverter(random_state=0).fit(given).recovered_.all()
     model = network(Snake, (100, 120, 120, 120), 0)
     batch = torch.tensor(true, dtype=torch.float32)
     gradients = client_gradient(model, batch, torch.arange(10))
