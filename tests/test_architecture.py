@@ -25,10 +25,10 @@ LAYERS = {
         {"__init__"},
     ],
     "sparsedl_fl": [
-        {"activations", "blocks"},
+        {"activations", "blocks", "theory"},
         {"behind", "rest"},
         {"models"},
-        {"formats", "gradients", "metrics", "simulation", "spectrum", "theory", "vision"},
+        {"formats", "gradients", "metrics", "simulation", "spectrum", "vision"},
         {"diagnosis"},
         {"likelihood", "lowrank"},
         {"candidates", "views"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from sparsedl_fl.models.naming import plain_name
 from sparsedl_fl.models.rest import rest_of_model
 from sparsedl_fl.models.tracing import MIXING, LinearUse, Trace, trace_model
+from sparsedl_fl.theory import largest_batch
 
 __all__ = ["LayerRow", "inspect_model", "obstacle_to"]
 
@@ -32,6 +34,13 @@ class LayerRow:
         What follows it, where that could be seen.
     obstacle : str
         Why no attack of ours applies to it, or empty.
+    feeds : str
+        What it is fed: "the model's input", "features" or "tokens", where that could be seen.
+    attack : str
+        What it leaks by: "zeros" of its gradient, the "span" of the next layer's, the "rest" of the network, or as a
+        "head"; empty where no attack applies.
+    largest_batch : int
+        The largest batch that comes back as a rule; tokens count as inputs.
     """
 
     name: str
@@ -40,6 +49,9 @@ class LayerRow:
     parameters: tuple[str, ...]
     behind: str
     obstacle: str
+    feeds: str = ""
+    attack: str = ""
+    largest_batch: int = 0
 
 
 def inspect_model(model: nn.Module, example: torch.Tensor | None = None, trace: Trace | None = None) -> list[LayerRow]:
@@ -62,8 +74,8 @@ def inspect_model(model: nn.Module, example: torch.Tensor | None = None, trace: 
     Examples
     --------
     >>> rows = inspect_model(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
-    >>> [(row.name, row.behind) for row in rows]
-    [('0', 'relu'), ('2', 'nothing: it is the last layer')]
+    >>> [(row.name, row.feeds, row.behind, row.attack) for row in rows]
+    [('0', "the model's input", 'relu', 'zeros'), ('2', 'features', 'nothing: it is the last layer', 'head')]
     """
     trace = trace_model(model, example) if trace is None else trace
     owners: dict[str, list[str]] = {}
@@ -80,7 +92,9 @@ def inspect_model(model: nn.Module, example: torch.Tensor | None = None, trace: 
         seen.update(own)
         kind = type(modules.get(owner, model)).__name__
         shape = tuple(tensors[use.weight].shape)
-        rows.append(LayerRow(use.name, kind, shape, own, use.behind, obstacle_to(model, use, trace)))
+        obstacle = obstacle_to(model, use, trace)
+        attack, most = ("", 0) if obstacle else _reach(use, tensors)
+        rows.append(LayerRow(use.name, kind, shape, own, use.behind, obstacle, use.feeds, attack, most))
     for owner, names in owners.items():
         left = tuple(name for name in names if name not in seen)
         if not left:
@@ -113,6 +127,20 @@ def obstacle_to(model: nn.Module, use: LinearUse, trace: Trace) -> str:
         f"{use.activation.name} follows, whose gradient vanishes nowhere, no linear layer behind it whose gradient "
         "would tell, and what lies behind is no function of one input's outputs alone"
     )
+
+
+def _reach(use: LinearUse, tensors: Mapping[str, torch.Tensor]) -> tuple[str, int]:
+    """Return what a layer within reach leaks by, and the largest batch that comes back."""
+    n_inputs = tensors[use.weight].numel() // use.width
+    if use.is_last:
+        return "head", largest_batch(use.width, n_inputs, "head")
+    by_zeros = use.activation is not None and use.activation.has_flat_part
+    alone = "zeros" if by_zeros else "rest"
+    reach = [(alone, largest_batch(use.width, n_inputs, alone))]
+    if use.next_weight:
+        next_width = tensors[use.next_weight].numel() // use.width
+        reach.append(("span", largest_batch(use.width, n_inputs, "span", next_width)))
+    return max(reach, key=lambda pair: pair[1])
 
 
 _REPARAMETRISED = "not examined: its weight is computed from other parameters (weight or spectral normalisation)"

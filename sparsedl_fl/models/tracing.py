@@ -65,6 +65,8 @@ class LinearUse:
         Its outputs.
     is_last : bool
         Whether its outputs are the model's.
+    feeds : str
+        What it is fed: "the model's input", "features" or "tokens".
     """
 
     name: str
@@ -79,6 +81,7 @@ class LinearUse:
     rows: int = 1
     width: int = 0
     is_last: bool = False
+    feeds: str = "features"
 
 
 @dataclass(frozen=True)
@@ -168,8 +171,10 @@ def _linear_uses(model: nn.Module, recorder: Recorder, example: torch.Tensor, ou
         end = number
         if not use.bias:
             end, use.bias = _added_bias(calls, number, names, shapes)
+        is_input = value.numel() == example.numel() and torch.equal(value.reshape(-1), example.reshape(-1))
         use.width = call.output.shape[-1]
         use.rows = max(1, value.numel() // max(1, value.shape[-1]) // max(1, len(example)))
+        use.feeds = "the model's input" if is_input else "features" if use.rows == 1 else "tokens"
         uses.append(use)
         inputs.append(value.detach().clone())
         ends.append(end)

@@ -114,6 +114,17 @@ def test_every_parameter_is_in_the_table(model):
     assert all(row.obstacle for row in rows if row.kind in ("Conv2d", "LSTM", "Embedding", "LayerNorm"))
 
 
+def test_each_layer_says_what_feeds_it_and_how_much_it_leaks():
+    rows = [(row.name, row.feeds, row.attack, row.largest_batch) for row in inspect_model(LeNet()) if row.attack]
+    assert rows == [
+        ("fc1", "features", "span", 54),
+        ("fc2", "features", "zeros", 21),  # the next gradient has ten rows
+        ("fc3", "features", "head", 4),
+    ]
+    first = inspect_model(nn.Sequential(nn.Linear(20, 50), nn.Tanh(), nn.LayerNorm(50), nn.Linear(50, 10)))[0]
+    assert (first.feeds, first.attack, first.largest_batch) == ("the model's input", "rest", 10)
+
+
 def test_the_lenet_of_the_tutorials_is_seen_whole():
     uses = trace_model(LeNet()).layers
     assert [(use.name, use.next_weight) for use in uses] == [("fc1", "fc2.weight"), ("fc2", "fc3.weight"), ("fc3", "")]
