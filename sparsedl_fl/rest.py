@@ -127,11 +127,15 @@ class RestOfNetwork:
         (found,) = torch.autograd.grad(total, preactivations, create_graph=True, materialize_grads=True)
         return found
 
-    def directions(self, preactivations: torch.Tensor, label: int) -> torch.Tensor:
-        """Return the gradient at each row for one label, as unit rows of shape (n, m)."""
+    def gradients_for(self, preactivations: torch.Tensor, label: int) -> torch.Tensor:
+        """Return the gradient at each row for one label, of shape (n, m)."""
         with torch.enable_grad():
             z = preactivations.detach().requires_grad_()
-            found = self.gradients(z, torch.full((len(z),), label)).detach()
+            return self.gradients(z, torch.full((len(z),), label)).detach()
+
+    def directions(self, preactivations: torch.Tensor, label: int) -> torch.Tensor:
+        """Return the same as unit rows."""
+        found = self.gradients_for(preactivations, label)
         return functional.normalize(found, dim=1, eps=torch.finfo(found.dtype).tiny)
 
     def __repr__(self) -> str:

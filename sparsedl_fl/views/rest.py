@@ -97,9 +97,10 @@ class RestView(View):
 
     def _likely_labels(self, places: torch.Tensor, mean_gradient: torch.Tensor) -> torch.Tensor:
         """Return how likely each label is, from the mean of all gradients and that of each label."""
-        by_label = [self.rest.directions(places, label).mean(dim=0) for label in range(len(self.shares))]
-        counts = nnls(torch.stack(by_label).T.numpy(), mean_gradient.numpy())[0]
-        counts = torch.from_numpy(counts)
+        by_label = [self.rest.gradients_for(places, label).mean(dim=0) for label in range(len(self.shares))]
+        counts = torch.from_numpy(nnls(torch.stack(by_label).T.numpy(), mean_gradient.numpy())[0])
+        if len(counts) > 2 * self.space.basis.shape[1]:  # most labels are not there; a share of all is left open
+            counts = (counts - counts.median()).clamp(min=0)
         return self.shares if counts.sum() == 0 else (1 - ANYWHERE) * counts / counts.sum() + ANYWHERE * self.shares
 
     @property
