@@ -68,6 +68,11 @@ class Knowledge:
         return len(self.views.found)
 
     @property
+    def columns(self) -> torch.Tensor:
+        """Candidates for columns, as unit rows: all that were found."""
+        return self.pool.directions if self.views.activation.has_flat_part else self.views.found
+
+    @property
     def n_known(self) -> int:
         """Number of columns and of inputs."""
         return self.n_found + len(self.inputs)
@@ -121,6 +126,8 @@ class Knowledge:
         else:
             columns = [self._column_of(self.inputs[i], _without_row(self.inputs, i)) for i in missing]
         columns = torch.cat([nothing, *columns])
+        if not self.views.activation.has_flat_part:
+            return self._deflate_by(columns) or len(self.inputs) > n_before
         self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
         unsure = inputs[~is_determined]
         columns = [self._column_of(unsure[i], nothing) for i in self._without_column(unsure)]
@@ -202,6 +209,21 @@ class Knowledge:
             if is_only[0] and self.views.overlaps(others, column).lt(self.own_product).all():
                 return column
         return self.inputs[:0]
+
+    def _deflate_by(self, columns: torch.Tensor) -> bool:
+        """Take in columns of inputs behind an activation without zeros; return whether any is new.
+
+        Where the network is nearly linear those of one label are nearly parallel: they differ in what small singular
+        values say of them.
+        """
+        together = torch.cat([self.views.found, columns])
+        order = -torch.arange(len(together)).numpy()
+        duals = normalize(together / self.views.sizes, dim=1).numpy().T
+        found = together[torch.from_numpy(select_independent(duals, order))]
+        if len(found) <= self.n_found:
+            return False
+        self.views = self.views.knowing(found)
+        return True
 
     def _deflate(self) -> bool:
         found = self.pool.selection().directions

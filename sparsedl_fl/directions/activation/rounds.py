@@ -76,7 +76,8 @@ class Rounds:
             self.equations = equations.scaled_to(forward.preactivations(forward.draw(N_TYPICAL, generator)))
             self.whole = NaturalForward.of(forward, self.equations, generator, self.descent.n_probes)
             if behind is not None and problem.rest is not None:
-                self.everything = Together((behind, problem.rest))
+                spans = behind.scaled_to(forward.preactivations(forward.draw(N_TYPICAL, generator)))
+                self.everything = Together((spans, problem.rest))
         # Where ends are polished without what is known, columns need not be exact.
         precision = {} if self.whole is None else {"own_product": INEXACT_COLUMN}
         self.knowledge = Knowledge(problem.factors.zero_test, views, problem.columns_from_behind, **precision)
@@ -90,7 +91,11 @@ class Rounds:
         if self.behind is None:
             return ["descent"]
         if not self.activation.is_piecewise_linear:
-            return ["descent", "scale"]
+            # The rest of the network costs more than the spans, and says more where these say little.
+            with_rest = [] if self.everything is None else ["all"]
+            by_spans = ["descent"]
+            first = by_spans + with_rest if self.behind.first.identifies else with_rest + by_spans
+            return [*first, "scale"]
         if self.behind.spans[0].up_to_scale() is None:
             return ["scale", "descent"]
         without_scale = ["span", "columns"] if self.activation.has_flat_part else ["span"]
@@ -115,23 +120,26 @@ class Rounds:
             is_new, spent = knowledge.add_columns(ends), spent + self.n_starts
         return is_new, spent
 
-    def settle(self) -> None:
-        """Fit what was found once more to all that is known, whatever the search went by, and settle the columns."""
-        knowledge = self.knowledge
-        if self.everything is not None and len(knowledge.inputs):
-            inputs = knowledge.inputs / (knowledge.inputs @ knowledge.views.scale)[:, None]
-            whole = NaturalForward.of(
-                ScaledForward.of(knowledge.views.whole), self.everything, self.generator, self.descent.n_probes
-            )
-            knowledge.inputs = self.descent.refined(whole, self.everything, inputs)
-        knowledge.settle()
+    def _refined(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Fit inputs that the spans led to once more to all that is known, where they fit that too.
+
+        Columns are as exact as the inputs that they come from.
+        """
+        if self.everything is None or len(inputs) == 0:
+            return inputs
+        views = self.knowledge.views
+        refined = self.descent.refined(self.whole, self.everything, inputs / (inputs @ views.scale)[:, None])
+        at_scale = refined / (refined @ views.scale)[:, None]
+        fits = self.everything.at(at_scale @ views.forward.T + views.kink).is_inside
+        return torch.where(fits[:, None], refined, inputs)
 
     def _by_equations(self) -> bool:
         knowledge, n_starts = self.knowledge, 2 * self.n_starts
         n_before, views = knowledge.n_known, knowledge.views
-        if self.lead.leader == "descent":
+        if self.lead.leader in ("descent", "all"):
             inputs = knowledge.inputs / (knowledge.inputs @ views.scale)[:, None]
-            elsewhere = self.equations.besides(inputs @ views.forward.T + views.kink)
+            equations = self.everything if self.lead.leader == "all" else self.equations
+            elsewhere = equations.besides(inputs @ views.forward.T + views.kink)
             found = self.descent.run(views, elsewhere, self.n_descents, self.generator, self.whole)
         elif self.lead.leader == "scale":
             span = self.behind.spans[0]
@@ -143,7 +151,8 @@ class Rounds:
             leader = self.reflection if self.lead.leader == "columns" else None
             span = self.behind.spans[0].up_to_scale()
             found = self.projection.run(views, span, n_starts, self.generator, leader)
-        is_new = knowledge.add_inputs(*found)
+        inputs, is_determined = found
+        is_new = knowledge.add_inputs(self._refined(inputs), is_determined)
         self.lead.learn(knowledge.n_known - n_before)
         return is_new
 

@@ -44,6 +44,8 @@ class Schedule(BaseEstimator):
     nearly_all, last_share : int and float, default=2 and 1/12
         With so few columns missing, what is not found in that share of the patience cannot be proven by zeros; it
         follows from the others.
+    descent_share : float, default=1/3
+        Share of the patience behind activations without flat parts: a round of descents has twice as many starts.
     beyond : int, default=2
         Rounds for a batch beyond what the equations determine if half of the units are off: it takes many more zeros.
     """
@@ -60,6 +62,7 @@ class Schedule(BaseEstimator):
     first_share: float = 1 / 3
     nearly_all: int = 2
     last_share: float = 1 / 12
+    descent_share: float = 1 / 3
     beyond: int = 2
 
     def is_wide(self, width: int) -> bool:
@@ -94,6 +97,7 @@ class Schedule(BaseEstimator):
         if knowledge.is_empty and not is_determined:
             return self.beyond
         share = max(self.least_patience, min(1.0, b / m / self.full_patience_from))
+        share *= 1.0 if knowledge.views.activation.has_flat_part else self.descent_share
         if knowledge.n_found >= b - self.nearly_all:
             share = min(share, self.last_share)
         elif knowledge.is_empty:

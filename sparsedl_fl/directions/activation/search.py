@@ -156,12 +156,12 @@ class ActivationDirections(Directions):
                     budget.spend(n_starts)
                     idle = 0 if is_new else idle + 1
                     report(knowledge.n_found, f"{budget.spent} starts, {knowledge.n_hits} in a column")
-                rounds.settle()
+                knowledge.settle()
             status = "complete" if knowledge.is_complete else budget.ended or f"nothing new in {idle} rounds"
         except KeyboardInterrupt:
             status = INTERRUPTED
         views = _views_in_words(behind, equations)
-        directions = knowledge.pool.directions.numpy().T
+        directions = knowledge.columns.numpy().T
         return Candidates(
             directions=directions,
             n_zeros=factors.zeros(directions).sum(axis=0),
