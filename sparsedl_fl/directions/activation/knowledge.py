@@ -122,7 +122,7 @@ class Knowledge:
         if len(self.inputs) == self.inputs.shape[1]:  # with all inputs known the columns follow
             columns = list(normalize(torch.linalg.inv(self.inputs).T, dim=1)[missing, None])
         elif not self.views.activation.has_flat_part:
-            columns = [self._columns_from_behind(missing)]
+            columns = [self._from_behind(self.inputs[missing], self.inputs, torch.tensor(missing, dtype=torch.long))]
         else:
             columns = [self._column_of(self.inputs[i], _without_row(self.inputs, i)) for i in missing]
         columns = torch.cat([nothing, *columns])
@@ -182,33 +182,24 @@ class Knowledge:
         is_consistent = bool(self.views.overlaps(others, column).lt(self.own_product).all())
         if is_only and is_consistent and self.test.zeros(column)[0, is_inactive].all():
             return column
-        return others[:0] if alone else self._column_from_behind(p, others)
+        return others[:0] if alone else self._from_behind(p[None], others)
 
-    def _columns_from_behind(self, index: list[int]) -> torch.Tensor:
-        """Return the columns of some inputs as the weights behind have them, without those that they leave open."""
-        inputs, found = self.inputs[index], []
+    def _from_behind(self, inputs: torch.Tensor, others: torch.Tensor, own: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the columns of inputs as the weights behind have them, without those that they leave open.
+
+        Every column has to be orthogonal to ``others``, but to its own input, whose place there is ``own``.
+        """
         preactivations = (inputs / (inputs @ self.views.scale)[:, None]) @ self.views.forward.T + self.views.kink
-        is_open = torch.ones(len(inputs), dtype=torch.bool)
+        left, found = torch.arange(len(inputs)), [self.inputs[:0]]
         for view in self.columns_from_behind:
-            if not is_open.any():
-                break
-            columns, is_only = view.columns(preactivations[is_open])
-            overlaps = self.views.overlaps(self.inputs, columns)
-            own = torch.tensor(index)[is_open]
-            overlaps[own, torch.arange(len(own))] = 0.0
+            columns, is_only = view.columns(preactivations[left])
+            overlaps = self.views.overlaps(others, columns)
+            if own is not None:
+                overlaps[own[left], torch.arange(len(left))] = 0.0
             is_right = is_only & (overlaps < self.own_product).all(dim=0)
             found.append(columns[is_right])
-            is_open[torch.nonzero(is_open)[:, 0][is_right]] = False
-        return torch.cat([self.inputs[:0], *found])
-
-    def _column_from_behind(self, p: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-        """Return the column of an input as the weights behind have it, or none where they leave it open."""
-        preactivations = self.views.forward @ (p / (self.views.scale @ p)) + self.views.kink
-        for view in self.columns_from_behind:
-            column, is_only = view.columns(preactivations[None])
-            if is_only[0] and self.views.overlaps(others, column).lt(self.own_product).all():
-                return column
-        return self.inputs[:0]
+            left = left[~is_right]
+        return torch.cat(found)
 
     def _deflate_by(self, columns: torch.Tensor) -> bool:
         """Take in columns of inputs behind an activation without zeros; return whether any is new.
