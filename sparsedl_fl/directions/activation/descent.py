@@ -173,6 +173,8 @@ class Descent(BaseEstimator):
         if d == 0:
             ends = torch.zeros((1, 0), dtype=WORKING)
             varied = at_first.settled(forward.preactivations(ends.double()))
+            if whole is None:  # what is left is as exact as the columns, until it is fitted by itself
+                whole = NaturalForward.of(ScaledForward.of(views.whole), equations, generator, self.n_probes)
         elif isinstance(starts, int):
             ends = self.start_size * torch.randn((starts, d), generator=generator)
             smallest, largest = self.first_ridges
