@@ -128,7 +128,8 @@ class Assembly:
         resolution, uncertainty = self.pairs.errors(
             certificate.errors, problem, ends, gradients, sizes, is_worthless, expected
         )
-        certificate = certificate.without(is_worthless | (factors.excess > self.unexplained))
+        repeats = _repeats(inputs, np.where(certificate.proven & ~is_worthless, certificate.errors, np.inf))
+        certificate = certificate.without(is_worthless | repeats | (factors.excess > self.unexplained))
         return Batch(
             inputs=inputs,
             disaggregation=disaggregation,
@@ -216,6 +217,16 @@ def _known_where_undetermined(hypothesis: Hypothesis, whitened: np.ndarray, dete
     scale = hypothesis.known @ hypothesis.problem.forward.scale
     is_better = np.isfinite(scale) & (np.abs(scale) > np.finfo(float).tiny) & ~others_determined
     return np.where(is_better[:, None], hypothesis.known / np.where(is_better, scale, 1.0)[:, None], whitened)
+
+
+def _repeats(inputs: np.ndarray, errors: np.ndarray, *, deviations: float = 3.0) -> np.ndarray:
+    """Return which inputs cannot be told from one that is more exact: all of a batch differ, by its rank."""
+    squares = np.sum(inputs**2, axis=1)
+    apart = np.maximum(squares[:, None] + squares - 2 * inputs @ inputs.T, 0.0) / inputs.shape[1]
+    near = np.sqrt(apart) < deviations * (errors[:, None] + errors)
+    order = np.arange(len(inputs))
+    is_better = (errors < errors[:, None]) | ((errors == errors[:, None]) & (order < order[:, None]))
+    return np.any(near & is_better & np.isfinite(errors)[:, None] & np.isfinite(errors), axis=1)
 
 
 def _relative_residual(given: LayerGradient, gradients: np.ndarray, inputs: np.ndarray) -> float:

@@ -63,9 +63,16 @@ def labels_of(
         expected = rest.rest.directions(preactivations, label)
         angles.append(1 - (expected * own).sum(dim=1))
         distances.append(rest.space.distances_of(expected))
-    best, order = torch.sort(torch.stack(angles), dim=0)
+    angle, distance = torch.stack(angles), torch.stack(distances)
+    best, order = torch.sort(angle, dim=0)
+    nearest, by_distance = torch.sort(distance, dim=0)
+    is_inside = nearest <= rest.largest_tolerance
+    is_alone = is_inside[0] & (nearest[1] >= distinct * nearest[0])
     is_own = (best[0] <= 1 - alike) & (best[1] >= distinct * best[0])
-    nearest, by_distance = torch.sort(torch.stack(distances), dim=0)
-    is_inside = (nearest[0] <= rest.largest_tolerance) & (nearest[1] >= distinct * nearest[0])
-    found[certified] = torch.where(is_own, order[0], torch.where(is_inside, by_distance[0], NO_LABEL)).numpy()
+    # What a column says that is not exact has to agree with what the column space says.
+    of_own = distance.gather(0, order[:1])[0]
+    agrees = (of_own <= rest.largest_tolerance) & (of_own < distinct * nearest[0])
+    labels = torch.where(is_alone & (~is_own | agrees), by_distance[0], NO_LABEL)
+    labels = torch.where(is_own & agrees & ~is_alone, order[0], labels)
+    found[certified] = labels.numpy()
     return found

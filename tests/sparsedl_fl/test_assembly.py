@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sparsedl_fl import LayerGradient
-from sparsedl_fl.assembly import Assembly
+from sparsedl_fl.assembly import Assembly, _repeats
 from sparsedl_fl.certificate import SpanOfNextLayer, ZerosOfOthers
 from sparsedl_fl.hypothesis import Hypothesis
 from sparsedl_fl.metrics import match_batches
@@ -128,3 +128,9 @@ def test_wrong_weights_certify_nothing(problem):
     other = LayerGradient(given.weight[::-1], given.bias, given.weight_grad, given.bias_grad)
     result = Assembly().of(Hypothesis(LayerProblem.of(other), true, ALL))
     assert not result.recovered.any()
+
+
+def test_of_two_that_cannot_be_told_apart_the_more_exact_stays():
+    inputs = np.array([[1.0, 0.0], [1.0, 1e-3], [0.0, 1.0], [1.0, 5e-4]])
+    repeats = _repeats(inputs, np.array([1e-6, 1e-3, 1e-3, np.inf]))
+    assert repeats.tolist() == [False, True, False, False]  # what is not certified repeats nothing

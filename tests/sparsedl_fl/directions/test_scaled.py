@@ -72,9 +72,9 @@ class TestScaledReflection:
 
     def test_its_ends_are_true_inputs(self, setting):
         problem, views, samples = setting
-        ends, is_determined = Descent().run(
-            views, problem.behind, 32, torch.Generator().manual_seed(1), ScaledReflection()
-        )
+        generator = torch.Generator().manual_seed(1)
+        leads = ScaledReflection().inputs(views, problem.span, 32, generator)
+        ends, is_determined = Descent().run(views, problem.behind, leads, generator)
         overlaps = nn.functional.normalize(ends, dim=1) @ nn.functional.normalize(samples, dim=1).T
         assert len(ends) >= 8
         assert is_determined.all()
@@ -83,9 +83,9 @@ class TestScaledReflection:
     def test_of_the_last_input_there_is_only_one(self, setting):
         problem, views, samples = setting
         columns = nn.functional.normalize(torch.linalg.inv(samples).T, dim=1)
-        last, is_determined = Descent().run(
-            views.knowing(columns[1:]), problem.behind, 4, torch.Generator().manual_seed(1), ScaledReflection()
-        )
+        views, generator = views.knowing(columns[1:]), torch.Generator().manual_seed(1)
+        leads = ScaledReflection().inputs(views, problem.span, 4, generator)
+        last, is_determined = Descent().run(views, problem.behind, leads, generator)
         assert is_determined.tolist() == [True]
         assert abs(float(last @ nn.functional.normalize(samples[0], dim=0))) > 1 - 1e-9
 
@@ -97,9 +97,9 @@ class TestKnowledge:
         p = nn.functional.normalize(samples[:1], dim=1)
         nothing = p[:0]
         alone = Knowledge(problem.factors.zero_test, views)
-        behind = Knowledge(problem.factors.zero_test, views, problem.column)
-        found = behind._column_from_behind(p[0], nothing)
-        assert len(alone._column_from_behind(p[0], nothing)) == 0
+        behind = Knowledge(problem.factors.zero_test, views, problem.columns_from_behind)
+        found = behind._from_behind(p, nothing)
+        assert len(alone._from_behind(p, nothing)) == 0
         assert abs(float(found @ columns[0])) > 1 - 1e-8
 
     def test_with_all_inputs_known_the_columns_follow_and_are_settled(self, setting):
