@@ -37,10 +37,11 @@ class Labelled(Attack):
     def measure(self, problem: Problem, score: Score, inverter: GradientInverter) -> dict[str, Any]:
         """Return the score of the inputs, and the share of the batch whose label is right."""
         true = problem.truth.double().flatten(1).numpy()
-        order, labels = match_batches(true, inverter.inputs_).order, problem.labels.numpy()
-        found = np.where(order >= 0, inverter.labels_[order], -1)
-        wrong = int(np.sum((found >= 0) & (found != labels)))
-        return {**score(inverter.inputs_), "labels": float(np.mean(found == labels)), "wrong_labels": wrong}
+        squares = np.sum(inverter.inputs_**2, axis=1)[:, None] - 2 * inverter.inputs_ @ true.T + np.sum(true**2, axis=1)
+        nearest, found = squares.argmin(axis=1), inverter.labels_ >= 0
+        is_right = found & (inverter.labels_ == problem.labels.numpy()[nearest])
+        share = len(np.unique(nearest[is_right])) / len(true)
+        return {**score(inverter.inputs_), "labels": share, "wrong_labels": int(np.sum(found & ~is_right))}
 
 
 @dataclass(frozen=True)
