@@ -75,12 +75,6 @@ class LayerProblem:
             return RestView.of(rest, self.factors, self.forward)
 
     @property
-    def columns_from_behind(self) -> tuple[ColumnView | RestView, ...]:
-        """What says of the column of an input that is known where zeros leave it open: the most exact first."""
-        rest = None if self.activation.has_flat_part else self.rest
-        return tuple(view for view in (rest, self.column) if view is not None)
-
-    @property
     def span(self) -> ActivationSpan | None:
         """What the next layer's gradient says of a candidate, where there is one that can be used."""
         return None if self.behind is None else self.behind.spans[0]

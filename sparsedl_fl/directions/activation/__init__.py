@@ -1,7 +1,7 @@
 """Our own search: the forward pass says where the gradient vanishes, while searching and not only afterwards.
 
 - `search`: the strategy, `ActivationDirections`: runs stages until the columns found are a basis.
-- `schedule`: which stage runs next, with how many starts, and when to give up.
+- `rounds`: one round after the other; `schedule`: which stage runs next, with how many starts, and when to give up.
 - `alternation`, `reflection`, `projection`, `scaled`, `descent`: the stages, one file each; every number is a
   field of its stage.
 - `two_views`, `estimates`, `knowledge`: what the stages work on, and what is known so far.

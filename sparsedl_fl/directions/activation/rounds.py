@@ -71,16 +71,18 @@ class Rounds:
         self.descent = stage(search.descent, Descent())
         self.activation, self.behind, self.equations, self.generator = problem.activation, behind, equations, generator
         views, self.whole, self.everything = TwoViews.of_problem(problem), None, None
+        rest = problem.rest if search.use_rest and not has_flat_part else None
         if equations is not None and not has_flat_part:
             forward = ScaledForward.of(views)
             self.equations = equations.scaled_to(forward.preactivations(forward.draw(N_TYPICAL, generator)))
             self.whole = NaturalForward.of(forward, self.equations, generator, self.descent.n_probes)
-            if behind is not None and problem.rest is not None:
+            if behind is not None and rest is not None:
                 spans = behind.scaled_to(forward.preactivations(forward.draw(N_TYPICAL, generator)))
-                self.everything = Together((spans, problem.rest))
+                self.everything = Together((spans, rest))
         # Where ends are polished without what is known, columns need not be exact.
         precision = {} if self.whole is None else {"own_product": INEXACT_COLUMN}
-        self.knowledge = Knowledge(problem.factors.zero_test, views, problem.columns_from_behind, **precision)
+        columns = tuple(view for view in (rest, problem.column) if view is not None)
+        self.knowledge = Knowledge(problem.factors.zero_test, views, columns, **precision)
         self.lead = None if equations is None else Lead(self._ways(views), self.schedule.optimism)
         self.ridges = self.schedule.cycle_of_ridges()
         self.is_wide, self.n_starts = self.schedule.is_wide(problem.width), self.schedule.n_starts(problem.width)

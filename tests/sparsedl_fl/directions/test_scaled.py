@@ -97,7 +97,7 @@ class TestKnowledge:
         p = nn.functional.normalize(samples[:1], dim=1)
         nothing = p[:0]
         alone = Knowledge(problem.factors.zero_test, views)
-        behind = Knowledge(problem.factors.zero_test, views, problem.columns_from_behind)
+        behind = Knowledge(problem.factors.zero_test, views, [problem.column])
         found = behind._from_behind(p, nothing)
         assert len(alone._from_behind(p, nothing)) == 0
         assert abs(float(found @ columns[0])) > 1 - 1e-8
