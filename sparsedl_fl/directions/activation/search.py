@@ -37,9 +37,9 @@ class ActivationDirections(Directions):
 
     Each column found takes one dimension from the forward view, exactly, and one from the column view, as its own
     input becomes determined; the search speeds up as it goes. It needs the weights and the bias at which the gradient
-    was taken, and an activation with a flat part behind the layer; behind any other it goes by the gradients of the layers
-    behind, or by the rest of the network, and what fulfils more equations than chance explains is an input. A direction is
-    accepted by its zeros alone (see `sparsedl.zeros.ZeroTest`): wrong weights cost time and never the truth.
+    was taken, and an activation with a flat part; without one it goes by the gradients of the layers behind, or by the
+    rest of the network, and what fulfils more equations than chance explains is an input. A direction is accepted by
+    its zeros alone (see `sparsedl.zeros.ZeroTest`): wrong weights cost time and never the truth.
 
     Parameters
     ----------
