@@ -47,9 +47,7 @@ def rest_of_model(
     if layer is None:
         return None
     try:
-        sizes = {size for parameter in model.parameters() for size in parameter.shape} | {*trace.example.shape[1:]}
-        n = next(number for number in CANDIDATES if number not in sizes)
-        example = trace.example[:1].expand(n, *trace.example.shape[1:])
+        example = trace.example[:1]
         if _has_mixing_behind(model, layer, example):
             return None
         is_plain = type(model) is nn.Sequential and layer in list(model)
@@ -71,6 +69,8 @@ def _has_mixing_behind(model: nn.Module, layer: nn.Module, example: torch.Tensor
     """Return whether batch normalisation in training mode runs behind a layer."""
     kind = nn.modules.batchnorm._BatchNorm
     mixing = [part for part in model.modules() if isinstance(part, kind) and part.training and part is not layer]
+    if not mixing:
+        return False
     order: list[nn.Module] = []
     hooks = [part.register_forward_hook(lambda part, *_: order.append(part)) for part in (layer, *mixing)]
     try:
@@ -109,7 +109,7 @@ def _free_of_size(graph: torch.fx.Graph, n: int) -> None:
 def _traced(model: nn.Module, layer: nn.Module, example: torch.Tensor) -> nn.Module | None:
     """Return the operations behind a layer as a module of its outputs, for any number of inputs; None if others count.
 
-    The model runs once with the layer's outputs replaced; what does not depend on these is left out.
+    The model runs once with the layer's outputs replaced, on shapes alone; what does not depend on these is left out.
     """
     from torch.fx.experimental.proxy_tensor import make_fx  # slow to import, and not needed for most models
 
@@ -128,8 +128,11 @@ def _traced(model: nn.Module, layer: nn.Module, example: torch.Tensor) -> nn.Mod
             model(example)
         finally:
             hook.remove()
-        traced = make_fx(run, tracing_mode="symbolic", _allow_non_fake_inputs=True)(example, outputs[0])
-    _free_of_size(traced.graph, len(example))
+        sizes = {size for tensor in (*model.parameters(), example) for size in tensor.shape}
+        n = next(number for number in CANDIDATES if number not in sizes)
+        many, replacing = (tensor.expand(n, *tensor.shape[1:]) for tensor in (example, outputs[0]))
+        traced = make_fx(run, tracing_mode="symbolic", _allow_non_fake_inputs=True)(many, replacing)
+    _free_of_size(traced.graph, n)
     traced.graph.eliminate_dead_code()
     given, replaced = (node for node in traced.graph.nodes if node.op == "placeholder")
     if not replaced.users or any(user.target is not torch.ops.aten.sym_size.int for user in given.users):
@@ -139,4 +142,4 @@ def _traced(model: nn.Module, layer: nn.Module, example: torch.Tensor) -> nn.Mod
         if isinstance(value, torch.Tensor):  # constants, which would keep their precision
             delattr(graph, name)
             graph.register_buffer(name, value)
-    return _Behind(graph, example[:1])
+    return _Behind(graph, example)
