@@ -124,7 +124,9 @@ class Assembly:
         case = Case(hypothesis, inputs, whitened, columns, used, determined, disaggregation, problem.is_active(ends))
         certificate = certify(case)
         is_worthless = certificate.errors > self.worthless * np.maximum(sizes, np.finfo(float).tiny)
-        expected = None if problem.rest is None else problem.rest.sizes(as_tensor(ends[0].T.copy())).numpy()
+        expected = (
+            None if problem.rest is None or has_pattern else problem.rest.sizes(as_tensor(ends[0].T.copy())).numpy()
+        )
         resolution, uncertainty = self.pairs.errors(
             certificate.errors, problem, ends, gradients, sizes, is_worthless, expected
         )

@@ -71,6 +71,8 @@ class LayerProblem:
         rest = self.layer_gradient.rest
         if rest is None or self.layer_gradient.is_update:
             return None
+        if self.activation.has_flat_part:  # the gradient depends on the pattern alone, which many inputs share
+            return RestView.unseen(rest, self.factors)
         with threadpool_limits(limits=1):
             return RestView.of(rest, self.factors, self.forward)
 

@@ -1,9 +1,8 @@
 """The rest of the network as a view: one layer's gradient alone, any smooth activation, any loss.
 
 The server knows the whole model. So a candidate and a label say what the gradient at the outputs of the layer is,
-``d(p, y)``: forward to the loss and back. For a true input with its label it is, up to a factor, a column of ``D``,
-and lies in the column space of ``G``: ``m - b`` equations for the ``b - 1`` unknowns of ``p``, with the label as the
-only further one. No gradient of another layer is needed, and no particular loss.
+``d(p, y)``: forward to the loss and back. For a true input with its label it is, up to a factor, a column of ``D``, in
+the column space of ``G``: ``m - b`` equations for the ``b - 1`` unknowns of ``p``, with the label as the only further one.
 """
 
 from __future__ import annotations
@@ -68,6 +67,12 @@ class RestView(View):
     least_rounding: float = 1e-5
 
     @classmethod
+    def unseen(cls, rest: RestOfNetwork, factors: LowRankGradient) -> RestView:
+        """Return the view with nothing known of places and labels: it shows labels, and proves nothing."""
+        space, n_labels = ColumnSpace.of(factors), rest.n_labels(len(factors.left))
+        return cls(rest, space, torch.full((n_labels,), 1 / n_labels, dtype=space.basis.dtype), torch.zeros(0))
+
+    @classmethod
     def of(
         cls,
         rest: RestOfNetwork,
@@ -81,15 +86,13 @@ class RestView(View):
         Wrong ends fulfil whatever does not depend on the input, and that is nearly all where the network is nearly
         linear: the tolerance is as much smaller than usual as typical places are nearer to the column space.
         """
-        (m, b), n_labels, space = factors.left.shape, rest.n_labels(len(factors.left)), ColumnSpace.of(factors)
-        uniform = torch.full((n_labels,), 1 / n_labels, dtype=space.basis.dtype)
-        view = cls(rest, space, uniform, torch.zeros(0))
+        (m, b), view = factors.left.shape, cls.unseen(rest, factors)
         n_places = min(m, 2 * b + 16)  # as many as could show that there are equations enough
         places = as_tensor(forward.typical(factors.singular_values, n_places))
         shares = view._likely_labels(places[:16], as_tensor(factors.left @ forward.scale))
         view = replace(view, shares=shares)
         # A single input is at every place, and wrong labels are what it is told from.
-        labels = view._nearest(places, view._likely)[0] if b > 1 else torch.arange(n_places) % n_labels
+        labels = view._nearest(places, view._likely)[0] if b > 1 else torch.arange(n_places) % len(shares)
         here = replace(view, labels=labels).at(places)
         reach = torch.linalg.svdvals(here.outside)[: m - b] / n_places**0.5
         tolerance = cls.largest_tolerance * min(1.0, float(here.distances.median()) / usual_distance)
@@ -176,10 +179,7 @@ class RestView(View):
         return torch.linalg.vector_norm(self.at(preactivations).gradients.detach(), dim=1)
 
     def overlaps(self, preactivations: torch.Tensor, inputs: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        """Return the products of all inputs ``p`` of a batch with the columns that come back for them, (b, b).
-
-        Those of a true batch add up to ``h``, the scale, and ``P Q = I``.
-        """
+        """Return ``P Q``, (b, b), with the columns that come back; those of a true batch add up to ``h``, the scale."""
         here = self.at(preactivations)
         columns = self.space.columns(here.directions) * here.lengths
         total = columns.sum(dim=0)
