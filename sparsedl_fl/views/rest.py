@@ -2,7 +2,7 @@
 
 The server knows the whole model. So a candidate and a label say what the gradient at the outputs of the layer is,
 ``d(p, y)``: forward to the loss and back. For a true input with its label it is, up to a factor, a column of ``D``, in
-the column space of ``G``: ``m - b`` equations for the ``b - 1`` unknowns of ``p``, with the label as the only further one.
+the column space of ``G``: ``m - b`` equations for the ``b - 1`` unknowns of ``p``, and the label the only further one.
 """
 
 from __future__ import annotations
