@@ -50,6 +50,14 @@ class View(ABC):
         """Return the same with residuals in units of the noise that inputs have, about these pre-activations."""
         return self
 
+    def by_rounding(self, preactivations: torch.Tensor) -> View:
+        """Return the same with residuals in units of the rounding, before inputs show how large these are."""
+        return self.by_noise(preactivations)
+
+    def balanced(self, preactivations: torch.Tensor) -> View:
+        """Return the same with parts of different noise in units of it: the noisier would pull ends away."""
+        return self
+
     @abstractmethod
     def weighted(self, n: int, spread: float, generator: torch.Generator) -> View:
         """Return the same for ``n`` inputs, with random weights of its parts for each: other ways to the same ends."""

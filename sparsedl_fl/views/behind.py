@@ -18,7 +18,7 @@ from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import Activation, resolve
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.views._base import LEAST_DISTANCE, Linearization, View
-from sparsedl_fl.views.span import ActivationSpan, lengths
+from sparsedl_fl.views.span import ROUNDING_SHARE, ActivationSpan, lengths
 
 __all__ = ["SpansAt", "SpansBehind"]
 
@@ -107,6 +107,12 @@ class SpansBehind(View):
         """Return the same with residuals in units of what they are at inputs."""
         here = replace(self, weights=()).at(preactivations)
         return replace(self, weights=tuple(1 / part.square().sum(dim=1).mean() for part in here.outside))
+
+    def by_rounding(self, preactivations: torch.Tensor) -> SpansBehind:
+        """Return the same with residuals in units of the rounding that the spans themselves show."""
+        levels = zip(self.spans, self.at(preactivations).activations, strict=True)
+        expected = [(lengths(y) * span.rounding_of(y) / ROUNDING_SHARE).square().mean() for span, y in levels]
+        return replace(self, weights=tuple(1 / square for square in expected))
 
     def weighted(self, n: int, spread: float, generator: torch.Generator) -> SpansBehind:
         """Return the same with weights of the spans that differ from input to input."""

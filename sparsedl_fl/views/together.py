@@ -51,6 +51,10 @@ class Together(View):
         """Return the same with residuals in units of the noise."""
         return self._each(lambda view: view.by_noise(preactivations))
 
+    def balanced(self, preactivations: torch.Tensor) -> Together:
+        """Return the same with residuals in units of the rounding: that of spans may be far larger than the rest's."""
+        return self._each(lambda view: view.by_rounding(preactivations))
+
     def weighted(self, n: int, spread: float, generator: torch.Generator) -> Together:
         """Return the same for ``n`` inputs, each view with random weights."""
         return self._each(lambda view: view.weighted(n, spread, generator))

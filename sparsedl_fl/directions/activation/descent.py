@@ -197,23 +197,23 @@ class Descent(BaseEstimator):
 
     def refined(self, forward: NaturalForward, equations: View, inputs: torch.Tensor) -> torch.Tensor:
         """Return ``p`` at their true scale fitted once more to equations, by their noise, as unit rows."""
-        ends = forward.coordinates(inputs)
-        preactivations = forward.preactivations(ends)
-        ends = self._descend(forward, equations.settled(preactivations).by_noise(preactivations), ends)
-        return normalize(forward.inputs(ends), dim=1)
+        preactivations = forward.preactivations(forward.coordinates(inputs))
+        fitted = equations.settled(preactivations).by_noise(preactivations)
+        return normalize(forward.inputs(self._descend(forward, fitted, forward.coordinates(inputs))), dim=1)
 
     def _polished(
-        self,
-        views: TwoViews,
-        forward: NaturalForward,
-        equations: View,
-        inputs: torch.Tensor,
+        self, views: TwoViews, forward: NaturalForward, equations: View, inputs: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the inputs that the equations lead to from some ``p`` at their true scale, in double precision."""
         ends = forward.coordinates(inputs)
-        equations = equations.settled(forward.preactivations(ends))
+        preactivations = forward.preactivations(ends)
+        equations = equations.settled(preactivations)
         ends = self._descend(forward, equations, ends)
         here = equations.at(forward.preactivations(ends))
+        balanced, left = equations.balanced(preactivations), torch.nonzero(~here.is_inside)[:, 0]
+        if balanced is not equations and len(left):  # the noisier part may have pulled them away
+            ends[left] = self._descend(forward, balanced.of_some(left), ends[left])
+            here = equations.at(forward.preactivations(ends))
         if not views.activation.has_flat_part:
             inputs = normalize(forward.inputs(ends[here.is_likely]), dim=1)
             return inputs, torch.ones(len(inputs), dtype=torch.bool)
