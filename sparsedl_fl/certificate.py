@@ -286,7 +286,7 @@ class Certificate:
 
 
 def certify(case: Case, kinds: tuple[Evidence, ...] = EVIDENCE) -> Certificate:
-    """Ask every kind of evidence."""
+    """Ask every kind of evidence; none counts where no expected error is true."""
     evidence, errors = np.full(len(case.columns), NONE, dtype=object), np.full(len(case.columns), np.inf)
     # One thread: the matrices of single inputs are small, and spinning threads cost more than they bring.
     with threadpool_limits(limits=1):
@@ -294,4 +294,5 @@ def certify(case: Case, kinds: tuple[Evidence, ...] = EVIDENCE) -> Certificate:
             proven, by_kind = kind.prove(case)
             evidence = np.where(proven & (evidence == NONE), kind.kind, evidence)
             errors = np.minimum(errors, by_kind)
-    return Certificate(evidence.astype(str), errors)
+    found = Certificate(evidence.astype(str), errors)
+    return found.without(np.full(len(errors), case.hypothesis.problem.is_coarse_head))

@@ -47,6 +47,8 @@ class LowRankGradient:
         Its left singular vector.
     precision : float
         Relative precision of the client's numbers.
+    is_coarse : bool
+        Whether they came in a coarser number format, half precision or a few bits.
     clear_gap : float
         Ratio of neighbouring singular values above which the rank is beyond doubt; a float32 client has 1e5 and more.
     """
@@ -61,6 +63,7 @@ class LowRankGradient:
     excess: float
     beyond_left: np.ndarray
     precision: float = float(np.finfo(np.float32).eps)
+    is_coarse: bool = False
     clear_gap: float = 10.0
 
     @property
@@ -192,7 +195,8 @@ def factorize(
     m, n = G.shape
     # A dead unit leaves a row of exact zeros, which must not pass for the end of the numerical rank.
     limit = min(int(G.any(axis=1).sum()), int(G.any(axis=0).sum()))
-    rounding = rounding_noise(G) if batch_size is None else None
+    rounding = rounding_noise(G)
+    is_coarse, rounding = rounding is not None, rounding if batch_size is None else None
     b = batch_size if rounding is None else rank_above_rounding(G, rounding)
     if b is None or b < limit:
         is_open = b is None and not layer_gradient.is_update
@@ -217,7 +221,7 @@ def factorize(
     _check_bias_gradient(layer_gradient.bias_grad, U, noise, S, b)
     others = np.sqrt(max(np.sum(rows**2) - beyond**2, 0.0) / (m * n)) * (np.sqrt(m) + np.sqrt(n))
     behind_batch = signal_to_noise, beyond, beyond / max(others, floor), beyond_left
-    return LowRankGradient(U, S, right, noise, input_noise, *behind_batch, precision_of(G))
+    return LowRankGradient(U, S, right, noise, input_noise, *behind_batch, precision_of(G), is_coarse)
 
 
 def _too_large(layer_gradient: LayerGradient, batch_size: int, limit: int) -> str:

@@ -305,3 +305,11 @@ class TestView:
         here = problem.rest.at(self.places(problem, 40))
         assert not here.is_inside.any()
         assert not here.is_proof.any()
+
+
+def test_a_head_in_a_coarse_number_format_certifies_nothing():
+    features, labels = draw(6, 40, n_labels=30)
+    head = seeded(lambda: nn.Linear(40, 30))
+    gradients = {name: tensor.half() for name, tensor in client_gradient(head, features, labels).items()}
+    inverter = GradientInverter(random_state=0).fit(LayerGradient.from_model(head, gradients))
+    assert not inverter.recovered_.any()
