@@ -1,0 +1,242 @@
+"""From one layer whose whole batch is known to the others, without any search.
+
+*Towards the input*, `peel_back`: the layer's inputs are the activations of the one before, ``X_l = phi(Z)``, and its
+gradients go back through its weights, ``D = phi'(Z) * (W_l^T D_l)``. The gradient of the layer before is
+``G = D X^T``, so its inputs are a least-squares solution. *Towards the loss*, `run_forward`: the model says what the
+layers behind are fed. Nothing is believed: each step is held against the gradient of the layer that it leads to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsedl.arrays import as_tensor, chunks
+from sparsedl_fl.activations import Activation, resolve
+from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.inverter import GradientInverter
+from sparsedl_fl.labels import NO_LABEL
+from sparsedl_fl.lowrank import LowRankGradient, factorize
+
+__all__ = ["KnownBatch", "fed_by", "peel_back"]
+
+BRANCH = 1e4
+"""Weight of an activation, which is known, against its pre-activation, which only says on which branch it lies."""
+
+
+@dataclass(frozen=True, eq=False)
+class KnownBatch:
+    """What is known of the batch of one layer, all of it in one order.
+
+    Attributes
+    ----------
+    inputs : ndarray of shape (b, n)
+        What the layer was fed.
+    gradients : ndarray of shape (m, b)
+        ``D``, the gradient at its outputs.
+    errors : ndarray of shape (b,)
+        Expected root-mean-square error of each input, in its units.
+    certified : ndarray of shape (b,) of bool
+        Which inputs are certified.
+    labels : ndarray of shape (b,) of int
+        Labels, `NO_LABEL` where they are not known.
+    """
+
+    inputs: np.ndarray
+    gradients: np.ndarray
+    errors: np.ndarray
+    certified: np.ndarray
+    labels: np.ndarray
+
+    @classmethod
+    def of(cls, inverter: GradientInverter) -> KnownBatch:
+        """Return what a fitted inverter knows."""
+        return cls(
+            inverter.inputs_,
+            inverter.preactivation_gradients_,
+            np.where(inverter.recovered_, inverter.uncertainty_, np.inf),
+            inverter.recovered_,
+            inverter.labels_,
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every input is certified: only then do the inputs of other layers follow."""
+        return bool(self.certified.all())
+
+
+def peel_back(
+    known: KnownBatch,
+    weight: np.ndarray,
+    before: LayerGradient,
+    *,
+    batch_size: int | None = None,
+    most_rounds: int = 12,
+    least_log_chance: float = -10.0,
+) -> KnownBatch:
+    """Return the batch of the layer before one whose whole batch is known.
+
+    Parameters
+    ----------
+    known : KnownBatch
+        Of the layer, whole.
+    weight : ndarray of shape (m, n)
+        Its weights.
+    before : LayerGradient
+        The layer before, with ``n`` outputs, whose activation alone feeds this layer.
+    batch_size : int or None, default=None
+        Taken for the rank of the gradient of the layer before; None is the number of inputs known.
+    most_rounds : int, default=12
+        Rounds in which the derivative is taken where the inputs just found lead, until it stays.
+    least_log_chance : float, default=-10
+        Decimal logarithm of the chance at which columns that do not belong to the layer before would lie in the column
+        space of its gradient as they do: above, nothing is certified.
+
+    Returns
+    -------
+    KnownBatch
+        Certified where the columns lie in the column space of the gradient of the layer before, add up to its bias
+        gradient, and its weights turn the inputs into what this layer was fed. Its errors are those that the distance
+        from that space shows.
+
+    Raises
+    ------
+    ValueError
+        If the layer before cannot be had: a batch as large as the layer, or gradients that are no basis.
+    """
+    if not known.is_whole:
+        raise ValueError("only from a layer whose whole batch is certified do the inputs of the one before follow")
+    b = len(known.inputs)
+    factors = factorize(before, b if batch_size is None else batch_size)
+    if factors.batch_size != b:
+        raise ValueError(f"the layer before has {factors.batch_size} inputs, this one {b}")
+    phi, y = resolve(before.activation), known.inputs.T
+    sent_back = weight.astype(np.float64).T @ known.gradients
+    typical = np.sqrt(np.mean(y**2))
+    z, slopes = np.full(y.shape, -0.1 * typical), np.zeros(0)
+    # At first a unit is off whose activation is within ten times its error of that, and near zero on any branch.
+    weight_of_y = max(BRANCH, (0.01 * typical / max(known.errors.max(), np.finfo(float).tiny)) ** 2)
+    for _ in range(most_rounds):
+        z = _on_graph(phi, z, y, weight_of_y)
+        previous, slopes = slopes, phi.derivative(as_tensor(z)).numpy()
+        if previous.shape == slopes.shape and np.allclose(previous, slopes, rtol=1e-9, atol=1e-12):
+            break
+        gradients = _without_slips(factors.left, slopes * sent_back, sent_back) if phi.has_flat_part else slopes * sent_back
+        columns = factors.left.T @ gradients
+        if not np.isfinite(columns).all() or np.linalg.matrix_rank(columns) < b:
+            raise ValueError("the gradients sent back are no basis: units that are off for all but one input, or more")
+        inverse = np.linalg.inv(columns)
+        inputs = (inverse * factors.singular_values) @ factors.right
+        z, weight_of_y = before.preactivations(inputs), BRANCH
+    errors, log_chance = _errors(factors, gradients, inverse, inputs)
+    reproduced = phi.value(as_tensor(before.preactivations(inputs))).numpy()
+    certified = (
+        _is_reproduced(known, before.weight, errors, y, reproduced)
+        & _adds_up(gradients, before.bias_grad)
+        & (log_chance <= least_log_chance)
+        & (errors <= 0.3 * np.sqrt(np.mean(inputs**2, axis=1)))
+    )
+    if not certified.all():  # each input depends on all columns
+        certified = np.zeros(b, dtype=bool)
+    return KnownBatch(inputs, gradients, errors, certified, known.labels)
+
+
+def _on_graph(phi: Activation, z: np.ndarray, y: np.ndarray, weight: float) -> np.ndarray:
+    """Return the pre-activations that ``y`` has, next to ``z`` where there are several."""
+    found = np.empty_like(z)
+    for part in chunks(len(z), 500 * z.shape[1]):
+        found[part] = phi.nearest_on_graph(as_tensor(z[part].copy()), as_tensor(y[part].copy()), weight)[0].numpy()
+    return found
+
+
+def _without_slips(left: np.ndarray, gradients: np.ndarray, sent_back: np.ndarray) -> np.ndarray:
+    """Switch the unit on or off, one in each column, that alone explains why a column lies outside the column space.
+
+    A unit may be on by less than the error of its activation; and one wrong entry spoils all inputs.
+    """
+    outside = gradients - left @ (left.T @ gradients)
+    squares = np.sum(outside**2, axis=0)
+    changes = np.where(gradients == 0, sent_back, -gradients)
+    after = squares + 2 * changes * outside + changes**2 * (1 - np.sum(left**2, axis=1))[:, None]
+    best, columns = np.argmin(after, axis=0), np.arange(gradients.shape[1])
+    is_slip = (changes[best, columns] != 0) & (after[best, columns] < 1e-2 * squares)
+    gradients = gradients.copy()
+    gradients[best[is_slip], columns[is_slip]] += changes[best[is_slip], columns[is_slip]]
+    return gradients
+
+
+def _errors(
+    factors: LowRankGradient, gradients: np.ndarray, inverse: np.ndarray, inputs: np.ndarray, *, prior: float = 4.0
+) -> tuple[np.ndarray, float]:
+    """Return the expected error of each input, and the logarithm of the chance that the columns fit as they do.
+
+    What of the columns lies outside the column space is their error in ``m - b`` directions; inside it is as large. That
+    of one column counts with its directions, that of all together with ``prior``.
+    """
+    left, (m, b) = factors.left, factors.left.shape
+    outside = gradients - left @ (left.T @ gradients)
+    norms = np.maximum(np.linalg.norm(gradients, axis=0), np.finfo(float).tiny)
+    squares = np.sum((outside / norms) ** 2, axis=0)
+    pooled = squares.sum() / (b * (m - b))
+    per_entry = (squares + prior * pooled) / (m - b + prior) * norms**2
+    # A column that has nothing to do with the layer lies outside by sqrt(1 - b / m).
+    shares = np.sqrt(np.maximum(squares, np.finfo(float).eps ** 2) / (1 - b / m))
+    log_chance = float(np.sum(np.minimum((m - b) * np.log10(shares), 0.0)))
+    moments = np.mean(inputs**2, axis=1)
+    duals = inverse @ left.T
+    direct = np.sum((duals * factors.noise_level) ** 2, axis=1)
+    by_columns = np.sum(inverse**2, axis=1) * np.sum(per_entry * moments)
+    return np.sqrt(direct + by_columns), log_chance
+
+
+def _is_reproduced(
+    known: KnownBatch, weight: np.ndarray, errors: np.ndarray, y: np.ndarray, reproduced: np.ndarray
+) -> np.ndarray:
+    """Return which inputs the weights turn into what the layer behind was fed, to within ten times what is expected."""
+    off = np.sqrt(np.mean((reproduced - y) ** 2, axis=0))
+    gain = np.linalg.norm(weight) / np.sqrt(len(weight))
+    floor = 1e-6 * np.sqrt(np.mean(y**2, axis=0))
+    return off <= 10 * (known.errors + gain * errors) + floor
+
+
+def _adds_up(gradients: np.ndarray, bias_grad: np.ndarray, *, most: float = 0.05) -> bool:
+    """Return whether the columns add up to the bias gradient, which fixes their scale."""
+    scale = np.sqrt(np.sum(gradients**2))
+    return bool(np.linalg.norm(gradients.sum(axis=1) - bias_grad) <= most * min(scale, np.linalg.norm(bias_grad)))
+
+
+def fed_by(
+    known: KnownBatch, fed: np.ndarray, drawn: np.ndarray, behind: LayerGradient, *, exact: float = 1e-3
+) -> KnownBatch:
+    """Return the batch of a layer that the model feeds, as a run with the inputs known shows.
+
+    Parameters
+    ----------
+    known : KnownBatch
+        Of a layer in front.
+    fed : ndarray of shape (b, n)
+        What the layer is fed when the model runs on these inputs.
+    drawn : ndarray of shape (n_draws, b, n)
+        The same for inputs that are off by their expected errors.
+    behind : LayerGradient
+        The layer.
+    exact : float, default=1e-3
+        Share of the gradient that may lie outside the space of what the layer is fed, beside what the errors explain.
+
+    Returns
+    -------
+    KnownBatch
+        Certified where the gradient lies in the row space of what the layer is fed.
+    """
+    errors = np.sqrt(np.mean((drawn - fed) ** 2, axis=(0, 2)))
+    gradient = behind.weight_grad.astype(np.float64)
+    b, n = fed.shape
+    spanned, *_ = np.linalg.lstsq(fed.T, gradient.T, rcond=None)
+    outside = np.linalg.norm(gradient - spanned.T @ fed) / np.linalg.norm(gradient)
+    size = np.sqrt(np.mean(fed**2, axis=1))
+    explained = exact + 10 * float(np.max(errors / np.maximum(size, np.finfo(float).tiny)))
+    fits = b < n and outside <= min(explained, 0.3 * np.sqrt(1 - b / n))
+    adds_up = np.linalg.norm(spanned.sum(axis=0) - behind.bias_grad) <= 0.05 * np.linalg.norm(behind.bias_grad)
+    certified = known.certified & bool(fits and adds_up) & (errors <= 0.3 * np.maximum(size, np.finfo(float).tiny))
+    return KnownBatch(fed, spanned.T, errors, certified, known.labels)
