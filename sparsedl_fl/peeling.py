@@ -18,6 +18,7 @@ from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.labels import NO_LABEL
 from sparsedl_fl.lowrank import LowRankGradient, factorize
+from sparsedl_fl.views import ForwardView
 
 __all__ = ["KnownBatch", "fed_by", "peel_back"]
 
@@ -113,16 +114,16 @@ def peel_back(
         raise ValueError(f"the layer before has {factors.batch_size} inputs, this one {b}")
     phi, y = resolve(before.activation), known.inputs.T
     sent_back = weight.astype(np.float64).T @ known.gradients
-    typical = np.sqrt(np.mean(y**2))
-    z, slopes = np.full(y.shape, -0.1 * typical), np.zeros(0)
-    # At first a unit is off whose activation is within ten times its error of that, and near zero on any branch.
-    weight_of_y = max(BRANCH, (0.01 * typical / max(known.errors.max(), np.finfo(float).tiny)) ** 2)
+    z, weight_of_y = _first_guess(phi, before, factors, y, known.errors)
+    slopes = np.zeros(0)
     for _ in range(most_rounds):
         z = _on_graph(phi, z, y, weight_of_y)
         previous, slopes = slopes, phi.derivative(as_tensor(z)).numpy()
         if previous.shape == slopes.shape and np.allclose(previous, slopes, rtol=1e-9, atol=1e-12):
             break
-        gradients = _without_slips(factors.left, slopes * sent_back, sent_back) if phi.has_flat_part else slopes * sent_back
+        gradients = (
+            _without_slips(factors.left, slopes * sent_back, sent_back) if phi.has_flat_part else slopes * sent_back
+        )
         columns = factors.left.T @ gradients
         if not np.isfinite(columns).all() or np.linalg.matrix_rank(columns) < b:
             raise ValueError("the gradients sent back are no basis: units that are off for all but one input, or more")
@@ -140,6 +141,27 @@ def peel_back(
     if not certified.all():  # each input depends on all columns
         certified = np.zeros(b, dtype=bool)
     return KnownBatch(inputs, gradients, errors, certified, known.labels)
+
+
+def _first_guess(
+    phi: Activation, before: LayerGradient, factors: LowRankGradient, y: np.ndarray, errors: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """Return pre-activations near those that have the activations ``y``, and the weight of these against them.
+
+    An activation that falls and rises has two for some ``y``. Where enough of the others have one, these say what the
+    input is, ``z = F p``, and so what all are.
+    """
+    b = y.shape[1]
+    is_sure = y > 0
+    if not phi.is_monotone and is_sure.sum(axis=0).min() > b:
+        F = ForwardView.of(before, factors).regressors()
+        above = _on_graph(phi, np.abs(y), y, 1 / np.finfo(float).eps)
+        found = [F @ np.linalg.lstsq(F[on], z[on], rcond=None)[0] for on, z in zip(is_sure.T, above.T, strict=True)]
+        return np.stack(found, axis=1), BRANCH
+    typical = np.sqrt(np.mean(y**2))
+    # A unit is off whose activation is within ten times its error of that, and near zero on any branch.
+    weight = (0.01 * typical / max(errors.max(), np.finfo(float).tiny)) ** 2
+    return np.full(y.shape, -0.1 * typical), max(BRANCH, weight)
 
 
 def _on_graph(phi: Activation, z: np.ndarray, y: np.ndarray, weight: float) -> np.ndarray:

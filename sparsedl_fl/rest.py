@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-__all__ = ["LOSSES", "RestOfNetwork"]
+__all__ = ["LOSSES", "Loss", "RestOfNetwork", "total_loss"]
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -33,6 +33,17 @@ LOSSES: dict[str, Loss] = {
     "mse": _squared_error,
 }
 """Losses by name: of logits, of one logit and labels 0 and 1, and squared errors of labels as unit vectors."""
+
+
+def total_loss(loss: str | Loss | None, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the loss of outputs of shape (n, n_outputs) and labels of shape (n,), by name or as a user gave it.
+
+    None is cross-entropy, the binary one for a single output.
+    """
+    loss = loss or ("cross_entropy" if outputs.shape[1] > 1 else "binary_cross_entropy")
+    if isinstance(loss, nn.Module):
+        loss = deepcopy(loss).to(outputs.dtype)  # its weights, if it has any
+    return (LOSSES[loss] if isinstance(loss, str) else loss)(outputs, labels)
 
 
 class RestOfNetwork:
@@ -119,11 +130,7 @@ class RestOfNetwork:
         """
         if len(preactivations) == 0:  # torch's normalisations divide by the number of rows
             return preactivations * 0.0
-        outputs = self.outputs(preactivations)
-        loss = self.loss or ("cross_entropy" if outputs.shape[1] > 1 else "binary_cross_entropy")
-        if isinstance(loss, nn.Module):
-            loss = deepcopy(loss).to(outputs.dtype)  # its weights, if it has any
-        total = (LOSSES[loss] if isinstance(loss, str) else loss)(outputs, labels)
+        total = total_loss(self.loss, self.outputs(preactivations), labels)
         (found,) = torch.autograd.grad(total, preactivations, create_graph=True, materialize_grads=True)
         return found
 

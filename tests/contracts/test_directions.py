@@ -11,6 +11,7 @@ MAKERS = {
     directions.ActivationDirections: lambda batch: directions.ActivationDirections(),
     directions.DictionaryDirections: lambda batch: directions.DictionaryDirections(),
     directions.KernelDirections: lambda batch: directions.KernelDirections(),
+    directions.KnownInputs: lambda batch: directions.KnownInputs(inputs=batch),
     directions.PriorDirections: lambda batch: directions.PriorDirections(inputs=batch + 0.3),
 }
 

@@ -78,7 +78,9 @@ def test_obstacles_are_named():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model, batch = Functional(), torch.randn(7, 50)
-    audits = audit_model(model, client_gradient(model, batch, torch.arange(7)), GradientInverter(random_state=1))
+    audits = audit_model(
+        model, client_gradient(model, batch, torch.arange(7)), GradientInverter(random_state=1), peel=False
+    )
     assert audits["first"].inverter.recovered_.all()
     assert audits["first"].inverter.random_state == 1
     assert "bias is missing" in audits["no_bias"].reason

@@ -1,0 +1,251 @@
+"""Attack a whole model: where there is most room first, then the other layers from there, then a replay."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from torch import nn
+
+from sparsedl_fl.audit.result import FED_THE_INPUT, AuditResult, LayerAudit
+from sparsedl_fl.audit.spreading import Spreading
+from sparsedl_fl.directions import KnownInputs
+from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.inverter import GradientInverter
+from sparsedl_fl.labels import NO_LABEL
+from sparsedl_fl.metrics import match_batches
+from sparsedl_fl.models import LayerRow, Trace, inspect_model, named_gradients, trace_model
+from sparsedl_fl.models.layers import layer_of_model, pick_layer
+from sparsedl_fl.models.running import RunFrom
+from sparsedl_fl.peeling import KnownBatch
+from sparsedl_fl.replay import Replay, replay
+
+__all__ = ["audit_model"]
+
+INTERRUPTED = "interrupted before its turn"
+
+
+def audit_model(
+    model: nn.Module,
+    gradients: Sequence[torch.Tensor] | Mapping[str, torch.Tensor],
+    inverter: GradientInverter | None = None,
+    layers: Iterable[int | str] | None = None,
+    example: torch.Tensor | None = None,
+    loss: str | Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
+    *,
+    learning_rate: float | None = None,
+    peel: bool = True,
+    report: Callable[[str], None] | None = None,
+) -> AuditResult:
+    """Attack every linear layer in reach, and list what is not.
+
+    The model is run once on an example, so that neither the order in which layers are declared nor functional calls
+    matter (see `sparsedl_fl.models`). The layer with the most room is attacked first. Where its whole batch comes back,
+    the other layers follow without a search (see `sparsedl_fl.peeling`), and the client is run again with what was
+    recovered (see `sparsedl_fl.replay`).
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model at the parameters at which the gradient was taken.
+    gradients : sequence of tensors or mapping of name to tensor
+        The client's gradient, in the order of ``model.parameters()`` or by name.
+    inverter : GradientInverter or None, default=None
+        What attacks each layer; a clone is fitted to each. None takes ``GradientInverter(random_state=0)``.
+    layers : iterable of int or str, or None, default=None
+        Indices among the linear layers in the order in which they run, or names; None takes all of them, and lists
+        every other parameter too.
+    example : torch.Tensor or None, default=None
+        An input of the model, any numbers of the right shape; None makes one up.
+    loss : {"cross_entropy", "binary_cross_entropy", "mse"} or callable, default=None
+        Of the client, as of `LayerGradient.from_model`.
+    learning_rate : float or None, default=None
+        Given where ``gradients`` sum up several local steps, as `sparsedl_fl.models.gradients_of_update` returns them:
+        units may then have switched on the way, and neither peeling nor replay applies.
+    peel : bool, default=True
+        Whether layers follow from one whose whole batch came back; without it each is attacked by itself.
+    report : callable or None, default=None
+        Called with a line before each step, for a progress bar.
+
+    Returns
+    -------
+    AuditResult
+        A mapping of names to `LayerAudit`, too: linear layers first, in the order in which they run.
+
+    Raises
+    ------
+    TypeError
+        If the model or the gradients are not what they should be.
+    ValueError
+        If these do not belong together, or the model has no linear layer.
+
+    Warns
+    -----
+    UserWarning
+        If the model could not be run on a made-up example: what follows a layer is then not known.
+
+    Notes
+    -----
+    An interrupt (Ctrl-C) ends the search and keeps what was found; layers that were not reached say so.
+
+    Examples
+    --------
+    >>> from sparsedl_fl.simulation import client_gradient, fully_connected
+    >>> model = fully_connected(64, width=100, random_state=0)
+    >>> batch = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
+    >>> audit = audit_model(model, client_gradient(model, batch, torch.arange(4)))
+    >>> str(audit.verdict), [layer.n_certified for layer in audit.layers]
+    ('RECOVERED', [4, 4, 4, 4])
+    >>> sorted(audit.labels.tolist()), audit.replay.n_matching
+    ([0, 1, 2, 3], 8)
+    """
+    trace = trace_model(model, example)
+    rows = {row.name: row for row in inspect_model(model, trace=trace)}
+    if not any(len(row.shape) == 2 for row in rows.values()):
+        raise ValueError("the model has no linear layer (torch.nn.Linear, or a product with a matrix of weights)")
+    named = named_gradients(model, gradients)  # raises before any work where these do not belong together
+    if layers is not None:
+        running = list(dict.fromkeys(use.name for use in trace.layers)) or list(rows)
+        rows = {name: rows[name] for name in (pick_layer("layers", layer, running) for layer in layers)}
+    given = GradientInverter(random_state=0) if inverter is None else inverter
+    attack = _Attack(model, named, trace, rows, given, loss, learning_rate, report or (lambda line: None))
+    return attack.run(peel and learning_rate is None)
+
+
+@dataclass
+class _Attack:
+    """The steps of an audit, and what they have found so far."""
+
+    model: nn.Module
+    gradients: Mapping[str, torch.Tensor]
+    trace: Trace
+    rows: Mapping[str, LayerRow]
+    inverter: GradientInverter
+    loss: Any
+    learning_rate: float | None
+    report: Callable[[str], None]
+    found: dict[str, LayerAudit] = field(default_factory=dict)
+
+    def run(self, peel: bool) -> AuditResult:
+        """Attack, spread and replay."""
+        replayed, why_not = None, "peeling is switched off" if self.learning_rate is None else "several local steps"
+        try:
+            for row in sorted(self.rows.values(), key=lambda row: -row.largest_batch):
+                if row.name not in self.found:
+                    self.found[row.name] = self._attacked(row)
+                    self._stop_if_interrupted(row.name)
+                    if peel:
+                        self._spread(self.found[row.name])
+            if peel:
+                self.report("replaying the client")
+                replayed, why_not = self._replayed()
+        except KeyboardInterrupt:
+            why_not = INTERRUPTED
+        layers = tuple(
+            self.found.get(name) or LayerAudit(name, None, row.obstacle or INTERRUPTED, row)
+            for name, row in self.rows.items()
+        )
+        shape = () if self.trace.example is None else tuple(self.trace.example.shape[1:])
+        return AuditResult(layers, replayed, why_not, shape)
+
+    def _layer_gradient(self, name: str) -> LayerGradient:
+        found = layer_of_model(LayerGradient, self.model, self.gradients, name, self.trace, self.loss)
+        return found if self.learning_rate is None else replace(found, learning_rate=self.learning_rate)
+
+    def _attacked(self, row: LayerRow) -> LayerAudit:
+        """Attack one layer by itself."""
+        if row.obstacle:
+            return LayerAudit(row.name, None, row.obstacle, row)
+        self.report(f"attacking layer '{row.name}'")
+        start = time.perf_counter()
+        try:
+            inverter, reason = self._fitted(clone(self.inverter), row.name)
+        except ValueError as error:
+            return LayerAudit(row.name, None, str(error), row, seconds=time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        return LayerAudit(row.name, inverter, reason, row, KnownBatch.of(inverter), "attacked", seconds)
+
+    def _fitted(self, inverter: GradientInverter, name: str) -> tuple[GradientInverter, str]:
+        """Fit an inverter to a layer, and say what came of it."""
+        with warnings.catch_warnings(record=True) as doubts:
+            warnings.simplefilter("always")
+            inverter.fit(self._layer_gradient(name))
+        # The warning that not all is certified begins with the status and adds advice.
+        messages = [inverter.status_, *(str(doubt.message) for doubt in doubts)]
+        messages = [text for text in messages if not any(text != other and text in other for other in messages)]
+        return inverter, "; ".join(dict.fromkeys(messages))
+
+    def _stop_if_interrupted(self, name: str) -> None:
+        if "interrupted" in self.found[name].reason:
+            raise KeyboardInterrupt
+
+    def _spread(self, start: LayerAudit) -> None:
+        """Go from a layer whose whole batch came back to all that follow from it."""
+        if start.batch is None or not start.batch.is_whole:
+            return
+        spreading = Spreading(self.model, self.trace, self._layer_gradient)
+        begin = time.perf_counter()
+        for name, batch, source in spreading.from_layer(start.name, start.batch):
+            if name not in self.rows or (name in self.found and self.found[name].verdict <= start.verdict):
+                continue
+            self.report(f"layer '{name}': {source}")
+            inverter, batch = self._confirmed(name, batch)
+            text = f"{int(batch.certified.sum())} of {len(batch.inputs)} inputs certified, {source}"
+            seconds, begin = time.perf_counter() - begin, time.perf_counter()
+            self.found[name] = LayerAudit(name, inverter, text, self.rows[name], batch, source, seconds)
+
+    def _confirmed(self, name: str, batch: KnownBatch) -> tuple[GradientInverter | None, KnownBatch]:
+        """Ask the layer's own gradient about inputs that come from another layer; it may know more labels."""
+        asking = clone(self.inverter).set_params(directions=KnownInputs(inputs=batch.inputs), batch_size=None)
+        try:
+            inverter, _ = self._fitted(asking, name)
+        except ValueError:  # a batch too large for the layer, of which the others tell
+            return None, batch
+        order = match_batches(batch.inputs, inverter.inputs_).order
+        labels = np.where(batch.labels == NO_LABEL, inverter.labels_[order], batch.labels)
+        return inverter, replace(batch, labels=labels)
+
+    def _replayed(self) -> tuple[Replay | None, str]:
+        """Run the client again from a layer whose whole batch is known: nearest to the input, or as far as it fits.
+
+        A unit may be on by less than the error of its pre-activation: then a layer behind tells, which is more exact.
+        """
+        order = list(dict.fromkeys(use.name for use in self.trace.layers))
+        whole = [layer for layer in self.found.values() if layer.n_certified and layer.batch.is_whole]
+        whole = sorted(
+            (layer for layer in whole if layer.name in order),
+            key=lambda layer: (layer.row.feeds != FED_THE_INPUT, order.index(layer.name)),
+        )
+        noise = max((layer.inverter.relative_residual_ for layer in whole if layer.inverter is not None), default=0.0)
+        done, why_not = None, "no layer's whole batch came back"
+        for layer in whole:
+            try:
+                run = RunFrom(self.model, self.trace.use_of(layer.name), self.trace)
+                batch = replace(layer.batch, labels=self._all_labels(run, layer, whole))
+                here = replay(run, batch, self.gradients, loss=self.loss, noise=noise)
+            except Exception as error:  # a model may raise anything on inputs that it was not given before
+                why_not = why_not if done or why_not != "no layer's whole batch came back" else str(error)
+                continue
+            if done is None or here.n_matching > done.n_matching:
+                done = replace(here, start=layer.name)
+            if done.is_match:
+                break
+        return done, "" if done else why_not
+
+    def _all_labels(self, run: RunFrom, layer: LayerAudit, others: list[LayerAudit]) -> np.ndarray:
+        """Return the labels of a layer's batch; those of a layer behind where they are known only there."""
+        labels = layer.batch.labels
+        for other in others:
+            if (labels != NO_LABEL).all():
+                break
+            fed = run.fed(layer.batch.inputs).get(other.name)
+            if fed is not None and fed.shape == other.batch.inputs.shape:
+                order = match_batches(fed, other.batch.inputs).order
+                labels = np.where(labels == NO_LABEL, other.batch.labels[order], labels)
+        return labels

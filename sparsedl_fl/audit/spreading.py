@@ -1,0 +1,94 @@
+"""From a layer whose whole batch is known to the others: back to the input, and forward to the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from torch import nn
+
+from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.models import LinearUse, Trace
+from sparsedl_fl.models.running import RunFrom
+from sparsedl_fl.peeling import KnownBatch, fed_by, peel_back
+
+__all__ = ["Spreading"]
+
+N_DRAWS = 4
+"""Draws of the inputs' errors of either kind that are run forward."""
+
+
+@dataclass(frozen=True)
+class Spreading:
+    """A model and its gradients, for the way from layer to layer.
+
+    Attributes
+    ----------
+    model : torch.nn.Module
+        The model.
+    trace : Trace
+        What a run of it showed.
+    layer_gradient : callable
+        Takes a layer's name to its `LayerGradient`; raises ``ValueError`` where it has none.
+    """
+
+    model: nn.Module
+    trace: Trace
+    layer_gradient: Callable[[str], LayerGradient]
+
+    def from_layer(self, name: str, known: KnownBatch) -> Iterator[tuple[str, KnownBatch, str]]:
+        """Yield the name, the batch and the way to it, of every layer that follows and whose gradient confirms it."""
+        use = self.trace.use_of(name)
+        yield from self._forward(use, known)
+        while use is not None:
+            before = self._fed_from(use)
+            if before is None:
+                return
+            try:
+                layer = self.layer_gradient(before.name)
+                known = peel_back(known, self.layer_gradient(use.name).weight, layer)
+            except ValueError:
+                return
+            if not known.is_whole:
+                return
+            yield before.name, known, f"peeled back from layer '{use.name}'"
+            use = before
+
+    def _fed_from(self, use: LinearUse) -> LinearUse | None:
+        """Return the layer whose activation a layer is fed, where that was seen."""
+        found = (other for other in self.trace.layers if other.next_weight and other.next_weight == use.weight)
+        before = next(found, None)
+        is_alone = before is not None and self.trace.n_uses(before.name) == 1 and before.rows == use.rows == 1
+        return before if is_alone else None
+
+    def _forward(self, use: LinearUse, known: KnownBatch) -> Iterator[tuple[str, KnownBatch, str]]:
+        """Run the model on the inputs, and on draws of their errors."""
+        try:
+            run = RunFrom(self.model, use, self.trace)
+            fed = run.fed(known.inputs)
+            drawn = [run.fed(inputs) for inputs in _draws(known)]
+        except Exception:  # a model may raise anything; then nothing follows
+            return
+        for name, rows in fed.items():
+            found = self.trace.use_of(name)
+            if name == use.name or found is None or found.rows != 1 or self.trace.n_uses(name) != 1:
+                continue
+            try:
+                layer = self.layer_gradient(name)
+            except ValueError:
+                continue
+            batch = fed_by(known, rows, np.stack([one[name] for one in drawn]), layer)
+            if batch.is_whole:
+                yield name, batch, f"run forward from layer '{use.name}'"
+
+
+def _draws(known: KnownBatch) -> Iterator[np.ndarray]:
+    """Yield inputs that are off by their expected errors: any way, and along the differences of other inputs."""
+    rng, inputs = np.random.default_rng(0), known.inputs
+    for kind in range(2 * N_DRAWS):
+        off = rng.standard_normal(inputs.shape)
+        if kind % 2 and len(inputs) > 1:
+            off = rng.standard_normal((len(inputs), len(inputs))) @ (inputs - inputs.mean(axis=0))
+        size = np.sqrt(np.mean(off**2, axis=1, keepdims=True))
+        yield inputs + known.errors[:, None] * off / np.maximum(size, np.finfo(float).tiny)

@@ -1,0 +1,89 @@
+"""A model that runs from one of its layers on, with what that layer is fed replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from sparsedl_fl.models.naming import plain_name, unwrapped
+from sparsedl_fl.models.tracing import LinearUse, Trace
+
+__all__ = ["RunFrom"]
+
+
+class RunFrom:
+    """A copy of a model in double precision and evaluation mode that starts at the input of one of its layers.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model; it is left as it was.
+    use : LinearUse
+        The layer, as a run showed it.
+    trace : Trace
+        That run.
+
+    Attributes
+    ----------
+    model : torch.nn.Module
+        The copy.
+
+    Raises
+    ------
+    ValueError
+        If there is nothing to run on, the layer is no module of its own, or it is fed tokens.
+    """
+
+    def __init__(self, model: nn.Module, use: LinearUse, trace: Trace) -> None:
+        if trace.example is None:
+            raise ValueError("the model could not be run")
+        if use.rows != 1:
+            raise ValueError("the layer is fed tokens, whose order is not known")
+        self.model = deepcopy(unwrapped(model)).cpu().double().eval().requires_grad_(True)
+        self.example = trace.example[:1].cpu()
+        self.example = self.example.double() if self.example.is_floating_point() else self.example
+        self.is_first = use.feeds == "the model's input" and trace.example.is_floating_point()
+        self._linear = {
+            plain_name(f"{name}.weight").removesuffix(".weight"): module
+            for name, module in self.model.named_modules()
+            if isinstance(module, nn.Linear)
+        }
+        self.layer = self._linear.get(use.name)
+        if self.layer is None and not self.is_first:
+            raise ValueError(f"the layer {use.name!r} is no torch.nn.Linear that could be fed")
+
+    def __call__(self, inputs: np.ndarray | torch.Tensor) -> torch.Tensor:
+        """Return the model's outputs for inputs of the layer, of shape (b, n)."""
+        inputs = torch.as_tensor(inputs, dtype=torch.float64)
+        if self.is_first:
+            return self.model(inputs.reshape(len(inputs), *self.example.shape[1:]))
+        hook = self.layer.register_forward_pre_hook(lambda *_: (inputs,))
+        try:
+            return self.model(self.example.expand(len(inputs), *self.example.shape[1:]))
+        finally:
+            hook.remove()
+
+    def fed(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
+        """Return what each linear layer is fed, by name, of those that are fed one row for each input."""
+        found: dict[str, np.ndarray] = {}
+        with self._watched(found), torch.no_grad():
+            self(inputs)
+        return {name: rows for name, rows in found.items() if rows.shape[0] == len(inputs) and rows.ndim == 2}
+
+    @contextmanager
+    def _watched(self, found: dict[str, np.ndarray]) -> Iterator[None]:
+        def keep(name: str) -> Any:
+            return lambda _, given: found.update({name: given[0].detach().flatten(1).numpy()})
+
+        hooks = [module.register_forward_pre_hook(keep(name)) for name, module in self._linear.items()]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
