@@ -217,6 +217,10 @@ class LayerGradient:
         after: Mapping[str, torch.Tensor],
         learning_rate: float,
         layer: int | str = 0,
+        *,
+        n_steps: int | None = None,
+        momentum: float = 0.0,
+        weight_decay: float | None = 0.0,
     ) -> LayerGradient:
         """Take one linear layer of a FedAvg update: ``G = (W0 - W_E) / learning_rate`` sums the local gradients.
 
@@ -231,12 +235,16 @@ class LayerGradient:
             The client's learning rate.
         layer : int or str, default=0
             Index among the two-dimensional weights of the state, or the layer's name.
+        n_steps, momentum, weight_decay
+            Of the client, as of `sparsedl_fl.models.gradients_of_update`. One step counts as a gradient: no unit
+            switches on the way.
 
         References
         ----------
         SPEAR (2024), Appendix F.
         """
-        return cls(**tensors_of_update(before, after, learning_rate, layer), learning_rate=learning_rate)
+        tensors = tensors_of_update(before, after, learning_rate, layer, n_steps, momentum, weight_decay)
+        return cls(**tensors, learning_rate=None if n_steps == 1 else learning_rate)
 
 
 def _check_devices(given: Mapping[str, Any]) -> None:

@@ -16,7 +16,6 @@ from sparsedl.arrays import as_tensor, chunks
 from sparsedl_fl.activations import Activation, resolve
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
-from sparsedl_fl.labels import NO_LABEL
 from sparsedl_fl.lowrank import LowRankGradient, factorize
 from sparsedl_fl.views import ForwardView
 
@@ -41,7 +40,7 @@ class KnownBatch:
     certified : ndarray of shape (b,) of bool
         Which inputs are certified.
     labels : ndarray of shape (b,) of int
-        Labels, `NO_LABEL` where they are not known.
+        Labels, `sparsedl_fl.labels.NO_LABEL` where they are not known.
     """
 
     inputs: np.ndarray
@@ -193,8 +192,8 @@ def _errors(
 ) -> tuple[np.ndarray, float]:
     """Return the expected error of each input, and the logarithm of the chance that the columns fit as they do.
 
-    What of the columns lies outside the column space is their error in ``m - b`` directions; inside it is as large. That
-    of one column counts with its directions, that of all together with ``prior``.
+    What of the columns lies outside the column space is their error in ``m - b`` directions; inside it is as large.
+    That of one column counts with its directions, that of all together with ``prior``.
     """
     left, (m, b) = factors.left, factors.left.shape
     outside = gradients - left @ (left.T @ gradients)

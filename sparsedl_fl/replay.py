@@ -51,9 +51,10 @@ class Replay:
 
     def __str__(self) -> str:
         worst = max(self.deviations.values(), default=np.inf)
+        where = f" from layer {self.start!r} on" if self.start else ""
         return (
-            f"replayed: {self.n_matching} of {len(self.deviations)} tensors of the gradient "
-            f"{f'from layer {self.start!r} on ' if self.start else ''}come back, the worst to {worst:.1g} of its size (tolerance {self.tolerance:.1g})"
+            f"replayed: {self.n_matching} of {len(self.deviations)} tensors of the gradient{where} come back, "
+            f"the worst to {worst:.1g} of its size (tolerance {self.tolerance:.1g})"
         )
 
 

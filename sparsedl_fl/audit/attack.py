@@ -13,6 +13,7 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
+from sparsedl_fl.audit.context import describe_run
 from sparsedl_fl.audit.result import FED_THE_INPUT, AuditResult, LayerAudit
 from sparsedl_fl.audit.spreading import Spreading
 from sparsedl_fl.directions import KnownInputs
@@ -45,10 +46,8 @@ def audit_model(
 ) -> AuditResult:
     """Attack every linear layer in reach, and list what is not.
 
-    The model is run once on an example, so that neither the order in which layers are declared nor functional calls
-    matter (see `sparsedl_fl.models`). The layer with the most room is attacked first. Where its whole batch comes back,
-    the other layers follow without a search (see `sparsedl_fl.peeling`), and the client is run again with what was
-    recovered (see `sparsedl_fl.replay`).
+    The layer with the most room is attacked first; the others follow from it where its whole batch comes back
+    (`sparsedl_fl.peeling`), and the client is run again with what was recovered (`sparsedl_fl.replay`).
 
     Parameters
     ----------
@@ -57,42 +56,35 @@ def audit_model(
     gradients : sequence of tensors or mapping of name to tensor
         The client's gradient, in the order of ``model.parameters()`` or by name.
     inverter : GradientInverter or None, default=None
-        What attacks each layer; a clone is fitted to each. None takes ``GradientInverter(random_state=0)``.
+        What attacks each layer, a clone each; None takes ``GradientInverter(random_state=0)``.
     layers : iterable of int or str, or None, default=None
-        Indices among the linear layers in the order in which they run, or names; None takes all of them, and lists
-        every other parameter too.
+        Linear layers by place in the order in which they run, or by name; None takes all, and lists all else.
     example : torch.Tensor or None, default=None
         An input of the model, any numbers of the right shape; None makes one up.
     loss : {"cross_entropy", "binary_cross_entropy", "mse"} or callable, default=None
         Of the client, as of `LayerGradient.from_model`.
     learning_rate : float or None, default=None
-        Given where ``gradients`` sum up several local steps, as `sparsedl_fl.models.gradients_of_update` returns them:
-        units may then have switched on the way, and neither peeling nor replay applies.
+        Given where ``gradients`` sum up several local steps (`sparsedl_fl.models.gradients_of_update`): units may then
+        have switched on the way, and neither peeling nor replay applies.
     peel : bool, default=True
-        Whether layers follow from one whose whole batch came back; without it each is attacked by itself.
+        Whether layers follow from one whose whole batch came back.
     report : callable or None, default=None
-        Called with a line before each step, for a progress bar.
+        Called with a line before each step.
 
     Returns
     -------
     AuditResult
-        A mapping of names to `LayerAudit`, too: linear layers first, in the order in which they run.
+        Also a mapping of names to `LayerAudit`. An interrupt (Ctrl-C) ends the search and keeps what was found.
 
     Raises
     ------
-    TypeError
-        If the model or the gradients are not what they should be.
-    ValueError
-        If these do not belong together, or the model has no linear layer.
+    TypeError, ValueError
+        If model and gradients are not what they should be, or not of one kind.
 
     Warns
     -----
     UserWarning
         If the model could not be run on a made-up example: what follows a layer is then not known.
-
-    Notes
-    -----
-    An interrupt (Ctrl-C) ends the search and keeps what was found; layers that were not reached say so.
 
     Examples
     --------
@@ -100,21 +92,11 @@ def audit_model(
     >>> model = fully_connected(64, width=100, random_state=0)
     >>> batch = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
     >>> audit = audit_model(model, client_gradient(model, batch, torch.arange(4)))
-    >>> str(audit.verdict), [layer.n_certified for layer in audit.layers]
-    ('RECOVERED', [4, 4, 4, 4])
-    >>> sorted(audit.labels.tolist()), audit.replay.n_matching
-    ([0, 1, 2, 3], 8)
+    >>> str(audit.verdict), [layer.n_certified for layer in audit.layers], sorted(audit.labels.tolist())
+    ('RECOVERED', [4, 4, 4, 4], [0, 1, 2, 3])
     """
-    trace = trace_model(model, example)
-    rows = {row.name: row for row in inspect_model(model, trace=trace)}
-    if not any(len(row.shape) == 2 for row in rows.values()):
-        raise ValueError("the model has no linear layer (torch.nn.Linear, or a product with a matrix of weights)")
-    named = named_gradients(model, gradients)  # raises before any work where these do not belong together
-    if layers is not None:
-        running = list(dict.fromkeys(use.name for use in trace.layers)) or list(rows)
-        rows = {name: rows[name] for name in (pick_layer("layers", layer, running) for layer in layers)}
     given = GradientInverter(random_state=0) if inverter is None else inverter
-    attack = _Attack(model, named, trace, rows, given, loss, learning_rate, report or (lambda line: None))
+    attack = _Attack.of(model, gradients, given, layers, example, loss, learning_rate, report)
     return attack.run(peel and learning_rate is None)
 
 
@@ -132,8 +114,32 @@ class _Attack:
     report: Callable[[str], None]
     found: dict[str, LayerAudit] = field(default_factory=dict)
 
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        gradients: Any,
+        inverter: GradientInverter,
+        layers: Iterable[int | str] | None,
+        example: torch.Tensor | None,
+        loss: Any,
+        learning_rate: float | None,
+        report: Callable[[str], None] | None,
+    ) -> _Attack:
+        """Look at the model; raise before any work where model and gradients do not belong together."""
+        trace = trace_model(model, example)
+        rows = {row.name: row for row in inspect_model(model, trace=trace)}
+        if not any(len(row.shape) == 2 for row in rows.values()):
+            raise ValueError("the model has no linear layer (torch.nn.Linear, or a product with a matrix of weights)")
+        named = named_gradients(model, gradients)
+        if layers is not None:
+            running = list(dict.fromkeys(use.name for use in trace.layers)) or list(rows)
+            rows = {name: rows[name] for name in (pick_layer("layers", layer, running) for layer in layers)}
+        return cls(model, named, trace, rows, inverter, loss, learning_rate, report or (lambda line: None))
+
     def run(self, peel: bool) -> AuditResult:
         """Attack, spread and replay."""
+        start = time.perf_counter()
         replayed, why_not = None, "peeling is switched off" if self.learning_rate is None else "several local steps"
         try:
             for row in sorted(self.rows.values(), key=lambda row: -row.largest_batch):
@@ -152,7 +158,16 @@ class _Attack:
             for name, row in self.rows.items()
         )
         shape = () if self.trace.example is None else tuple(self.trace.example.shape[1:])
-        return AuditResult(layers, replayed, why_not, shape)
+        context = describe_run(
+            self.model,
+            self.gradients,
+            time.perf_counter() - start,
+            seed=_plain(self.inverter.random_state),
+            attack=repr(self.inverter),
+            loss=self.loss if isinstance(self.loss, str | None) else repr(self.loss),
+            learning_rate=self.learning_rate,
+        )
+        return AuditResult(layers, replayed, why_not, shape, context)
 
     def _layer_gradient(self, name: str) -> LayerGradient:
         found = layer_of_model(LayerGradient, self.model, self.gradients, name, self.trace, self.loss)
@@ -249,3 +264,7 @@ class _Attack:
                 order = match_batches(fed, other.batch.inputs).order
                 labels = np.where(labels == NO_LABEL, other.batch.labels[order], labels)
         return labels
+
+
+def _plain(seed: Any) -> int | str | None:
+    return seed if seed is None or isinstance(seed, int) else repr(seed)

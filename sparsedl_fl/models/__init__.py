@@ -3,11 +3,22 @@
 - `trace_model` runs the model once on an example and compares numbers, so that functional calls, layers declared in
   another order and linear layers of one's own are seen for what they do.
 - `inspect_model` says it as rows, one for every parameter of the model.
-- `named_gradients` brings what a user has to gradients by the parameters' names.
+- `named_gradients` brings what a user has to gradients by the parameters' names; `gradients_of_update` does so for the
+  states before and after local training.
 """
 
 from sparsedl_fl.models.inspection import LayerRow, inspect_model
 from sparsedl_fl.models.naming import named_gradients, plain_names
 from sparsedl_fl.models.tracing import LinearUse, Trace, trace_model
+from sparsedl_fl.models.updates import gradients_of_update
 
-__all__ = ["LayerRow", "LinearUse", "Trace", "inspect_model", "named_gradients", "plain_names", "trace_model"]
+__all__ = [
+    "LayerRow",
+    "LinearUse",
+    "Trace",
+    "gradients_of_update",
+    "inspect_model",
+    "named_gradients",
+    "plain_names",
+    "trace_model",
+]

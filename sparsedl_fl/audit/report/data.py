@@ -1,0 +1,96 @@
+"""An audit as plain data, which follows the published schema."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from sparsedl_fl.audit.result import AuditResult, LayerAudit
+from sparsedl_fl.audit.verdicts import Verdict
+
+__all__ = ["SCHEMA_VERSION", "as_dict", "as_json", "schema"]
+
+SCHEMA_VERSION = "1.0"
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema that reports follow."""
+    return json.loads(files("sparsedl_fl.audit.report").joinpath("schema.json").read_text(encoding="utf-8"))
+
+
+def as_json(result: AuditResult, show_samples: bool = False) -> str:
+    """Return a report as JSON."""
+    return json.dumps(as_dict(result, show_samples), indent=2, ensure_ascii=False) + "\n"
+
+
+def as_dict(result: AuditResult, show_samples: bool = False) -> dict[str, Any]:
+    """Return a report as plain data; what was recovered is left out unless asked for."""
+    replayed = result.replay
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "verdict": str(result.verdict),
+        "meaning": result.verdict.meaning,
+        "reason": result.reason,
+        "batch_size": result.batch_size,
+        "n_labels": len(result.labels),
+        "layers": [_layer(layer) for layer in result.layers],
+        "replay": None
+        if replayed is None
+        else {
+            "n_tensors": len(replayed.deviations),
+            "n_matching": replayed.n_matching,
+            "tolerance": replayed.tolerance,
+            "worst": max(replayed.deviations.values(), default=None),
+            "start": replayed.start,
+            "summary": str(replayed),
+        },
+        "replay_reason": result.replay_reason,
+        "samples_shown": show_samples,
+        "samples": [
+            {
+                "index": sample.index,
+                "kind": sample.kind,
+                "layer": sample.layer,
+                "label": sample.label,
+                "error": sample.error,
+                "values": sample.values.tolist(),
+            }
+            for sample in result.samples
+        ]
+        if show_samples
+        else [],
+        "run": dict(result.context),
+    }
+
+
+def _layer(layer: LayerAudit) -> dict[str, Any]:
+    row, batch = layer.row, layer.batch
+    kinds = [] if layer.inverter is None or layer.source != "attacked" else layer.inverter.evidence_.tolist()
+    certified = np.zeros(0) if batch is None else batch.errors[batch.certified]
+    return {
+        "name": layer.name,
+        "kind": "" if row is None else row.kind,
+        "shape": [] if row is None else list(row.shape),
+        "feeds": "" if row is None else row.feeds,
+        "behind": "" if row is None else row.behind,
+        "attack": "" if row is None else row.attack,
+        "largest_batch": 0 if row is None else row.largest_batch,
+        "verdict": str(layer.verdict),
+        "reason": layer.reason,
+        "source": layer.source,
+        "n_inputs": layer.n_inputs,
+        "n_certified": layer.n_certified,
+        "n_labels": layer.n_labels,
+        "error_median": float(np.median(certified)) if len(certified) else None,
+        "error_worst": float(certified.max()) if len(certified) else None,
+        "evidence": {kind: kinds.count(kind) for kind in dict.fromkeys(kinds) if kind != "none"},
+        "seconds": round(layer.seconds, 3),
+    }
+
+
+def concluded(result: AuditResult) -> list[LayerAudit]:
+    """Return the layers on which there is a conclusion."""
+    return [layer for layer in result.layers if layer.verdict is not Verdict.OUT_OF_RANGE]

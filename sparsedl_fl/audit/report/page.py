@@ -1,0 +1,79 @@
+"""The page: chapters from templates, everything inline, no script."""
+
+from __future__ import annotations
+
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from sparsedl_fl.audit.report.data import as_dict
+from sparsedl_fl.audit.report.samples import shown_samples
+from sparsedl_fl.audit.result import AuditResult
+
+__all__ = ["SECTIONS", "as_html", "as_table"]
+
+SECTIONS = {
+    "summary": "Summary and verdict",
+    "scope": "Scope and system",
+    "threat": "Threat model",
+    "seen": "What the server saw",
+    "recovered": "What was recovered",
+    "untested": "What was not tested, and why",
+    "defences": "Defences and their measured effect",
+    "privacy": "Statement on differential privacy",
+    "residual": "Residual risk and treatment",
+    "reproducibility": "Reproducibility",
+}
+"""Chapters in their order, each a template in ``sections/``. After ISO/IEC 29134, ICO's steps of a data protection
+impact assessment, and NIST AI 100-2."""
+
+
+def as_html(
+    result: AuditResult, *, show_samples: bool = False, decoder: Any = None, sweep: Any = None, title: str = ""
+) -> str:
+    """Return a report as one self-contained page (see `AuditResult.to_html`)."""
+    try:
+        from jinja2 import Environment, FunctionLoader, StrictUndefined
+    except ImportError as error:
+        raise ImportError("the report is a page made with Jinja2: pip install 'sparsedl[audit]'") from error
+    folder = files("sparsedl_fl.audit.report")
+    environment = Environment(
+        loader=FunctionLoader(lambda name: folder.joinpath(*name.split("/")).read_text(encoding="utf-8")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = _number
+    return environment.get_template("page.html").render(
+        title=title or "Audit of a federated-learning update",
+        report=as_dict(result),
+        sections=SECTIONS,
+        samples=shown_samples(result, decoder) if show_samples else None,
+        sweep=None if sweep is None else sweep.to_dict(),
+    )
+
+
+def as_table(result: AuditResult) -> str:
+    """Return a short table of the layers, for notebooks."""
+    rows = "".join(
+        f"<tr><td>{escape(layer.name)}</td><td>{escape(layer.what)}</td><td><b>{layer.verdict}</b></td>"
+        f"<td>{layer.n_certified} of {layer.n_inputs}</td><td>{_number(layer.worst_error)}</td>"
+        f"<td>{escape(layer.source or layer.reason)}</td></tr>"
+        for layer in result.layers
+    )
+    return (
+        f"<p><b>{result.verdict}</b>: {escape(result.reason)}</p><table><tr><th>layer</th><th>what it is fed</th>"
+        f"<th>verdict</th><th>certified</th><th>expected error</th><th>how</th></tr>{rows}</table>"
+    )
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    """Return a number as people write it; a dash where there is none."""
+    if value is None or not np.isfinite(value):
+        return "–"
+    if value == int(value) and abs(value) < 1e6:
+        return str(int(value))
+    return f"{value:.{digits}g}"
