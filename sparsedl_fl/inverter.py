@@ -10,12 +10,11 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
-from sparsedl import SparseDictionaryRecovery
 from sparsedl_fl.assembly import Assembly, Batch
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.certificate import ZerosOfAll
 from sparsedl_fl.diagnosis import advice, obstacle, visible_reason, without_span
-from sparsedl_fl.directions import ActivationDirections, DictionaryDirections, Directions
+from sparsedl_fl.directions import Directions, best_known
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.labels import labels_of
 from sparsedl_fl.lowrank import factorize
@@ -153,7 +152,7 @@ class GradientInverter(BaseEstimator):
         why_not = obstacle(_checked(layer_gradient))
         if why_not:
             raise ValueError(why_not)
-        self.directions_ = _best_known() if self.directions is None else clone(self.directions)
+        self.directions_ = best_known() if self.directions is None else clone(self.directions)
         given, scale = layer_gradient.in_range()
         problem = LayerProblem.of(given, self.batch_size, self.noise_level)
         if not problem.activation.has_flat_part and problem.behind is None and problem.rest is None:
@@ -206,11 +205,6 @@ def _checked(layer_gradient: Any) -> LayerGradient:
     if not isinstance(layer_gradient, LayerGradient):
         raise TypeError(f"expected a LayerGradient, got {type(layer_gradient).__name__}")
     return layer_gradient
-
-
-def _best_known() -> Directions:
-    """Return the default: what three rounds of the dictionary search without a new column leave over stays so."""
-    return ActivationDirections(fallback=DictionaryDirections(SparseDictionaryRecovery(patience=3)))
 
 
 def _n_live(layer_gradient: LayerGradient) -> int:

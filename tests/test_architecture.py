@@ -107,7 +107,7 @@ def test_command_line_imports_nothing_heavy_at_the_top():
             for node in ast.parse(path.read_text()).body
             if isinstance(node, ast.Import | ast.ImportFrom)
         }
-        light = {"__future__", "argparse", "collections.abc", "importlib.util"}
+        light = {"__future__", "argparse", "collections.abc", "contextlib", "importlib.util", "sys"}
         assert {module for module in top if not module.startswith("sparsedl_fl.cli")} <= light, path
 
 

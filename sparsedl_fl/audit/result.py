@@ -172,9 +172,10 @@ class AuditResult(Mapping):
         """Why the verdict is what it is, in a sentence."""
         best = self.best
         if best is None:
-            return "no layer is in range of these attacks: " + "; ".join(
-                dict.fromkeys(f"{layer.name}: {layer.reason}" for layer in self.layers[:3])
+            reasons = dict.fromkeys(
+                layer.reason for layer in self.layers if layer.row is None or len(layer.row.shape) == 2
             )
+            return "no layer is in range of these attacks: " + "; ".join(list(reasons)[:3])
         labels = f" and {best.n_labels} labels" if best.n_labels else ""
         text = f"{best.n_certified} of {best.n_inputs} {best.what}{labels} recovered at layer '{best.name}'"
         if best.n_certified:

@@ -1,4 +1,4 @@
-"""The command line, one file a command: ``sparsedl-fl demo`` and ``sparsedl-fl reproduce``.
+"""The command line, one file a command: ``sparsedl-fl inspect | audit | demo | reproduce``.
 
 A command is a module with ``HELP``, ``add_arguments`` and ``run``, and a place in `COMMANDS`. Nothing heavy is imported
 before it runs, so that ``--help`` is quick.
@@ -7,24 +7,29 @@ before it runs, so that ``--help`` is quick.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
-from sparsedl_fl.cli import demo, reproduce
+from sparsedl_fl.cli import audit, demo, inspect, reproduce
+from sparsedl_fl.cli._model import read_config
 
 __all__ = ["COMMANDS", "main"]
 
-COMMANDS = {"demo": demo, "reproduce": reproduce}
+COMMANDS = {"inspect": inspect, "audit": audit, "demo": demo, "reproduce": reproduce}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit status (0: everything certified, 1: not everything)."""
+    """Run a command; return its exit status, of which each command says what it means."""
     parser = argparse.ArgumentParser(
         prog="sparsedl-fl", description="Audit how much of a client's batch leaks from a federated-learning gradient."
     )
     commands = parser.add_subparsers(required=True, dest="command")
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
     for name, command in COMMANDS.items():
         added = commands.add_parser(name, help=command.HELP, description=command.__doc__)
         command.add_arguments(added)
         added.set_defaults(run=command.run)
+        if arguments[:1] == [name]:
+            read_config(added, arguments, name)
     options = parser.parse_args(arguments)
     return options.run(options)

@@ -9,6 +9,7 @@
 
 from sparsedl_fl.directions._base import Directions
 from sparsedl_fl.directions.activation import ActivationDirections
+from sparsedl_fl.directions.default import best_known
 from sparsedl_fl.directions.dictionary import DictionaryDirections
 from sparsedl_fl.directions.kernel import KernelDirections
 from sparsedl_fl.directions.known import KnownInputs
@@ -21,4 +22,5 @@ __all__ = [
     "KernelDirections",
     "KnownInputs",
     "PriorDirections",
+    "best_known",
 ]

@@ -61,7 +61,7 @@ def gradients_of_update(
         raise ValueError(f"learning_rate must be a positive number, got {learning_rate!r}")
     if optimizer not in OPTIMIZERS:
         raise ValueError(
-            f"optimizer={optimizer!r} is out of range: its steps are no sum of gradients (Adam and its like divide each "
+            f"optimizer={optimizer!r} is out of range: its steps are no sum of gradients (Adam divides each "
             "entry by its own size), so that the low rank is gone"
         )
     before, after = plain_names("before", before), plain_names("after", after)
@@ -125,7 +125,7 @@ def decay_by_rank(pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]], *, agr
     middle = np.quantile(values, [0.375, 0.625])
     if np.ptp(middle) > agreement:
         raise ValueError(
-            "weight_decay cannot be found by the rank: the batch has more inputs than half of the largest layer, or the "
+            "weight_decay cannot be found by the rank: the batch is larger than half of the largest layer, or the "
             "optimiser is no SGD"
         )
     return float(np.median(values))

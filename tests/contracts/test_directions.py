@@ -18,7 +18,11 @@ MAKERS = {
 
 def test_the_list_is_complete():
     public = {getattr(directions, name) for name in directions.__all__}
-    concrete = {kind for kind in public if issubclass(kind, directions.Directions) and not kind.__abstractmethods__}
+    concrete = {
+        kind
+        for kind in public
+        if isinstance(kind, type) and issubclass(kind, directions.Directions) and not kind.__abstractmethods__
+    }
     assert concrete == set(MAKERS)
 
 

@@ -1,7 +1,7 @@
 """The report of an audit: one self-contained page, and JSON.
 
-A chapter is a template in `sections/` and a place in `SECTIONS`; what it may say is in `data.py`, pictures and tables of
-what was recovered in `samples.py`, look and print in `page.html`.
+A chapter is a template in `sections/` and a place in `SECTIONS`; what it may say is in `data.py`, what was recovered in
+`samples.py`, look and print in `page.html`.
 """
 
 from sparsedl_fl.audit.report.data import SCHEMA_VERSION, as_dict, as_json, schema

@@ -1,0 +1,45 @@
+"""A model and an update to try an audit on: `model` with ``weights.safetensors``, and ``update.safetensors``.
+
+The update is the gradient of 16 handwritten digits of `sklearn.datasets.load_digits`, as `make` computes it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+__all__ = ["UPDATE", "WEIGHTS", "make", "model"]
+
+WEIGHTS = Path(__file__).with_name("weights.safetensors")
+UPDATE = Path(__file__).with_name("update.safetensors")
+
+
+def model() -> nn.Module:
+    """Return a classifier of 8 x 8 digits."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 10)
+    )
+
+
+def make(batch_size: int = 16, seed: int = 0) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Return the state of a model that was trained a little, and a client's gradient."""
+    from sklearn.datasets import load_digits
+
+    from sparsedl_fl.simulation import client_gradient
+
+    digits = load_digits()
+    inputs = torch.tensor(digits.images[:, None] / 16, dtype=torch.float32)
+    labels = torch.tensor(digits.target)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        trained = model()
+        order = torch.randperm(len(inputs))
+    optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+    for part in order[batch_size:].split(64):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(trained(inputs[part]), labels[part]).backward()
+        optimizer.step()
+    private = order[:batch_size]
+    return trained.state_dict(), client_gradient(trained, inputs[private], labels[private])

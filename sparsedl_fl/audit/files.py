@@ -1,0 +1,206 @@
+"""Models and updates as users have them on disk; safe formats only."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pickle
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparsedl_fl.models import gradients_of_update, plain_names
+from sparsedl_fl.models.naming import unwrapped
+
+__all__ = ["KINDS", "Update", "load_model", "load_object", "load_tensors", "load_update"]
+
+KINDS = ("auto", "gradient", "weights", "delta")
+"""What an update may be: gradients, weights after local training, or these less the weights before."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a client sent, as gradients.
+
+    Attributes
+    ----------
+    gradients : dict of str to torch.Tensor
+        By plain name.
+    learning_rate : float or None
+        Given where they sum up several local steps.
+    kind : str
+        One of `KINDS`, but "auto".
+    """
+
+    gradients: Mapping[str, torch.Tensor]
+    learning_rate: float | None
+    kind: str
+
+
+def load_object(spec: str, argument: str = "MODEL") -> Any:
+    """Return what ``package.module:name`` or ``path/to/file.py:name`` names.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be found.
+    """
+    place, separator, name = spec.rpartition(":")
+    if not separator or not place or not name:
+        raise ValueError(f"{argument} must be package.module:name or file.py:name, got {spec!r}")
+    try:
+        module = _module_at(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except (ImportError, OSError) as error:
+        raise ValueError(f"{argument} {spec!r} cannot be imported: {error}") from error
+    found = getattr(module, name, None)
+    if found is None:
+        raise ValueError(f"{argument} {spec!r}: {place} has no {name!r}")
+    return found
+
+
+def _module_at(path: Path) -> Any:
+    if not path.is_file():
+        raise ImportError(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(f"_audited_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
+    """Return the model that a function without arguments makes, with weights from a file.
+
+    Parameters
+    ----------
+    spec : str
+        ``package.module:function`` or ``file.py:function``; a class, or a module that is there already, will do.
+    weights : str or Path or None, default=None
+        Its state, as of `load_tensors`; None leaves the weights as the function made them.
+
+    Raises
+    ------
+    ValueError
+        If there is no such model, or the weights are not its own; the tensor that does not fit is named.
+    """
+    made = load_object(spec)
+    model = made if isinstance(made, nn.Module) else made() if callable(made) else made
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"MODEL {spec!r} must make a torch.nn.Module, got {type(model).__name__}")
+    if weights is not None:
+        state = plain_names("weights", load_tensors(weights))
+        inner = unwrapped(model)
+        _check_same(inner.state_dict(), state, f"weights {weights}", "the model")
+        inner.load_state_dict({name: state[name] for name in inner.state_dict()})
+    return model
+
+
+def load_tensors(path: str | Path) -> dict[str, torch.Tensor]:
+    """Return tensors by name from a ``.safetensors`` file, or from a ``.pt`` file that holds nothing else.
+
+    Raises
+    ------
+    ValueError
+        If there is no such file, its format is another, or it would run code when it is read.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    if path.suffix == ".safetensors":
+        try:
+            from safetensors.torch import load_file
+        except ImportError as error:
+            raise ImportError("reading .safetensors needs safetensors: pip install 'sparsedl[audit]'") from error
+        try:
+            return load_file(path)
+        except Exception as error:  # safetensors has an error class of its own
+            raise ValueError(f"{path} is no safetensors file: {error}") from error
+    if path.suffix not in (".pt", ".pth"):
+        raise ValueError(f"{path} must be a .safetensors file (or .pt with tensors alone), got {path.suffix!r}")
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"{path} is refused: it holds more than tensors, and reading it could run code. Save the state_dict() as "
+            ".safetensors"
+        ) from error
+    found = found.get("state_dict", found) if isinstance(found, dict) else found
+    if not isinstance(found, dict) or not all(isinstance(value, torch.Tensor) for value in found.values()):
+        raise ValueError(f"{path} must hold a mapping of names to tensors")
+    return found
+
+
+def load_update(
+    model: nn.Module, path: str | Path, *, kind: str = "auto", learning_rate: float | None = None, **client: Any
+) -> Update:
+    """Return what a client sent, as gradients of a model's parameters.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model that the client was given.
+    path : str or Path
+        The update, as of `load_tensors`.
+    kind : {"auto", "gradient", "weights", "delta"}, default="auto"
+        What it is; "auto" takes tensors near the model's own for weights after local training.
+    learning_rate : float or None, default=None
+        The client's; needed for weights.
+    **client
+        ``n_steps``, ``momentum``, ``weight_decay``, ``optimizer``, as of `gradients_of_update`.
+
+    Raises
+    ------
+    ValueError
+        If the update is not one of this model; the tensor that does not fit is named.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
+    sent = plain_names("update", load_tensors(path))
+    state = unwrapped(model).state_dict()
+    parameters = {name: tensor.detach() for name, tensor in unwrapped(model).named_parameters() if tensor.requires_grad}
+    _check_same(parameters, {name: sent[name] for name in sent if name in parameters or name not in state},
+                f"update {path}", "the model", all_needed=False)  # fmt: skip
+    if kind == "auto":
+        kind = "weights" if _is_near(parameters, sent) else "gradient"
+    if kind == "gradient":
+        return Update({name: sent[name] for name in sent if name in parameters}, None, kind)
+    if learning_rate is None:
+        raise ValueError(f"update {path} holds weights after local training: the client's learning rate is needed")
+    after = {name: state[name] + sent[name] for name in sent} if kind == "delta" else sent
+    before = {name: state[name] for name in parameters if name in after}
+    gradients = gradients_of_update(before, after, learning_rate, **client)
+    return Update(gradients, None if client.get("n_steps") == 1 else learning_rate, kind)
+
+
+def _is_near(parameters: Mapping[str, torch.Tensor], sent: Mapping[str, torch.Tensor]) -> bool:
+    """Return whether what was sent is nearer to the weights than to zero."""
+    shared = [name for name in parameters if name in sent]
+    moved = sum(float((sent[name].double() - parameters[name].double()).square().sum()) for name in shared)
+    return moved < 0.5 * sum(float(sent[name].double().square().sum()) for name in shared)
+
+
+def _check_same(
+    expected: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], what: str, whose: str, *,
+    all_needed: bool = True,
+) -> None:  # fmt: skip
+    """Raise ``ValueError`` that names the first tensor of one that the other lacks, or has in another shape."""
+    strange = next((name for name in given if name not in expected), None)
+    missing = next((name for name in expected if name not in given), None)
+    if strange is not None:
+        raise ValueError(f"{what} has a tensor {strange!r} that {whose} lacks: they are not of the same model")
+    if missing is not None and (all_needed or not given):
+        raise ValueError(f"{what} lacks the tensor {missing!r} of {whose}: they are not of the same model")
+    for name, tensor in given.items():
+        if tuple(tensor.shape) != tuple(expected[name].shape):
+            raise ValueError(
+                f"{what} has {name!r} of shape {tuple(tensor.shape)}, and {whose} {tuple(expected[name].shape)}: "
+                "they are not of the same model"
+            )
