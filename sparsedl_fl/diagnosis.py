@@ -31,6 +31,11 @@ def obstacle(layer_gradient: LayerGradient) -> str:
 
 def without_span(layer_gradient: LayerGradient, batch_size: int) -> str:
     """Say why the next layer's gradient is of no use behind an activation without flat parts."""
+    if layer_gradient.next_weight_grad is None:
+        return (
+            f"{layer_gradient.activation} follows the layer, whose derivative is nowhere zero, with no linear layer "
+            "behind it, and what the rest of the network says holds for the gradient of one step alone"
+        )
     return (
         f"{layer_gradient.activation} follows the layer, whose derivative is nowhere zero, and the gradient of the "
         f"next layer does not span the activations of {batch_size} inputs: it is "

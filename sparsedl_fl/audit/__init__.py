@@ -3,12 +3,25 @@
 - `audit_model` attacks where there is most room, peels the other layers, and replays; `attack.py`.
 - `AuditResult` is what it returns, with a `Verdict` for each layer and the whole; `result.py`, `verdicts.py`.
 - `report/` writes it as a page and as JSON, one file a chapter.
-- `sweep` runs simulated clients over settings of a defence until nothing is recovered; `sweep.py`.
+- `sweep` runs simulated clients over settings of a defence until nothing is recovered; `sweeping/`.
 - `load_model` and `load_update` read what users have on disk; `files.py`.
 """
 
 from sparsedl_fl.audit.attack import audit_model
 from sparsedl_fl.audit.result import AuditResult, LayerAudit, Sample
+from sparsedl_fl.audit.sweeping import STOCK, Setting, SweepResult, SweepRow, default_settings, sweep
 from sparsedl_fl.audit.verdicts import Verdict
 
-__all__ = ["AuditResult", "LayerAudit", "Sample", "Verdict", "audit_model"]
+__all__ = [
+    "STOCK",
+    "AuditResult",
+    "LayerAudit",
+    "Sample",
+    "Setting",
+    "SweepResult",
+    "SweepRow",
+    "Verdict",
+    "audit_model",
+    "default_settings",
+    "sweep",
+]

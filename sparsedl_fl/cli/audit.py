@@ -1,7 +1,7 @@
 """Attack one update of a client, and report what came back.
 
-Exit status: 0 nothing recovered, 1 something was, 2 bad usage, 3 no conclusion; with --fail-on, 1 for the verdicts named
-and 0 for the others. Ctrl-C keeps what was found.
+Exit status: 0 nothing recovered, 1 something was, 2 bad usage, 3 no conclusion; with --fail-on, 1 for the verdicts
+named and 0 for the others. Ctrl-C keeps what was found.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("update", metavar="UPDATE", nargs="?", help="what the client sent: .safetensors or .pt")
     parser.add_argument("--example", action="store_true", help="audit the model and the update that ship with this")
     parser.add_argument("--kind", choices=("auto", "gradient", "weights", "delta"), default="auto",
-                        help="what UPDATE is (default: weights where it is near the model's own, else a gradient)")  # fmt: skip
+                        help="what UPDATE is (default: weights where near the model's own, else gradient)")  # fmt: skip
     parser.add_argument("--learning-rate", type=float, help="the client's, for weights or a delta")
     parser.add_argument("--local-steps", type=int, help="the client's optimiser steps, where they are known")
     parser.add_argument("--momentum", type=float, default=0.0, help="the client's (default: 0)")

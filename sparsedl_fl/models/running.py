@@ -72,12 +72,14 @@ class RunFrom:
     def fed(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
         """Return what each linear layer is fed, by name, of those that are fed one row for each input."""
         found: dict[str, np.ndarray] = {}
-        with self._watched(found), torch.no_grad():
+        with self.watched(found), torch.no_grad():
             self(inputs)
         return {name: rows for name, rows in found.items() if rows.shape[0] == len(inputs) and rows.ndim == 2}
 
     @contextmanager
-    def _watched(self, found: dict[str, np.ndarray]) -> Iterator[None]:
+    def watched(self, found: dict[str, np.ndarray]) -> Iterator[None]:
+        """Write down what each linear layer is fed, by name, for a while."""
+
         def keep(name: str) -> Any:
             return lambda _, given: found.update({name: given[0].detach().flatten(1).numpy()})
 

@@ -1,7 +1,8 @@
 """Clients to audit, and what happens to their gradients on the way to the server.
 
 - `client_gradient` (FedSGD), `fedavg_update`, `dp_sgd_gradient` and `opacus_gradient` are clients.
-- `quantize`, `sparsify` and `sign`, and `WIRES` by name, are what a wire does to a gradient.
+- `SimulatedClient` is all that a federation tells its clients to do, in one object.
+- `quantize`, `sparsify`, `percentile_clip` and `sign`, and `WIRES` by name, are what a wire does to a gradient.
 """
 
 from sparsedl_fl.simulation.clients import (
@@ -11,15 +12,19 @@ from sparsedl_fl.simulation.clients import (
     fully_connected,
     opacus_gradient,
 )
-from sparsedl_fl.simulation.wire import WIRES, quantize, sign, sparsify
+from sparsedl_fl.simulation.simulated import SimulatedClient, SimulatedUpdate
+from sparsedl_fl.simulation.wire import WIRES, percentile_clip, quantize, sign, sparsify
 
 __all__ = [
     "WIRES",
+    "SimulatedClient",
+    "SimulatedUpdate",
     "client_gradient",
     "dp_sgd_gradient",
     "fedavg_update",
     "fully_connected",
     "opacus_gradient",
+    "percentile_clip",
     "quantize",
     "sign",
     "sparsify",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = ["WIRES", "quantize", "sign", "sparsify"]
+__all__ = ["WIRES", "percentile_clip", "quantize", "sign", "sparsify"]
 
 Wire = Callable[[torch.Tensor], torch.Tensor]
 
@@ -41,6 +41,16 @@ def sparsify(tensor: torch.Tensor, share: float = 0.5) -> torch.Tensor:
     return torch.where(tensor.abs() >= threshold, tensor, torch.zeros_like(tensor))
 
 
+def percentile_clip(tensor: torch.Tensor, percentile: float = 10.0, gamma: float = 0.01) -> torch.Tensor:
+    """Zero the smallest entries, those up to a percentile of the moduli, and clip the others at ``gamma``.
+
+    As NVFLARE's PercentilePrivacy does, with its defaults.
+    """
+    moduli = tensor.abs()
+    cut = moduli.flatten().float().kthvalue(max(1, round(percentile / 100 * tensor.numel()))).values
+    return torch.where(moduli > cut, tensor.clamp(-gamma, gamma), torch.zeros_like(tensor))
+
+
 def sign(tensor: torch.Tensor) -> torch.Tensor:
     """Keep the signs alone, as signSGD does, and the first step of Adam nearly."""
     return tensor.sign()
@@ -54,6 +64,7 @@ WIRES: dict[str, Wire] = {
     "int4": lambda tensor: quantize(tensor, n_bits=4),
     "top half": sparsify,
     "top tenth": lambda tensor: sparsify(tensor, 0.1),
+    "percentile 10, gamma 0.01": percentile_clip,
     "sign": sign,
 }
 """By name, each for one parameter's gradient."""

@@ -1,0 +1,151 @@
+"""What came of a sweep: a table, a picture, plain data."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sparsedl_fl.audit.verdicts import Verdict
+
+__all__ = ["SweepResult", "SweepRow"]
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """What came of one setting.
+
+    Attributes
+    ----------
+    defence, setting : str
+        What was turned, and how far.
+    n_records : int
+        Records behind one update.
+    share : float
+        Share of them that were certified, and right: within five expected errors, and within 5 % of their size.
+    label_share : float
+        Share of the labels that came back.
+    n_wrong : int
+        Inputs certified that were not right, over all batches.
+    error : float or None
+        Median root-mean-square error of the right ones.
+    what : str
+        What came back: inputs of the model, or features.
+    verdicts : dict of str to int
+        How often each verdict was given.
+    epsilon : float or None
+        Of Opacus' accountant, for noise per record.
+    accuracy_lost : float or None
+        By a short training with this setting, against one without it.
+    seconds : float
+        Median time of an audit.
+    """
+
+    defence: str
+    setting: str
+    n_records: int
+    share: float
+    label_share: float
+    n_wrong: int
+    error: float | None
+    what: str
+    verdicts: dict[str, int]
+    epsilon: float | None
+    accuracy_lost: float | None
+    seconds: float
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether these attacks recovered nothing in any batch, and did apply."""
+        return set(self.verdicts) == {str(Verdict.NOT_RECOVERED)} and self.label_share == 0
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What came of a sweep.
+
+    Attributes
+    ----------
+    rows : tuple of SweepRow
+        One a setting.
+    n_batches : int
+        Batches a setting.
+    data : str
+        What the clients had.
+    """
+
+    rows: tuple[SweepRow, ...]
+    n_batches: int
+    data: str
+
+    @property
+    def weakest(self) -> dict[str, str | None]:
+        """By defence, the first setting from which on these attacks recovered nothing; None where there is none."""
+        found: dict[str, str | None] = {}
+        for row in self.rows:
+            if not row.is_stopped:
+                found[row.defence] = None
+            elif found.get(row.defence) is None:
+                found[row.defence] = row.setting
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {
+            "n_batches": self.n_batches,
+            "data": self.data,
+            "settings": [asdict(row) for row in self.rows],
+            "weakest": self.weakest,
+        }
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """Return everything as JSON, and write it where a path is given."""
+        text = json.dumps(self.to_dict(), indent=2) + "\n"
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
+
+    def to_table(self) -> str:
+        """Return a Markdown table."""
+        lines = [
+            "| defence | setting | records | recovered | labels | error, median | epsilon | accuracy lost | seconds |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        ]
+        for row in self.rows:
+            out = str(Verdict.OUT_OF_RANGE) in row.verdicts and not row.share
+            share = "out of range" if out else f"{row.share:.0%} ({row.what})" if row.share else "0%"
+            numbers = [
+                "-" if x is None else f"{x:.2g}" for x in (row.error, row.epsilon, row.accuracy_lost, row.seconds)
+            ]
+            lines.append(
+                f"| {row.defence} | {row.setting} | {row.n_records} | {share} | {row.label_share:.0%} | "
+                + " | ".join(numbers)
+                + " |"
+            )
+        return "\n".join(lines) + "\n"
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the share recovered at each setting; needs matplotlib. Returns the axes."""
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ImportError("plot needs matplotlib: pip install 'sparsedl[audit]'") from error
+        if axes is None:
+            axes = Figure(figsize=(7, 0.28 * len(self.rows) + 1.2), layout="constrained").subplots()
+        colours = {name: f"C{i}" for i, name in enumerate(dict.fromkeys(row.defence for row in self.rows))}
+        names = [f"{row.defence}: {row.setting}" for row in self.rows]
+        places = range(len(names))
+        axes.barh(places, [row.share for row in self.rows], color=[colours[row.defence] for row in self.rows])
+        axes.scatter([row.label_share for row in self.rows], places, marker="|", color="black", label="labels")
+        axes.set_yticks(places, names, fontsize="small")
+        axes.set_xlim(0, 1.02)
+        axes.invert_yaxis()
+        axes.set_xlabel("share recovered, certified")
+        axes.legend(loc="lower right", frameon=False)
+        return axes
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<pre>{escape(self.to_table())}</pre>"

@@ -1,0 +1,247 @@
+"""Simulated clients over settings of a defence, each audited and compared with the truth."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from sparsedl_fl.audit.attack import audit_model
+from sparsedl_fl.audit.result import AuditResult
+from sparsedl_fl.audit.sweeping.cost import accuracy_lost, epsilon_of
+from sparsedl_fl.audit.sweeping.result import SweepResult, SweepRow
+from sparsedl_fl.audit.sweeping.settings import Setting, default_settings
+from sparsedl_fl.audit.verdicts import Verdict
+from sparsedl_fl.directions import best_known
+from sparsedl_fl.inverter import GradientInverter
+from sparsedl_fl.metrics import match_batches
+from sparsedl_fl.models import trace_model
+from sparsedl_fl.models.running import RunFrom
+
+__all__ = ["sweep"]
+
+RIGHT = 0.05
+"""Error of an input, relative to its size, up to which it counts as recovered; the expected error has to agree."""
+
+
+def sweep(
+    model: nn.Module,
+    inputs: torch.Tensor | None = None,
+    labels: torch.Tensor | None = None,
+    *,
+    settings: Sequence[Setting] | None = None,
+    batch_size: int = 16,
+    n_batches: int = 3,
+    example: torch.Tensor | None = None,
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = cross_entropy,
+    max_seconds: float | None = 20.0,
+    n_rounds: int = 0,
+    random_state: int = 0,
+    n_jobs: int | None = None,
+    out: str | Path | None = None,
+    report: Callable[[int, int], None] | None = None,
+) -> SweepResult:
+    """Simulate clients at each setting, audit what they send, and compare with the truth.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model that is sent out.
+    inputs : torch.Tensor of shape (n_records, ...) or None, default=None
+        Records, on the scale the model takes; None draws Gaussian ones in the shape of ``example``.
+    labels : torch.Tensor of shape (n_records,) or None, default=None
+        Their labels; None draws them.
+    settings : sequence of Setting or None, default=None
+        What is tried; None takes `default_settings` at ``batch_size``.
+    batch_size : int, default=16
+        For these.
+    n_batches : int, default=3
+        Batches a setting, at seeds of their own.
+    example : torch.Tensor or None, default=None
+        An input of the model; None takes the first of ``inputs``, or makes one up.
+    loss : callable, default=cross_entropy
+        ``loss(outputs, labels)``.
+    max_seconds : float or None, default=20
+        Cap on each search.
+    n_rounds : int, default=0
+        Rounds of the training that says what a setting costs in accuracy; 0 for none. It needs ``inputs`` and
+        ``labels``, of which it keeps a fifth to test on.
+    random_state : int, default=0
+        Seed.
+    n_jobs : int or None, default=None
+        Audits at the same time, as of joblib, whose backend (loky, dask, ray) `joblib.parallel_config` sets.
+    out : str or Path or None, default=None
+        A file of records, one line an audit: what is there already is not run again.
+    report : callable or None, default=None
+        Called with how many audits are done, and how many there are.
+
+    Returns
+    -------
+    SweepResult
+        With a row for each setting.
+    """
+    settings = list(settings) if settings is not None else None
+    example = inputs[:2] if example is None and inputs is not None else example
+    data = "the user's records" if inputs is not None else "Gaussian numbers as records"
+    if inputs is None:
+        inputs, labels = _made_up(model, example, random_state)
+    elif labels is None:
+        labels = torch.randint(_n_labels(model, inputs), (len(inputs),), generator=_generator(random_state))
+    settings = settings or default_settings(batch_size, most=len(inputs))
+    too_large = next((setting for setting in settings if setting.client.n_records > len(inputs)), None)
+    if too_large is not None:
+        raise ValueError(f"{too_large.defence}, {too_large.name}, takes more records than the {len(inputs)} there are")
+    tasks = [(setting, seed) for setting in settings for seed in range(random_state, random_state + n_batches)]
+    done = _read(out)
+    waiting = [(setting, seed) for setting, seed in tasks if _key(setting, seed) not in done]
+    run = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")
+    finished = run(
+        joblib.delayed(_audited)(model, inputs, labels, setting, seed, example, loss, max_seconds)
+        for setting, seed in waiting
+    )
+    for count, record in enumerate(finished, len(tasks) - len(waiting) + 1):
+        done[record["key"]] = record
+        _append(out, record)
+        if report is not None:
+            report(count, len(tasks))
+    rows = []
+    for setting in settings:
+        records = [done[_key(setting, seed)] for other, seed in tasks if other is setting]
+        cost = accuracy_lost(model, inputs, labels, setting, loss, n_rounds, random_state)
+        rows.append(_row(setting, records, cost, len(inputs), n_rounds))
+    return SweepResult(tuple(rows), n_batches, data)
+
+
+def _audited(
+    model: nn.Module,
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+    setting: Setting,
+    seed: int,
+    example: torch.Tensor | None,
+    loss: Any,
+    max_seconds: float | None,
+) -> dict[str, Any]:
+    """Audit one update of one setting, and compare with the truth."""
+    client = setting.client
+    chosen = torch.randperm(len(inputs), generator=_generator(seed))[: client.n_records]
+    x, y = inputs[chosen], labels[chosen]
+    result = {"key": _key(setting, seed), "verdict": str(Verdict.OUT_OF_RANGE), "share": 0.0, "label_share": 0.0}
+    result |= {"n_wrong": 0, "errors": [], "what": "", "seconds": 0.0}
+    if not client.is_in_range:
+        return result
+    sent = client.update(model, x, y, loss=loss, seed=seed)
+    # The server is told how many records there are, where the rank does not say.
+    known = None if client.is_exact else client.n_records
+    inverter = GradientInverter(
+        best_known(max_seconds), batch_size=known, noise_level=sent.noise_level, random_state=seed
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        audit = audit_model(
+            model, sent.gradients, inverter, example=example, loss=loss if loss is not cross_entropy else None,
+            learning_rate=sent.learning_rate,
+        )  # fmt: skip
+    return result | _compared(audit, model, x, y)
+
+
+def _compared(audit: AuditResult, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
+    """Compare what an audit found with the truth, at the layer that gives most away."""
+    found = {"verdict": str(audit.verdict), "seconds": audit.context["seconds"]}
+    best = audit.best
+    if best is None:
+        return found
+    true = _fed(model, best.name, best.what, x)
+    match = match_batches(true, best.batch.inputs)
+    sizes = np.sqrt(np.mean(true**2, axis=1))
+    errors = np.sqrt(match.squared_errors)
+    is_found = match.order >= 0
+    order = np.maximum(match.order, 0)
+    certified = is_found & best.batch.certified[order]
+    right = certified & (errors <= np.minimum(5 * best.batch.errors[order], RIGHT * sizes))
+    labels = best.batch.labels[order]
+    return found | {
+        "share": float(right.mean()),
+        "label_share": float(np.mean(is_found & (labels == y.numpy()))),
+        "n_wrong": best.n_certified - int(right.sum()),
+        "errors": errors[right].tolist(),
+        "what": best.what,
+    }
+
+
+def _fed(model: nn.Module, layer: str, what: str, x: torch.Tensor) -> np.ndarray:
+    """Return what a layer is fed."""
+    if what == "inputs of the model":
+        return x.flatten(1).double().numpy()
+    trace = trace_model(model, x[:2])
+    run = RunFrom(model, trace.use_of(layer), trace)
+    found: dict[str, np.ndarray] = {}
+    with run.watched(found), torch.no_grad():
+        run.model(x.double())
+    return found[layer]
+
+
+def _row(setting: Setting, records: list[dict], cost: float | None, n_records: int, n_rounds: int) -> SweepRow:
+    errors = [error for record in records for error in record["errors"]]
+    verdicts = [record["verdict"] for record in records]
+    whats = [record["what"] for record in records if record["what"]]
+    return SweepRow(
+        defence=setting.defence,
+        setting=setting.name,
+        n_records=setting.client.n_records,
+        share=float(np.mean([record["share"] for record in records])),
+        label_share=float(np.mean([record["label_share"] for record in records])),
+        n_wrong=sum(record["n_wrong"] for record in records),
+        error=float(np.median(errors)) if errors else None,
+        what=max(whats, key=whats.count, default=""),
+        verdicts={verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)},
+        epsilon=epsilon_of(setting, n_records, n_rounds),
+        accuracy_lost=cost,
+        seconds=float(np.median([record["seconds"] for record in records])),
+    )
+
+
+def _made_up(
+    model: nn.Module, example: torch.Tensor | None, seed: int, *, n_records: int = 1024
+) -> tuple[torch.Tensor, torch.Tensor]:
+    trace = trace_model(model, example)
+    if trace.example is None:
+        raise ValueError(f"the model could not be run ({trace.failure}): pass inputs or example")
+    shape = tuple(trace.example.shape[1:])
+    inputs = torch.randn((n_records, *shape), generator=_generator(seed))
+    return inputs, torch.randint(_n_labels(model, inputs), (n_records,), generator=_generator(seed + 1))
+
+
+def _n_labels(model: nn.Module, inputs: torch.Tensor) -> int:
+    with torch.no_grad():
+        return max(2, model(inputs[:2]).shape[1])
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _key(setting: Setting, seed: int) -> str:
+    return f"{setting.defence} | {setting.name} | {setting.client} | {seed}"
+
+
+def _read(out: str | Path | None) -> dict[str, dict]:
+    if out is None or not Path(out).is_file():
+        return {}
+    lines = Path(out).read_text(encoding="utf-8").splitlines()
+    records: Iterable[dict] = (json.loads(line) for line in lines if line.endswith("}"))
+    return {record["key"]: record for record in records}
+
+
+def _append(out: str | Path | None, record: dict) -> None:
+    if out is not None:
+        with open(out, "a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")

@@ -1,0 +1,96 @@
+"""Settings that a sweep tries: what a federation can turn, and the stock settings of the frameworks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sparsedl_fl.simulation import SimulatedClient
+
+__all__ = ["STOCK", "Setting", "default_settings"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One point of a sweep.
+
+    Attributes
+    ----------
+    defence : str
+        What is turned; settings of one defence stand together, the weakest first.
+    name : str
+        How far.
+    client : SimulatedClient
+        What that makes of a client.
+    """
+
+    defence: str
+    name: str
+    client: SimulatedClient
+
+
+def default_settings(batch_size: int = 16, *, most: int = 256) -> list[Setting]:
+    """Return the usual ladder of each defence around a batch size.
+
+    Parameters
+    ----------
+    batch_size : int, default=16
+        Records of a client, but where the ladder is about that.
+    most : int, default=256
+        Largest batch that is tried; not more than there are records.
+    """
+    plain = SimulatedClient(batch_size=batch_size)
+    found = [
+        Setting("batch size", str(b), replace(plain, batch_size=b)) for b in (1, 4, 16, 32, 64, 128, 256) if b <= most
+    ]
+    trained = replace(plain, n_epochs=1)
+    found += [Setting("local epochs, rate 0.01", str(n), replace(trained, n_epochs=n)) for n in (1, 5, 20)] + [
+        Setting("local epochs, rate 0.1", str(n), replace(trained, n_epochs=n, learning_rate=0.1)) for n in (1, 5)
+    ]
+    quarter = max(1, batch_size // 4)
+    found += [
+        Setting("mini-batches, 1 epoch", f"of {quarter}, rate {rate}",
+                replace(trained, mini_batch=quarter, learning_rate=rate)) for rate in (0.01, 0.1)
+    ]  # fmt: skip
+    found += [
+        Setting("optimiser", "SGD, momentum 0.9, 5 epochs", replace(trained, n_epochs=5, momentum=0.9)),
+        Setting("optimiser", "the same, weight decay 0.001",
+                replace(trained, n_epochs=5, momentum=0.9, weight_decay=1e-3)),
+        Setting("optimiser", "Adam, 1 epoch, rate 0.001", replace(trained, optimizer="adam", learning_rate=1e-3)),
+    ]  # fmt: skip
+    found += [
+        Setting("number format", wire, replace(plain, wire=wire))
+        for wire in ("float16", "bfloat16", "int8", "int8 by row", "int4")
+    ]
+    found += [Setting("sparsification", wire, replace(plain, wire=wire)) for wire in ("top half", "top tenth")]
+    found += [
+        Setting("noise per record, C = 1", f"sigma {sigma:g}",
+                replace(plain, record_clipping=1.0, noise_multiplier=sigma)) 
+        for sigma in (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
+    ]  # fmt: skip
+    found += [
+        Setting(
+            "noise per client, C = 1", f"deviation {noise:g}", replace(plain, client_clipping=1.0, client_noise=noise)
+        )
+        for noise in (1e-6, 1e-5, 1e-4, 1e-3)
+    ]
+    found += [
+        Setting("clients in a secure sum", str(n), replace(plain, n_clients=n))
+        for n in (2, 4, 8)
+        if n * batch_size <= most
+    ]
+    return found
+
+
+STOCK = [
+    Setting("Flower", "LocalDpMod, C = 1, deviation 0.001",
+            SimulatedClient(n_epochs=1, client_clipping=1.0, client_noise=1e-3)),
+    Setting("Flower", "SecAgg+, 4 clients", SimulatedClient(n_epochs=1, n_clients=4)),
+    Setting("NVFLARE", "PercentilePrivacy, 10 and 0.01", SimulatedClient(n_epochs=1, wire="percentile 10, gamma 0.01")),
+    Setting("NVFLARE", "quantiser float16", SimulatedClient(n_epochs=1, wire="float16")),
+    Setting("NVFLARE", "quantiser bfloat16", SimulatedClient(n_epochs=1, wire="bfloat16")),
+    Setting("NVFLARE", "quantiser int8", SimulatedClient(n_epochs=1, wire="int8")),
+    Setting("NVFLARE", "quantiser int4", SimulatedClient(n_epochs=1, wire="int4")),
+    Setting("FLIP", "C = 1, sigma 4.8e-5", SimulatedClient(n_epochs=1, client_clipping=1.0, client_noise=4.8e-5)),
+    Setting("Opacus", "C = 1, sigma 1", SimulatedClient(record_clipping=1.0, noise_multiplier=1.0)),
+]  # fmt: skip
+"""What people get who turn a defence on and change nothing (looked up in November 2026)."""
