@@ -116,30 +116,35 @@ def peel_back(
     z, weight_of_y = _first_guess(phi, before, factors, y, known.errors)
     slopes = np.zeros(0)
     for _ in range(most_rounds):
-        z = _on_graph(phi, z, y, weight_of_y)
-        previous, slopes = slopes, phi.derivative(as_tensor(z)).numpy()
+        previous, slopes = slopes, phi.derivative(as_tensor(_on_graph(phi, z, y, weight_of_y))).numpy()
         if previous.shape == slopes.shape and np.allclose(previous, slopes, rtol=1e-9, atol=1e-12):
             break
-        gradients = (
-            _without_slips(factors.left, slopes * sent_back, sent_back) if phi.has_flat_part else slopes * sent_back
-        )
-        columns = factors.left.T @ gradients
-        if not np.isfinite(columns).all() or np.linalg.matrix_rank(columns) < b:
-            raise ValueError("the gradients sent back are no basis: units that are off for all but one input, or more")
-        inverse = np.linalg.inv(columns)
+        gradients = _sent_through(phi, slopes, sent_back, factors.left)
+        inverse = _inverse(factors.left.T @ gradients)
         inputs = (inverse * factors.singular_values) @ factors.right
         z, weight_of_y = before.preactivations(inputs), BRANCH
+    return _held_against(known, before, factors, gradients, inverse, inputs, least_log_chance)
+
+
+def _held_against(
+    known: KnownBatch,
+    before: LayerGradient,
+    factors: LowRankGradient,
+    gradients: np.ndarray,
+    inverse: np.ndarray,
+    inputs: np.ndarray,
+    least_log_chance: float,
+) -> KnownBatch:
+    """Return the batch of the layer before, certified where everything about it fits: each input needs all columns."""
     errors, log_chance = _errors(factors, gradients, inverse, inputs)
-    reproduced = phi.value(as_tensor(before.preactivations(inputs))).numpy()
-    certified = (
-        _is_reproduced(known, before.weight, errors, y, reproduced)
+    reproduced = resolve(before.activation).value(as_tensor(before.preactivations(inputs))).numpy()
+    fits = (
+        _is_reproduced(known, before.weight, errors, reproduced)
         & _adds_up(gradients, before.bias_grad)
         & (log_chance <= least_log_chance)
         & (errors <= 0.3 * np.sqrt(np.mean(inputs**2, axis=1)))
     )
-    if not certified.all():  # each input depends on all columns
-        certified = np.zeros(b, dtype=bool)
-    return KnownBatch(inputs, gradients, errors, certified, known.labels)
+    return KnownBatch(inputs, gradients, errors, np.full(len(inputs), fits.all()), known.labels)
 
 
 def _first_guess(
@@ -171,20 +176,29 @@ def _on_graph(phi: Activation, z: np.ndarray, y: np.ndarray, weight: float) -> n
     return found
 
 
-def _without_slips(left: np.ndarray, gradients: np.ndarray, sent_back: np.ndarray) -> np.ndarray:
-    """Switch the unit on or off, one in each column, that alone explains why a column lies outside the column space.
+def _sent_through(phi: Activation, slopes: np.ndarray, sent_back: np.ndarray, left: np.ndarray) -> np.ndarray:
+    """Return ``phi'(z) * sent_back``, with the other slope of one unit a column where that alone explains it.
 
-    A unit may be on by less than the error of its activation; and one wrong entry spoils all inputs.
+    A unit may be on by less than the error of its activation, and one wrong slope spoils all inputs: then the column
+    lies outside the column space, until this slope is right.
     """
+    gradients = slopes * sent_back
+    if not phi.is_piecewise_linear:
+        return gradients
     outside = gradients - left @ (left.T @ gradients)
     squares = np.sum(outside**2, axis=0)
-    changes = np.where(gradients == 0, sent_back, -gradients)
+    changes = np.where(slopes == phi.slope_below, 1.0 - slopes, phi.slope_below - slopes) * sent_back
     after = squares + 2 * changes * outside + changes**2 * (1 - np.sum(left**2, axis=1))[:, None]
     best, columns = np.argmin(after, axis=0), np.arange(gradients.shape[1])
-    is_slip = (changes[best, columns] != 0) & (after[best, columns] < 1e-2 * squares)
-    gradients = gradients.copy()
+    is_slip = (changes[best, columns] != 0) & (after[best, columns] < 0.1 * squares)
     gradients[best[is_slip], columns[is_slip]] += changes[best[is_slip], columns[is_slip]]
     return gradients
+
+
+def _inverse(columns: np.ndarray) -> np.ndarray:
+    if not np.isfinite(columns).all() or np.linalg.matrix_rank(columns) < len(columns):
+        raise ValueError("the gradients sent back are no basis: units that are off for all but one input, or more")
+    return np.linalg.inv(columns)
 
 
 def _errors(
@@ -211,10 +225,9 @@ def _errors(
     return np.sqrt(direct + by_columns), log_chance
 
 
-def _is_reproduced(
-    known: KnownBatch, weight: np.ndarray, errors: np.ndarray, y: np.ndarray, reproduced: np.ndarray
-) -> np.ndarray:
+def _is_reproduced(known: KnownBatch, weight: np.ndarray, errors: np.ndarray, reproduced: np.ndarray) -> np.ndarray:
     """Return which inputs the weights turn into what the layer behind was fed, to within ten times what is expected."""
+    y = known.inputs.T
     off = np.sqrt(np.mean((reproduced - y) ** 2, axis=0))
     gain = np.linalg.norm(weight) / np.sqrt(len(weight))
     floor = 1e-6 * np.sqrt(np.mean(y**2, axis=0))

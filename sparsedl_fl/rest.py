@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-__all__ = ["LOSSES", "Loss", "RestOfNetwork", "total_loss"]
+__all__ = ["LOSSES", "Loss", "RestOfNetwork", "mean_loss", "total_loss"]
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -44,6 +44,11 @@ def total_loss(loss: str | Loss | None, outputs: torch.Tensor, labels: torch.Ten
     if isinstance(loss, nn.Module):
         loss = deepcopy(loss).to(outputs.dtype)  # its weights, if it has any
     return (LOSSES[loss] if isinstance(loss, str) else loss)(outputs, labels)
+
+
+def mean_loss(loss: str, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the mean of a loss by its name over the inputs, as clients have it."""
+    return total_loss(loss, outputs, labels) / len(outputs)
 
 
 class RestOfNetwork:

@@ -6,18 +6,19 @@ import importlib
 import importlib.util
 import pickle
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from sparsedl_fl.models import gradients_of_update, plain_names
 from sparsedl_fl.models.naming import unwrapped
 
-__all__ = ["KINDS", "Update", "load_model", "load_object", "load_tensors", "load_update"]
+__all__ = ["KINDS", "Update", "load_model", "load_object", "load_records", "load_tensors", "load_update"]
 
 KINDS = ("auto", "gradient", "weights", "delta")
 """What an update may be: gradients, weights after local training, or these less the weights before."""
@@ -136,6 +137,40 @@ def load_tensors(path: str | Path) -> dict[str, torch.Tensor]:
     if not isinstance(found, dict) or not all(isinstance(value, torch.Tensor) for value in found.values()):
         raise ValueError(f"{path} must hold a mapping of names to tensors")
     return found
+
+
+def load_records(path: str | Path, shape: Sequence[int] | None = None) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return a client's records and their labels, on the scale the model takes.
+
+    Parameters
+    ----------
+    path : str or Path
+        An ``.npz`` or ``.safetensors`` file with ``x`` of shape (n, ...) and, where there are labels, ``y`` of shape
+        (n,). Bytes become numbers in [0, 1]; others stay as they are.
+    shape : sequence of int or None, default=None
+        Shape of one input of the model; images with their channels last are turned.
+    """
+    path = Path(path)
+    if path.suffix == ".npz":
+        if not path.is_file():
+            raise ValueError(f"there is no file {path}")
+        with np.load(path, allow_pickle=False) as file:
+            found = {name: torch.from_numpy(file[name]) for name in ("x", "y") if name in file.files}
+    else:
+        found = load_tensors(path)
+    if "x" not in found or found["x"].ndim < 2 or not len(found["x"]):
+        raise ValueError(f"{path} must have an array x of shape (n, ...)")
+    x = found["x"].float() / 255 if found["x"].dtype == torch.uint8 else found["x"].float()
+    if shape is not None:
+        is_last = x.ndim == 4 and (x.shape[3], *x.shape[1:3]) == tuple(shape)
+        x = x.permute(0, 3, 1, 2) if is_last else x
+        if x[0].numel() != np.prod(shape):
+            raise ValueError(f"{path} has records of shape {tuple(x.shape[1:])}, and the model takes {tuple(shape)}")
+        x = x.reshape(len(x), *shape)
+    labels = found["y"].long() if "y" in found else None
+    if labels is not None and len(labels) != len(x):
+        raise ValueError(f"{path} has {len(x)} records and {len(labels)} labels")
+    return x.contiguous(), labels
 
 
 def load_update(

@@ -1,4 +1,4 @@
-"""The command line, one file a command: ``sparsedl-fl inspect | audit | demo | reproduce``.
+"""The command line, one file a command: ``sparsedl-fl inspect | audit | sweep | demo | reproduce``.
 
 A command is a module with ``HELP``, ``add_arguments`` and ``run``, and a place in `COMMANDS`. Nothing heavy is imported
 before it runs, so that ``--help`` is quick.
@@ -10,12 +10,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from sparsedl_fl.cli import audit, demo, inspect, reproduce
+from sparsedl_fl.cli import audit, demo, inspect, reproduce, sweep
 from sparsedl_fl.cli._model import read_config
 
 __all__ = ["COMMANDS", "main"]
 
-COMMANDS = {"inspect": inspect, "audit": audit, "demo": demo, "reproduce": reproduce}
+COMMANDS = {"inspect": inspect, "audit": audit, "sweep": sweep, "demo": demo, "reproduce": reproduce}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

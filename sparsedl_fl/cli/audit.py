@@ -70,10 +70,10 @@ def _audited(options: argparse.Namespace) -> object:
     import warnings
     from dataclasses import replace
 
-    from sparsedl_fl import GradientInverter
     from sparsedl_fl.audit import audit_model, example
     from sparsedl_fl.audit.files import load_model, load_update
     from sparsedl_fl.directions import best_known
+    from sparsedl_fl.inverter import GradientInverter
 
     shape = options.input_shape
     if options.example:

@@ -1,5 +1,7 @@
 """The command line: one module a command."""
 
+import json
+
 import pytest
 
 from sparsedl_fl import cli
@@ -32,3 +34,67 @@ def test_reproduce_lists_its_tables(capsys):
     pytest.importorskip("matplotlib")
     assert cli.main(["reproduce"]) == 0
     assert "calibration" in capsys.readouterr().out
+
+
+def test_inspect_says_what_could_leak(capsys):
+    assert cli.main(["inspect", "sparsedl_fl.audit.example:model", "--input-shape", "1", "8", "8"]) == 0
+    shown = capsys.readouterr().out
+    assert "the model's input" in shown
+    assert "head" in shown
+    assert cli.main(["inspect", "sparsedl_fl.audit.example:model", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["layers"][0]["attack"] == "span"
+
+
+def test_audit_of_the_example_writes_a_report(capsys, tmp_path):
+    assert cli.main(["audit", "--example", "--out", str(tmp_path / "report")]) == 1
+    assert capsys.readouterr().out.startswith("RECOVERED: 16 of 16")
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert report["verdict"] == "RECOVERED"
+    assert report["samples"] == []
+    assert "<h1>" in (tmp_path / "report" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(("verdicts", "status"), [(["recovered"], 1), (["partly", "out-of-range"], 0)])
+def test_fail_on(verdicts, status, capsys):
+    assert cli.main(["audit", "--example", "--fail-on", *verdicts]) == status
+
+
+def test_adam_is_out_of_range(capsys):
+    assert cli.main(["audit", "--example", "--optimizer", "adam", "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["verdict"] == "OUT OF RANGE"
+
+
+def test_bad_usage_is_a_sentence_and_status_2(capsys, tmp_path):
+    for arguments, message in [
+        (["audit"], "MODEL and UPDATE are needed"),
+        (["audit", "no.module:f", "x.safetensors"], "cannot be imported"),
+        (["audit", "sparsedl_fl.audit.example:model", str(tmp_path / "x.safetensors")], "there is no file"),
+        (["audit", "--example", "--kind", "weights"], "learning rate is needed"),
+        (["audit", "--example", "--loss", "hinge"], "--loss must be one of"),
+        (["inspect"], "MODEL is missing"),
+        (["sweep"], "MODEL is needed"),
+        (["sweep", "--example", "--only", "nothing"], "no defence"),
+    ]:
+        with pytest.raises(SystemExit) as stop:
+            cli.main(arguments)
+        assert stop.value.code == 2
+        assert message in capsys.readouterr().err
+
+
+def test_options_from_a_file(capsys, tmp_path):
+    config = tmp_path / "audit.toml"
+    config.write_text('[audit]\nexample = true\nfail-on = ["partly"]\n[sweep]\nbatches = 1\n')
+    assert cli.main(["audit", "--config", str(config)]) == 0
+    assert cli.main(["audit", "--config", str(config), "--fail-on", "recovered"]) == 1
+    for text in ('[audit]\nspeed = "fast"\n', '[audit]\nkind = "letters"\n', "not toml"):
+        config.write_text(text)
+        with pytest.raises(SystemExit) as stop:
+            cli.main(["audit", "--config", str(config)])
+        assert stop.value.code == 2
+
+
+def test_sweep_goes_to_a_folder(capsys, tmp_path):
+    arguments = ["sweep", "--example", "--only", "secure", "--batches", "1", "--batch-size", "4", "--seconds", "2"]
+    assert cli.main([*arguments, "--backend", "threading", "--out", str(tmp_path)]) == 0
+    assert "clients in a secure sum" in capsys.readouterr().out
+    assert {"records.jsonl", "sweep.json", "sweep.md", "sweep.png"} <= {path.name for path in tmp_path.iterdir()}

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-__all__ = ["UPDATE", "WEIGHTS", "make", "model"]
+__all__ = ["UPDATE", "WEIGHTS", "make", "model", "records"]
 
 WEIGHTS = Path(__file__).with_name("weights.safetensors")
 UPDATE = Path(__file__).with_name("update.safetensors")
@@ -23,15 +23,19 @@ def model() -> nn.Module:
     )
 
 
-def make(batch_size: int = 16, seed: int = 0) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Return the state of a model that was trained a little, and a client's gradient."""
+def records() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the digits of scikit-learn in [0, 1], of shape (1797, 1, 8, 8), and their labels."""
     from sklearn.datasets import load_digits
 
+    digits = load_digits()
+    return torch.tensor(digits.images[:, None] / 16, dtype=torch.float32), torch.tensor(digits.target)
+
+
+def make(batch_size: int = 16, seed: int = 0) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Return the state of a model that was trained a little, and a client's gradient."""
     from sparsedl_fl.simulation import client_gradient
 
-    digits = load_digits()
-    inputs = torch.tensor(digits.images[:, None] / 16, dtype=torch.float32)
-    labels = torch.tensor(digits.target)
+    inputs, labels = records()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         trained = model()

@@ -55,10 +55,8 @@ def sweep(
     ----------
     model : torch.nn.Module
         The model that is sent out.
-    inputs : torch.Tensor of shape (n_records, ...) or None, default=None
-        Records, on the scale the model takes; None draws Gaussian ones in the shape of ``example``.
-    labels : torch.Tensor of shape (n_records,) or None, default=None
-        Their labels; None draws them.
+    inputs, labels : torch.Tensor of shape (n_records, ...) and (n_records,), or None, default=None
+        Records, on the scale the model takes; what is None is drawn, Gaussian, in the shape of ``example``.
     settings : sequence of Setting or None, default=None
         What is tried; None takes `default_settings` at ``batch_size``.
     batch_size : int, default=16
@@ -82,42 +80,46 @@ def sweep(
         A file of records, one line an audit: what is there already is not run again.
     report : callable or None, default=None
         Called with how many audits are done, and how many there are.
-
-    Returns
-    -------
-    SweepResult
-        With a row for each setting.
     """
-    settings = list(settings) if settings is not None else None
     example = inputs[:2] if example is None and inputs is not None else example
     data = "the user's records" if inputs is not None else "Gaussian numbers as records"
-    if inputs is None:
-        inputs, labels = _made_up(model, example, random_state)
-    elif labels is None:
-        labels = torch.randint(_n_labels(model, inputs), (len(inputs),), generator=_generator(random_state))
-    settings = settings or default_settings(batch_size, most=len(inputs))
+    inputs, labels = _records(model, inputs, labels, example, random_state)
+    settings = default_settings(batch_size, most=len(inputs)) if settings is None else list(settings)
     too_large = next((setting for setting in settings if setting.client.n_records > len(inputs)), None)
     if too_large is not None:
         raise ValueError(f"{too_large.defence}, {too_large.name}, takes more records than the {len(inputs)} there are")
-    tasks = [(setting, seed) for setting in settings for seed in range(random_state, random_state + n_batches)]
+    seeds = range(random_state, random_state + n_batches)
+    known = (model, inputs, labels)
+    done = _all_audited(known, [(s, seed) for s in settings for seed in seeds], example, loss, max_seconds, n_jobs, out,
+                        report)  # fmt: skip
+    rows = []
+    for setting in settings:
+        cost = accuracy_lost(*known, setting, loss, n_rounds, random_state)
+        rows.append(_row(setting, [done[_key(setting, seed)] for seed in seeds], cost, len(inputs), n_rounds))
+    return SweepResult(tuple(rows), n_batches, data)
+
+
+def _all_audited(
+    known: tuple[nn.Module, torch.Tensor, torch.Tensor],
+    tasks: list[tuple[Setting, int]],
+    example: torch.Tensor | None,
+    loss: Any,
+    max_seconds: float | None,
+    n_jobs: int | None,
+    out: str | Path | None,
+    report: Callable[[int, int], None] | None,
+) -> dict[str, dict[str, Any]]:
+    """Return a record for each task; what is on file is not run again."""
     done = _read(out)
-    waiting = [(setting, seed) for setting, seed in tasks if _key(setting, seed) not in done]
+    waiting = [task for task in tasks if _key(*task) not in done]
     run = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")
-    finished = run(
-        joblib.delayed(_audited)(model, inputs, labels, setting, seed, example, loss, max_seconds)
-        for setting, seed in waiting
-    )
+    finished = run(joblib.delayed(_audited)(*known, *task, example, loss, max_seconds) for task in waiting)
     for count, record in enumerate(finished, len(tasks) - len(waiting) + 1):
         done[record["key"]] = record
         _append(out, record)
         if report is not None:
             report(count, len(tasks))
-    rows = []
-    for setting in settings:
-        records = [done[_key(setting, seed)] for other, seed in tasks if other is setting]
-        cost = accuracy_lost(model, inputs, labels, setting, loss, n_rounds, random_state)
-        rows.append(_row(setting, records, cost, len(inputs), n_rounds))
-    return SweepResult(tuple(rows), n_batches, data)
+    return done
 
 
 def _audited(
@@ -209,15 +211,24 @@ def _row(setting: Setting, records: list[dict], cost: float | None, n_records: i
     )
 
 
-def _made_up(
-    model: nn.Module, example: torch.Tensor | None, seed: int, *, n_records: int = 1024
+def _records(
+    model: nn.Module,
+    inputs: torch.Tensor | None,
+    labels: torch.Tensor | None,
+    example: torch.Tensor | None,
+    seed: int,
+    *,
+    n_records: int = 1024,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    trace = trace_model(model, example)
-    if trace.example is None:
-        raise ValueError(f"the model could not be run ({trace.failure}): pass inputs or example")
-    shape = tuple(trace.example.shape[1:])
-    inputs = torch.randn((n_records, *shape), generator=_generator(seed))
-    return inputs, torch.randint(_n_labels(model, inputs), (n_records,), generator=_generator(seed + 1))
+    """Return the user's records and labels, with what is missing made up."""
+    if inputs is None:
+        trace = trace_model(model, example)
+        if trace.example is None:
+            raise ValueError(f"the model could not be run ({trace.failure}): pass inputs or example")
+        inputs, labels = torch.randn((n_records, *trace.example.shape[1:]), generator=_generator(seed)), None
+    if labels is None:
+        labels = torch.randint(_n_labels(model, inputs), (len(inputs),), generator=_generator(seed + 1))
+    return inputs, labels
 
 
 def _n_labels(model: nn.Module, inputs: torch.Tensor) -> int:

@@ -82,15 +82,15 @@ def default_settings(batch_size: int = 16, *, most: int = 256) -> list[Setting]:
 
 
 STOCK = [
-    Setting("Flower", "LocalDpMod, C = 1, deviation 0.001",
+    Setting("Flower LocalDpMod", "C = 1, deviation 0.001",
             SimulatedClient(n_epochs=1, client_clipping=1.0, client_noise=1e-3)),
-    Setting("Flower", "SecAgg+, 4 clients", SimulatedClient(n_epochs=1, n_clients=4)),
-    Setting("NVFLARE", "PercentilePrivacy, 10 and 0.01", SimulatedClient(n_epochs=1, wire="percentile 10, gamma 0.01")),
-    Setting("NVFLARE", "quantiser float16", SimulatedClient(n_epochs=1, wire="float16")),
-    Setting("NVFLARE", "quantiser bfloat16", SimulatedClient(n_epochs=1, wire="bfloat16")),
-    Setting("NVFLARE", "quantiser int8", SimulatedClient(n_epochs=1, wire="int8")),
-    Setting("NVFLARE", "quantiser int4", SimulatedClient(n_epochs=1, wire="int4")),
-    Setting("FLIP", "C = 1, sigma 4.8e-5", SimulatedClient(n_epochs=1, client_clipping=1.0, client_noise=4.8e-5)),
-    Setting("Opacus", "C = 1, sigma 1", SimulatedClient(record_clipping=1.0, noise_multiplier=1.0)),
+    Setting("Flower SecAgg+", "4 clients", SimulatedClient(n_epochs=1, n_clients=4)),
+    Setting("NVFLARE PercentilePrivacy", "10 and 0.01", SimulatedClient(n_epochs=1, wire="percentile 10, gamma 0.01")),
+    Setting("NVFLARE quantiser", "float16", SimulatedClient(n_epochs=1, wire="float16")),
+    Setting("NVFLARE quantiser", "bfloat16", SimulatedClient(n_epochs=1, wire="bfloat16")),
+    Setting("NVFLARE quantiser", "int8", SimulatedClient(n_epochs=1, wire="int8")),
+    Setting("NVFLARE quantiser", "int4", SimulatedClient(n_epochs=1, wire="int4")),
+    Setting("FLIP noise", "C = 1, sigma 4.8e-5", SimulatedClient(n_epochs=1, client_clipping=1.0, client_noise=4.8e-5)),
+    Setting("Opacus noise", "C = 1, sigma 1", SimulatedClient(record_clipping=1.0, noise_multiplier=1.0)),
 ]  # fmt: skip
 """What people get who turn a defence on and change nothing (looked up in November 2026)."""
