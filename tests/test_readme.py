@@ -5,7 +5,9 @@ from pathlib import Path
 
 import torch
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+HANDBOOK = (ROOT / "docs" / "audit.md").read_text()
 SNIPPETS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
@@ -17,7 +19,28 @@ def test_snippets_run(capsys):
     printed = capsys.readouterr().out
     assert float(printed.splitlines()[0]) < 1e-12
     assert "16 of 16 inputs certified" in printed
-    assert namespace["inverter"].directions.recovery.deflation is None
+
+
+def test_handbook_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    snippet = re.findall(r"```python\n(.*?)```", HANDBOOK, flags=re.DOTALL)[-1]
+    exec(compile(snippet, "audit.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("RECOVERED 16 of 16")
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_strategies_of_the_table_are_spear_plus_plus():
+    from sparsedl import SparseDictionaryRecovery
+    from sparsedl.surrogates import L1
+    from sparsedl_fl import GradientInverter
+    from sparsedl_fl.directions import DictionaryDirections
+
+    line = next(line for line in README.splitlines() if line.startswith("SPEAR++ is"))
+    names = {"GradientInverter": GradientInverter, "DictionaryDirections": DictionaryDirections,
+             "SparseDictionaryRecovery": SparseDictionaryRecovery, "L1": L1}  # fmt: skip
+    inverter = eval(line.split("`")[1], names)
+    assert inverter.directions.recovery.deflation is None
 
 
 def test_form():
