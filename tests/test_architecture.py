@@ -43,6 +43,7 @@ LAYERS = {
         {"peeling", "reconstruction", "tabular"},
         {"replay"},
         {"audit", "demo"},
+        {"federation"},
         {"reproduce"},
         {"cli"},
         {"__init__"},

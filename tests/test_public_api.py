@@ -66,9 +66,18 @@ CONTRACT = {
     "sparsedl_fl.views": ["ActivationSpan", "ForwardView", "SpansBehind", "View"],
     "sparsedl_fl.hypothesis": ["Hypothesis"],
     "sparsedl_fl.certificate": ["Evidence", "EVIDENCE", "certify"],
-    "sparsedl_fl.audit": ["audit_model"],
-    "sparsedl_fl.models": ["inspect_model", "trace_model"],
-    "sparsedl_fl.simulation": ["fully_connected", "client_gradient", "fedavg_update", "dp_sgd_gradient", "WIRES"],
+    "sparsedl_fl.audit": ["AuditResult", "LayerAudit", "Verdict", "audit_model", "default_settings", "sweep"],
+    "sparsedl_fl.audit.report": ["as_dict", "schema"],
+    "sparsedl_fl.federation": ["LeakPolicy", "RoundTable", "check_update"],
+    "sparsedl_fl.models": ["gradients_of_update", "inspect_model", "trace_model"],
+    "sparsedl_fl.simulation": [
+        "fully_connected",
+        "client_gradient",
+        "fedavg_update",
+        "dp_sgd_gradient",
+        "SimulatedClient",
+        "WIRES",
+    ],
     "sparsedl_fl.metrics": ["match_batches", "psnr"],
     "sparsedl_fl.theory": ["false_rejection_rate", "sparsity_threshold", "success_probability", "expected_samples"],
 }
@@ -120,5 +129,8 @@ def test_signatures():
         "after",
         "learning_rate",
         "layer",
+        "n_steps",
+        "momentum",
+        "weight_decay",
     ]
     assert inspect.signature(psnr).parameters["data_range"].default == 1.0

@@ -14,9 +14,9 @@ from sklearn.base import clone
 from torch import nn
 
 from sparsedl_fl.audit.context import describe_run
-from sparsedl_fl.audit.result import FED_THE_INPUT, AuditResult, LayerAudit
+from sparsedl_fl.audit.result import FED_THE_INPUT, NOT_REACHED, AuditResult, LayerAudit
 from sparsedl_fl.audit.spreading import Spreading
-from sparsedl_fl.directions import KnownInputs
+from sparsedl_fl.directions import KnownInputs, best_known
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.labels import NO_LABEL
@@ -27,7 +27,7 @@ from sparsedl_fl.models.running import RunFrom
 from sparsedl_fl.peeling import KnownBatch
 from sparsedl_fl.replay import Replay, replay
 
-__all__ = ["audit_model"]
+__all__ = ["audit_model", "out_of_range"]
 
 INTERRUPTED = "interrupted before its turn"
 
@@ -42,6 +42,7 @@ def audit_model(
     *,
     learning_rate: float | None = None,
     peel: bool = True,
+    max_seconds: float | None = None,
     report: Callable[[str], None] | None = None,
 ) -> AuditResult:
     """Attack every linear layer in reach, and list what is not.
@@ -68,6 +69,8 @@ def audit_model(
         have switched on the way, and neither peeling nor replay applies.
     peel : bool, default=True
         Whether layers follow from one whose whole batch came back.
+    max_seconds : float or None, default=None
+        Cap on the searches of all layers together, for an inverter without directions of its own.
     report : callable or None, default=None
         Called with a line before each step.
 
@@ -96,8 +99,26 @@ def audit_model(
     ('RECOVERED', [4, 4, 4, 4], [0, 1, 2, 3])
     """
     given = GradientInverter(random_state=0) if inverter is None else inverter
-    attack = _Attack.of(model, gradients, given, layers, example, loss, learning_rate, report)
+    attack = _Attack.of(model, gradients, given, layers, example, loss, learning_rate, max_seconds, report)
     return attack.run(peel and learning_rate is None)
+
+
+def out_of_range(model: nn.Module, reason: str, example: torch.Tensor | None = None, **told: Any) -> AuditResult:
+    """Return the result for an update that no attack of ours applies to, with the reason.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model.
+    reason : str
+        Why not.
+    example : torch.Tensor or None, default=None
+        As of `audit_model`.
+    **told
+        What else the report says of the run.
+    """
+    layers = tuple(LayerAudit(row.name, None, row.obstacle or reason, row) for row in inspect_model(model, example))
+    return AuditResult(layers, None, reason, context=describe_run(model, {}, 0.0, attack="none", **told))
 
 
 @dataclass
@@ -111,6 +132,7 @@ class _Attack:
     inverter: GradientInverter
     loss: Any
     learning_rate: float | None
+    max_seconds: float | None
     report: Callable[[str], None]
     found: dict[str, LayerAudit] = field(default_factory=dict)
 
@@ -124,6 +146,7 @@ class _Attack:
         example: torch.Tensor | None,
         loss: Any,
         learning_rate: float | None,
+        max_seconds: float | None,
         report: Callable[[str], None] | None,
     ) -> _Attack:
         """Look at the model; raise before any work where model and gradients do not belong together."""
@@ -135,7 +158,7 @@ class _Attack:
         if layers is not None:
             running = list(dict.fromkeys(use.name for use in trace.layers)) or list(rows)
             rows = {name: rows[name] for name in (pick_layer("layers", layer, running) for layer in layers)}
-        return cls(model, named, trace, rows, inverter, loss, learning_rate, report or (lambda line: None))
+        return cls(model, named, trace, rows, inverter, loss, learning_rate, max_seconds, report or (lambda line: None))
 
     def run(self, peel: bool) -> AuditResult:
         """Attack, spread and replay."""
@@ -154,7 +177,8 @@ class _Attack:
         except KeyboardInterrupt:
             why_not = INTERRUPTED
         layers = tuple(
-            self.found.get(name) or LayerAudit(name, None, row.obstacle or INTERRUPTED, row)
+            self.found.get(name)
+            or LayerAudit(name, None, row.obstacle or INTERRUPTED, row, source="" if row.obstacle else NOT_REACHED)
             for name, row in self.rows.items()
         )
         shape = () if self.trace.example is None else tuple(self.trace.example.shape[1:])
@@ -162,9 +186,9 @@ class _Attack:
             self.model,
             self.gradients,
             time.perf_counter() - start,
-            seed=_plain(self.inverter.random_state),
+            seed=self.inverter.random_state,
             attack=repr(self.inverter),
-            loss=self.loss if isinstance(self.loss, str | None) else repr(self.loss),
+            loss=self.loss,
             learning_rate=self.learning_rate,
         )
         return AuditResult(layers, replayed, why_not, shape, context)
@@ -179,8 +203,15 @@ class _Attack:
             return LayerAudit(row.name, None, row.obstacle, row)
         self.report(f"attacking layer '{row.name}'")
         start = time.perf_counter()
+        inverter = clone(self.inverter)
+        if self.max_seconds is not None and inverter.directions is None:
+            left = self.max_seconds - sum(layer.seconds for layer in self.found.values() if layer.source == "attacked")
+            if left <= 0:
+                spent = f"the budget of {self.max_seconds:g} seconds was spent before"
+                return LayerAudit(row.name, None, spent, row, source=NOT_REACHED)
+            inverter.set_params(directions=best_known(left))
         try:
-            inverter, reason = self._fitted(clone(self.inverter), row.name)
+            inverter, reason = self._fitted(inverter, row.name)
         except ValueError as error:
             return LayerAudit(row.name, None, str(error), row, seconds=time.perf_counter() - start)
         seconds = time.perf_counter() - start
@@ -264,7 +295,3 @@ class _Attack:
                 order = match_batches(fed, other.batch.inputs).order
                 labels = np.where(labels == NO_LABEL, other.batch.labels[order], labels)
         return labels
-
-
-def _plain(seed: Any) -> int | str | None:
-    return seed if seed is None or isinstance(seed, int) else repr(seed)

@@ -33,7 +33,7 @@ def describe_run(
     seconds : float
         How long the audit took.
     **told
-        What else the caller knows; entries that are None are left out.
+        What else the caller knows; entries that are None are left out, those that are no plain data are written out.
     """
     plain = unwrapped(model)
     n_parameters = sum(tensor.numel() for tensor in plain.parameters())
@@ -48,7 +48,7 @@ def describe_run(
         "seconds": round(seconds, 3),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"python": platform.python_version(), **{name: _version_of(name) for name in PACKAGES}},
-        **{name: value for name, value in told.items() if value is not None},
+        **{name: _plain(value) for name, value in told.items() if value is not None},
     }
 
 
@@ -63,6 +63,10 @@ def digest(tensors: Mapping[str, torch.Tensor]) -> str:
         found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
         found.update(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
     return found.hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | dict | list) else repr(value)
 
 
 def _version_of(package: str) -> str:

@@ -20,6 +20,9 @@ __all__ = ["AuditResult", "LayerAudit", "Sample"]
 
 FED_THE_INPUT = "the model's input"
 
+NOT_REACHED = "not reached"
+"""Source of a layer in range whose turn did not come: nothing was recovered, and nothing says that it could not be."""
+
 
 @dataclass(frozen=True, eq=False)
 class LayerAudit:
@@ -70,7 +73,7 @@ class LayerAudit:
     def verdict(self) -> Verdict:
         """What these attacks got out of the layer."""
         if self.batch is None:
-            return Verdict.OUT_OF_RANGE
+            return Verdict.NOT_RECOVERED if self.source == NOT_REACHED else Verdict.OUT_OF_RANGE
         if self.n_certified == 0:
             return Verdict.PARTLY if self.n_labels else Verdict.NOT_RECOVERED
         return Verdict.RECOVERED if self.batch.is_whole else Verdict.PARTLY

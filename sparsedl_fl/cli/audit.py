@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weight-decay", default="0", help="the client's, or 'find' (default: 0)")
     parser.add_argument("--optimizer", default="sgd", help="the client's; any but sgd is out of range (default: sgd)")
     parser.add_argument("--batch-size", type=int, help="inputs in the batch (default: found from the gradient)")
-    parser.add_argument("--seconds", type=float, help="cap on the search in each layer (default: none)")
+    parser.add_argument("--seconds", type=float, help="cap on the searches of all layers together (default: none)")
     parser.add_argument("--layers", nargs="+", metavar="NAME", help="layers to attack (default: all)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the search (default: 0)")
     parser.add_argument("--out", metavar="FOLDER", help="where report.html and report.json go")
@@ -70,9 +70,8 @@ def _audited(options: argparse.Namespace) -> object:
     import warnings
     from dataclasses import replace
 
-    from sparsedl_fl.audit import audit_model, example
+    from sparsedl_fl.audit import audit_model, example, out_of_range
     from sparsedl_fl.audit.files import load_model, load_update
-    from sparsedl_fl.directions import best_known
     from sparsedl_fl.inverter import GradientInverter
 
     shape = options.input_shape
@@ -92,9 +91,10 @@ def _audited(options: argparse.Namespace) -> object:
     }
     told = {"command": " ".join(["sparsedl-fl", *sys.argv[1:]]), "model_path": spec, "update_path": update}
     if options.optimizer != "sgd":
-        return _out_of_range(model, options, told)
+        reason = f"the client's optimiser, {options.optimizer}, divides each entry by its own size: no low rank is left"
+        return out_of_range(model, reason, input_of_shape(shape), seed=options.seed, **told)
     sent = load_update(model, update, kind=options.kind, learning_rate=options.learning_rate, **client)
-    inverter = GradientInverter(best_known(options.seconds), batch_size=options.batch_size, random_state=options.seed)
+    inverter = GradientInverter(batch_size=options.batch_size, random_state=options.seed)
     with steps_shown(not options.json) as report, warnings.catch_warnings(record=True) as doubts:
         result = audit_model(
             model,
@@ -104,23 +104,12 @@ def _audited(options: argparse.Namespace) -> object:
             input_of_shape(shape),
             loss_of(options.loss),
             learning_rate=sent.learning_rate,
+            max_seconds=options.seconds,
             report=report,
         )
     for text in dict.fromkeys(str(doubt.message) for doubt in doubts):
         print(f"note: {text}", file=sys.stderr)
     return replace(result, context={**result.context, **told, "kind": sent.kind})
-
-
-def _out_of_range(model: object, options: argparse.Namespace, told: dict) -> object:
-    """Return the result for a client whose optimiser hides the low rank."""
-    from sparsedl_fl.audit import AuditResult, LayerAudit
-    from sparsedl_fl.audit.context import describe_run
-    from sparsedl_fl.models import inspect_model
-
-    reason = f"the client's optimiser, {options.optimizer}, divides each entry by its own size: the low rank is gone"
-    layers = tuple(LayerAudit(row.name, None, row.obstacle or reason, row) for row in inspect_model(model))
-    context = describe_run(model, {}, 0.0, seed=options.seed, attack="none", **told)
-    return AuditResult(layers, None, reason, context=context)
 
 
 def _print(result: object, out: str | None) -> None:

@@ -20,7 +20,6 @@ from sparsedl_fl.audit.sweeping.cost import accuracy_lost, epsilon_of
 from sparsedl_fl.audit.sweeping.result import SweepResult, SweepRow
 from sparsedl_fl.audit.sweeping.settings import Setting, default_settings
 from sparsedl_fl.audit.verdicts import Verdict
-from sparsedl_fl.directions import best_known
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.models import trace_model
@@ -68,7 +67,7 @@ def sweep(
     loss : callable, default=cross_entropy
         ``loss(outputs, labels)``.
     max_seconds : float or None, default=20
-        Cap on each search.
+        Cap on the searches of an audit, all layers together.
     n_rounds : int, default=0
         Rounds of the training that says what a setting costs in accuracy; 0 for none. It needs ``inputs`` and
         ``labels``, of which it keeps a fifth to test on.
@@ -143,14 +142,12 @@ def _audited(
     sent = client.update(model, x, y, loss=loss, seed=seed)
     # The server is told how many records there are, where the rank does not say.
     known = None if client.is_exact else client.n_records
-    inverter = GradientInverter(
-        best_known(max_seconds), batch_size=known, noise_level=sent.noise_level, random_state=seed
-    )
+    inverter = GradientInverter(batch_size=known, noise_level=sent.noise_level, random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         audit = audit_model(
             model, sent.gradients, inverter, example=example, loss=loss if loss is not cross_entropy else None,
-            learning_rate=sent.learning_rate,
+            learning_rate=sent.learning_rate, max_seconds=max_seconds,
         )  # fmt: skip
     return result | _compared(audit, model, x, y)
 

@@ -1,0 +1,146 @@
+"""What counts as a leak in a federation, and what happens then; it never breaks a training."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparsedl_fl.audit import AuditResult, Verdict
+from sparsedl_fl.federation.checking import State, check_update
+from sparsedl_fl.federation.rounds import RoundTable
+
+__all__ = ["MODES", "Checked", "LeakPolicy", "LeakWarning"]
+
+MODES = ("report", "warn", "block")
+
+
+class LeakWarning(UserWarning):
+    """An update gives something away, or could not be audited."""
+
+
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """What came of one update.
+
+    Attributes
+    ----------
+    client, server_round : str, int
+        Whose update, and when.
+    result : AuditResult or None
+        The audit; None where it failed.
+    error : str
+        Why it failed, or empty.
+    is_blocked : bool
+        Whether the update must not leave.
+    seconds : float
+        What the check cost.
+    """
+
+    client: str
+    server_round: int
+    result: AuditResult | None
+    error: str
+    is_blocked: bool
+    seconds: float
+
+    @property
+    def reason(self) -> str:
+        """What there is to say, in a sentence."""
+        return (
+            f"the audit failed: {self.error}" if self.result is None else f"{self.result.verdict}: {self.result.reason}"
+        )
+
+
+@dataclass
+class LeakPolicy:
+    """How updates are audited, and what happens to one that leaks.
+
+    Parameters
+    ----------
+    model : torch.nn.Module or callable
+        The model, or what makes one.
+    learning_rate : float
+        The clients'.
+    mode : {"report", "warn", "block"}, default="warn"
+        Write down alone; warn as well (`LeakWarning`); or block. Blocking fails closed: an update that could not be
+        audited does not leave either.
+    leaks : tuple of Verdict, default=(RECOVERED, PARTLY)
+        Verdicts that count as a leak. With ``Verdict.OUT_OF_RANGE`` among them, what cannot be judged is blocked too.
+    n_steps, momentum, weight_decay, optimizer, batch_size, example, loss
+        Of the clients, as of `check_update`.
+    max_seconds : float, default=10
+        Cap on the searches for one update.
+    out : str or Path or None, default=None
+        Folder of a report for each update (samples are left out), and of the table.
+    """
+
+    model: nn.Module | Callable[[], nn.Module]
+    learning_rate: float
+    mode: str = "warn"
+    leaks: tuple[Verdict, ...] = (Verdict.RECOVERED, Verdict.PARTLY)
+    n_steps: int | None = None
+    momentum: float = 0.0
+    weight_decay: float | None = 0.0
+    optimizer: str = "sgd"
+    batch_size: int | None = None
+    example: torch.Tensor | None = None
+    loss: Any = None
+    max_seconds: float = 10.0
+    out: str | Path | None = None
+    table: RoundTable = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"mode must be one of {MODES}, got {self.mode!r}")
+        self.table = RoundTable(self.out)
+
+    def check(self, before: State, after: State, *, client: Any, server_round: int, **facts: Any) -> Checked:
+        """Audit one update. Nothing raised inside gets out.
+
+        Parameters
+        ----------
+        before, after : mapping or sequence
+            As of `check_update`.
+        client : object
+            Whose update it is; its text names it.
+        server_round : int
+            The round.
+        **facts
+            What is known better of this one update, such as ``batch_size``.
+        """
+        start, result, error = time.perf_counter(), None, ""
+        options = {
+            "learning_rate": self.learning_rate,
+            "n_steps": self.n_steps,
+            "momentum": self.momentum,
+            "weight_decay": self.weight_decay,
+            "optimizer": self.optimizer,
+            "batch_size": self.batch_size,
+            "example": self.example,
+            "loss": self.loss,
+            "max_seconds": self.max_seconds,
+        }
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                result = check_update(self.model, before, after, **options | facts)
+        except Exception as problem:  # whatever it is, it must not break a training
+            error = f"{type(problem).__name__}: {problem}"
+        is_leak = result is None or result.verdict in self.leaks
+        blocked = self.mode == "block" and is_leak
+        checked = Checked(str(client), server_round, result, error, blocked, time.perf_counter() - start)
+        try:
+            self.table.add(checked)
+        except OSError as problem:
+            warnings.warn(f"the report of client {client} could not be written: {problem}", LeakWarning, stacklevel=2)
+        if self.mode != "report" and is_leak:
+            word = "blocked: " if blocked else ""
+            warnings.warn(f"client {client}, round {server_round}: {word}{checked.reason}", LeakWarning, stacklevel=2)
+        return checked

@@ -1,0 +1,125 @@
+"""The client's own check, and the policy that every framework shares."""
+
+import warnings
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+
+from sparsedl_fl.audit import Verdict
+from sparsedl_fl.federation import LeakPolicy, LeakWarning, check_update
+
+RATE = 0.05
+
+
+def trained(maker, train, **options):
+    model = maker()
+    before = deepcopy(model.state_dict())
+    train(model, **options)
+    return before, model.state_dict()
+
+
+@pytest.mark.parametrize("form", ["tensors", "arrays", "list", "difference", "prefixed"])
+def test_every_form_of_a_state(maker, train, form):
+    before, after = trained(maker, train)
+    options = {"learning_rate": RATE, "n_steps": 1}
+    if form == "arrays":
+        after = {name: tensor.numpy() for name, tensor in after.items()}
+    if form == "list":
+        before, after = ([tensor.numpy() for tensor in state.values()] for state in (before, after))
+    if form == "difference":
+        after, options["is_difference"] = {name: after[name] - before[name] for name in after}, True
+    if form == "prefixed":
+        after = {f"module.{name}": tensor for name, tensor in after.items()}
+    found = check_update(maker, before, after, **options)
+    assert found.verdict is Verdict.RECOVERED
+    assert found.best.n_certified == 8
+
+
+def test_integer_buffers_are_no_matter(counting, train):
+    model = counting()
+    before = deepcopy(model.state_dict())
+    train(model)
+    after = model.state_dict()
+    after["norm.num_batches_tracked"] += 3
+    assert check_update(counting, before, after, learning_rate=RATE, n_steps=1).verdict is Verdict.RECOVERED
+
+
+def test_a_model_in_training_is_left_as_it_was(maker, train):
+    model = maker()
+    before = deepcopy(model.state_dict())
+    train(model)
+    after = deepcopy(model.state_dict())
+    assert check_update(model, before, after, learning_rate=RATE, n_steps=1).verdict is Verdict.RECOVERED
+    assert all(torch.equal(tensor, after[name]) for name, tensor in model.state_dict().items())
+    assert model.training
+
+
+def test_adam_is_out_of_range(maker, train):
+    before, after = trained(maker, train)
+    found = check_update(maker, before, after, learning_rate=RATE, optimizer="adam")
+    assert found.verdict is Verdict.OUT_OF_RANGE
+    assert "adam" in found.reason
+
+
+def test_what_is_not_of_the_model_is_named(maker, train):
+    before, after = trained(maker, train)
+    with pytest.raises(ValueError, match="after lacks '5.weight'"):
+        check_update(maker, before, {n: t for n, t in after.items() if n != "5.weight"}, learning_rate=RATE)
+    with pytest.raises(ValueError, match="before has 2 arrays"):
+        check_update(maker, [np.zeros(2)] * 2, after, learning_rate=RATE)
+    with pytest.raises(ValueError, match="of shape"):
+        check_update(maker, before, after | {"5.bias": torch.zeros(3)}, learning_rate=RATE)
+
+
+@pytest.mark.parametrize("mode", ["report", "warn", "block"])
+def test_modes(maker, train, mode, tmp_path):
+    before, after = trained(maker, train)
+    policy = LeakPolicy(maker, RATE, mode=mode, n_steps=1, out=tmp_path)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        checked = policy.check(before, after, client="hospital/7", server_round=3)
+    assert checked.is_blocked == (mode == "block")
+    assert (len([w for w in said if w.category is LeakWarning]) == 1) == (mode != "report")
+    assert {path.name for path in (tmp_path / "round-003").iterdir()} == {
+        "client-hospital_7.html",
+        "client-hospital_7.json",
+    }
+    assert "| hospital/7 | RECOVERED, 8 of 8 inputs of the model" in (tmp_path / "rounds.md").read_text()
+
+
+@pytest.mark.parametrize("mode", ["report", "warn", "block"])
+def test_an_error_inside_is_a_warning_and_fails_closed_where_it_blocks(mode):
+    def broken():
+        raise RuntimeError("no such file")
+
+    policy = LeakPolicy(broken, RATE, mode=mode)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LeakWarning)
+        checked = policy.check({}, {}, client=1, server_round=1)
+    assert checked.is_blocked == (mode == "block")
+    assert "no such file" in checked.reason
+    assert "audit failed" in policy.table.to_table()
+
+
+def test_what_counts_as_a_leak_is_a_choice(maker, train):
+    before, after = trained(maker, train)
+    policy = LeakPolicy(maker, RATE, mode="block", n_steps=1, leaks=())
+    assert not policy.check(before, after, client=1, server_round=1).is_blocked
+    strict = LeakPolicy(maker, RATE, mode="block", optimizer="adam", leaks=(Verdict.OUT_OF_RANGE,))
+    with pytest.warns(LeakWarning, match="blocked"):
+        assert strict.check(before, after, client=1, server_round=1).is_blocked
+    with pytest.raises(ValueError, match="mode must be one of"):
+        LeakPolicy(maker, RATE, mode="forbid")
+
+
+def test_table_has_a_row_a_client_and_a_column_a_round(maker, train):
+    policy = LeakPolicy(maker, RATE, mode="report", n_steps=1, max_seconds=2)
+    for client, number in [("a", 1), ("b", 1), ("a", 2)]:
+        policy.check(*trained(maker, train, seed=number), client=client, server_round=number)
+    lines = policy.table.to_table().splitlines()
+    assert lines[0] == "| client | round 1 | round 2 |"
+    assert len(lines) == 4
+    assert lines[3].endswith("|  |")
+    assert len(policy.table) == len(list(policy.table)) == 3
