@@ -42,7 +42,7 @@ def test_steps_are_audited_and_counted(maker, digits, tmp_path):
     run(model, optimizer, loader, 3)
     assert not audits.errors
     assert list(audits.results) == [1, 3]
-    assert len(engine.accountant) == 3
+    assert engine.accountant.history[0][2] == 3
     result = audits.results[3]
     assert result.verdict is Verdict.NOT_RECOVERED
     statement = result.context["dp"]
