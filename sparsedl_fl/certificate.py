@@ -164,8 +164,9 @@ class ZerosOfInput(Evidence):
         """Count the zeros of the inputs."""
         transposed, inputs = case.hypothesis.problem.factors.transposed, case.inputs
         errors = np.full(len(inputs), np.inf)
-        if len(inputs) == 1:
-            return np.zeros(1, dtype=bool), errors
+        # In a coarse number format small inputs have gradients that round to zero.
+        if len(inputs) == 1 or case.hypothesis.problem.factors.is_coarse:
+            return np.zeros(len(inputs), dtype=bool), errors
         directions = transposed.left.T @ inputs.T
         directions = directions / np.maximum(np.linalg.norm(directions, axis=0), np.finfo(float).tiny)
         zeros = transposed.zeros(directions)
@@ -295,4 +296,4 @@ def certify(case: Case, kinds: tuple[Evidence, ...] = EVIDENCE) -> Certificate:
             evidence = np.where(proven & (evidence == NONE), kind.kind, evidence)
             errors = np.minimum(errors, by_kind)
     found = Certificate(evidence.astype(str), errors)
-    return found.without(np.full(len(errors), case.hypothesis.problem.is_coarse_head))
+    return found.without(np.full(len(errors), case.hypothesis.problem.is_noise_hidden))

@@ -11,7 +11,7 @@ from sparsedl_fl.activations import KNOWN, resolve
 from sparsedl_fl.blocks import column_blocks
 from sparsedl_fl.gradients import LayerGradient
 
-__all__ = ["advice", "obstacle", "visible_reason", "without_span"]
+__all__ = ["advice", "is_sparsified", "obstacle", "visible_reason", "without_span"]
 
 
 def obstacle(layer_gradient: LayerGradient) -> str:
@@ -50,8 +50,6 @@ def visible_reason(
     is_open: bool = False,
     *,
     equal: float = 1e-3,
-    scattered: float = 0.05,
-    lowest_kept: float = 0.1,
 ) -> str:
     """Say what was done to a gradient that hides its low rank, or nothing.
 
@@ -65,22 +63,15 @@ def visible_reason(
         Whether the singular values show no end of the batch.
     equal : float, default=1e-3
         Spread of the moduli, relative to their size, below which they are all the same.
-    scattered : float, default=0.05
-        Share of exact zeros, outside of rows and columns that are all zero, that no dense client leaves.
-    lowest_kept : float, default=0.1
-        Smallest modulus that is left, relative to the median: without a threshold there are far smaller ones.
     """
     m, n = layer_gradient.shape
-    _, block = next(column_blocks(layer_gradient.weight_grad))
-    alive = block[:, block.any(axis=0)][block.any(axis=1)]
-    moduli = np.abs(alive[alive != 0])
+    alive, moduli = _alive(layer_gradient)
     if moduli.size == 0:
         return ""
     if moduli.size > 1 and np.ptp(moduli) <= equal * moduli.max() and min(alive.shape) > 1:
         return "all entries have the same modulus: signs alone were sent (signSGD, or a first step of Adam)"
-    share = 1 - moduli.size / alive.size
-    is_cut = share > scattered and moduli.min() > lowest_kept * np.median(moduli)
-    if is_cut:
+    if is_sparsified(layer_gradient):
+        share = 1 - moduli.size / alive.size
         return (
             f"{share:.0%} of the entries are exactly zero, scattered: the update was sparsified, which hides its rank"
         )
@@ -95,6 +86,38 @@ def visible_reason(
             "(tokens and patches count as inputs each), or the gradient is noisy: pass batch_size"
         )
     return ""
+
+
+def is_sparsified(
+    layer_gradient: LayerGradient, *, scattered: float = 0.05, lowest_kept: float = 0.1, step: float = 1.5
+) -> bool:
+    """Return whether small entries were set to zero: then the noise is as large as they were, and follows no rule.
+
+    Parameters
+    ----------
+    layer_gradient : LayerGradient
+        The gradient.
+    scattered : float, default=0.05
+        Share of exact zeros, outside of rows and columns that are all zero, that no dense client leaves.
+    lowest_kept : float, default=0.1
+        Smallest modulus that is left, relative to the median: without a threshold there are far smaller ones.
+    step : float, default=1.5
+        Ratio of the two smallest moduli, from which on they are steps of a grid: quantised numbers round to zero, too.
+    """
+    alive, moduli = _alive(layer_gradient)
+    if moduli.size == 0 or 1 - moduli.size / alive.size <= scattered:
+        return False
+    lowest = float(moduli.min())
+    above = moduli[moduli > (1 + 1e-6) * lowest]
+    is_grid = above.size > 0 and above.min() >= step * lowest
+    return not is_grid and lowest > lowest_kept * np.median(moduli)
+
+
+def _alive(layer_gradient: LayerGradient) -> tuple[np.ndarray, np.ndarray]:
+    """Return the entries of rows and columns that are not all zero, and the moduli of those that are not zero."""
+    _, block = next(column_blocks(layer_gradient.weight_grad))
+    alive = block[:, block.any(axis=0)][block.any(axis=1)]
+    return alive, np.abs(alive[alive != 0])
 
 
 def advice(

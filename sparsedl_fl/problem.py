@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import Activation, Identity, resolve
+from sparsedl_fl.diagnosis import is_sparsified
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient, factorize
 from sparsedl_fl.views import ActivationSpan, ColumnView, ForwardView, RestView, SpansBehind
@@ -76,14 +77,16 @@ class LayerProblem:
         with threadpool_limits(limits=1):
             return RestView.of(rest, self.factors, self.forward)
 
-    @property
-    def is_coarse_head(self) -> bool:
-        """Whether this is a head whose gradient came in a coarse number format: then no expected error is true.
+    @cached_property
+    def is_noise_hidden(self) -> bool:
+        """Whether the noise does not show, so that no expected error is true.
 
-        The rows that belong to a label have a single input each, in which their rounding hides: errors were 17 times
-        what was expected (float16).
+        The rows of a head that belong to a label have a single input each, in which the rounding of a coarse number
+        format hides: errors were 17 times what was expected (float16). Of a sparsified gradient the entries left are
+        exact, and what was cut is not white: up to 7 times.
         """
-        return isinstance(self.activation, Identity) and self.factors.is_coarse
+        is_coarse_head = isinstance(self.activation, Identity) and self.factors.is_coarse
+        return is_coarse_head or is_sparsified(self.layer_gradient)
 
     @property
     def span(self) -> ActivationSpan | None:

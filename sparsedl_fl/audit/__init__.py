@@ -7,7 +7,8 @@
 - `load_model` and `load_update` read what users have on disk; `files.py`.
 """
 
-from sparsedl_fl.audit.attack import audit_model, out_of_range
+from sparsedl_fl.audit.attack import audit_model
+from sparsedl_fl.audit.outside import out_of_range
 from sparsedl_fl.audit.result import AuditResult, LayerAudit, Sample
 from sparsedl_fl.audit.sweeping import STOCK, Setting, SweepResult, SweepRow, default_settings, sweep
 from sparsedl_fl.audit.verdicts import Verdict

@@ -16,6 +16,7 @@ from torch import nn
 from sparsedl_fl.audit.context import describe_run
 from sparsedl_fl.audit.result import FED_THE_INPUT, NOT_REACHED, AuditResult, LayerAudit
 from sparsedl_fl.audit.spreading import Spreading
+from sparsedl_fl.diagnosis import is_sparsified, visible_reason
 from sparsedl_fl.directions import KnownInputs, best_known
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
@@ -27,7 +28,7 @@ from sparsedl_fl.models.running import RunFrom
 from sparsedl_fl.peeling import KnownBatch
 from sparsedl_fl.replay import Replay, replay
 
-__all__ = ["audit_model", "out_of_range"]
+__all__ = ["audit_model"]
 
 INTERRUPTED = "interrupted before its turn"
 
@@ -101,24 +102,6 @@ def audit_model(
     given = GradientInverter(random_state=0) if inverter is None else inverter
     attack = _Attack.of(model, gradients, given, layers, example, loss, learning_rate, max_seconds, report)
     return attack.run(peel and learning_rate is None)
-
-
-def out_of_range(model: nn.Module, reason: str, example: torch.Tensor | None = None, **told: Any) -> AuditResult:
-    """Return the result for an update that no attack of ours applies to, with the reason.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The model.
-    reason : str
-        Why not.
-    example : torch.Tensor or None, default=None
-        As of `audit_model`.
-    **told
-        What else the report says of the run.
-    """
-    layers = tuple(LayerAudit(row.name, None, row.obstacle or reason, row) for row in inspect_model(model, example))
-    return AuditResult(layers, None, reason, context=describe_run(model, {}, 0.0, attack="none", **told))
 
 
 @dataclass
@@ -211,17 +194,21 @@ class _Attack:
                 return LayerAudit(row.name, None, spent, row, source=NOT_REACHED)
             inverter.set_params(directions=best_known(left))
         try:
-            inverter, reason = self._fitted(inverter, row.name)
+            given = self._layer_gradient(row.name)
+            if is_sparsified(given):
+                raise ValueError(visible_reason(given))
+            inverter, reason = self._fitted(inverter, given)
         except ValueError as error:
             return LayerAudit(row.name, None, str(error), row, seconds=time.perf_counter() - start)
         seconds = time.perf_counter() - start
         return LayerAudit(row.name, inverter, reason, row, KnownBatch.of(inverter), "attacked", seconds)
 
-    def _fitted(self, inverter: GradientInverter, name: str) -> tuple[GradientInverter, str]:
+    @staticmethod
+    def _fitted(inverter: GradientInverter, given: LayerGradient) -> tuple[GradientInverter, str]:
         """Fit an inverter to a layer, and say what came of it."""
         with warnings.catch_warnings(record=True) as doubts:
             warnings.simplefilter("always")
-            inverter.fit(self._layer_gradient(name))
+            inverter.fit(given)
         # The warning that not all is certified begins with the status and adds advice.
         messages = [inverter.status_, *(str(doubt.message) for doubt in doubts)]
         messages = [text for text in messages if not any(text != other and text in other for other in messages)]
@@ -250,7 +237,7 @@ class _Attack:
         """Ask the layer's own gradient about inputs that come from another layer; it may know more labels."""
         asking = clone(self.inverter).set_params(directions=KnownInputs(inputs=batch.inputs), batch_size=None)
         try:
-            inverter, _ = self._fitted(asking, name)
+            inverter, _ = self._fitted(asking, self._layer_gradient(name))
         except ValueError:  # a batch too large for the layer, of which the others tell
             return None, batch
         order = match_batches(batch.inputs, inverter.inputs_).order

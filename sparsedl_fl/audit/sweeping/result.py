@@ -27,7 +27,7 @@ class SweepRow:
     label_share : float
         Share of the labels that came back.
     n_wrong : int
-        Inputs certified that were not right, over all batches.
+        Inputs certified that were off by more than five expected errors, over all batches.
     error : float or None
         Median root-mean-square error of the right ones.
     what : str
