@@ -8,8 +8,10 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sparsedl import SparseDictionaryRecovery
 from sparsedl_fl import GradientInverter
+from sparsedl_fl.audit import audit_model
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections
 from sparsedl_fl.reproduce.hostile import TWISTS, hostile_problem
+from sparsedl_fl.reproduce.hostile.audits import LIES, hostile_audit
 
 REFUSALS = ("as large as the layer", "column space", "all zeros", "does not span the activations", "nowhere zero")
 N_SEEDS, N_CHUNKS = 100, 4
@@ -72,3 +74,32 @@ def test_every_twist_makes_a_problem():
         problem = hostile_problem(0, name)
         assert name in problem.description
         assert (problem.layer_gradient is None) == bool(problem.refusal)
+
+
+def check_audits(seeds):
+    n_certified, lies = 0, []
+    for seed in seeds:
+        problem = hostile_audit(seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            audit = audit_model(problem.model, problem.gradients, max_seconds=2)
+        certified, found = problem.lies_of(audit)
+        n_certified, lies = n_certified + certified, lies + found
+    print(f"\n{len(seeds)} audits: {n_certified} inputs certified, {len(lies)} wrong")
+    assert not lies
+    return n_certified
+
+
+@pytest.mark.parametrize("chunk", range(2))
+def test_no_audit_certifies_what_is_wrong(chunk):
+    assert check_audits(range(chunk, 24, 2)) > 100
+
+
+@pytest.mark.benchmark
+def test_no_audit_certifies_what_is_wrong_in_five_hundred():
+    assert check_audits(range(1000, 1500)) > 10_000
+
+
+def test_every_lie_makes_an_audit():
+    for lie in LIES:
+        assert lie in hostile_audit(0, lie).description
