@@ -14,6 +14,7 @@ from sparsedl_fl.hypothesis import Hypothesis
 from sparsedl_fl.likelihood import maximum_likelihood
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.pairs import Indistinguishable
+from sparsedl_fl.scale import is_scale_doubtful
 
 __all__ = ["Assembly", "Batch"]
 
@@ -131,7 +132,10 @@ class Assembly:
             certificate.errors, problem, ends, gradients, sizes, is_worthless, expected
         )
         repeats = _repeats(inputs, np.where(certificate.proven & ~is_worthless, certificate.errors, np.inf))
-        certificate = certificate.without(is_worthless | repeats | (factors.excess > self.unexplained))
+        proven = certificate.proven
+        off_scale = is_scale_doubtful(problem, ends[0][:, proven], ~hypothesis.likely_zeros[:, proven])
+        is_doubtful = factors.excess > self.unexplained or off_scale
+        certificate = certificate.without(is_worthless | repeats | is_doubtful)
         return Batch(
             inputs=inputs,
             disaggregation=disaggregation,

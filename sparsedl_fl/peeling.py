@@ -17,9 +17,10 @@ from sparsedl_fl.activations import Activation, resolve
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.lowrank import LowRankGradient, factorize
+from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.views import ForwardView
 
-__all__ = ["KnownBatch", "fed_by", "peel_back"]
+__all__ = ["KnownBatch", "fed_by", "is_contradicted", "peel_back"]
 
 BRANCH = 1e4
 """Weight of an activation, which is known, against its pre-activation, which only says on which branch it lies."""
@@ -274,3 +275,17 @@ def fed_by(
     adds_up = np.linalg.norm(spanned.sum(axis=0) - behind.bias_grad) <= 0.05 * np.linalg.norm(behind.bias_grad)
     certified = known.certified & bool(fits and adds_up) & (errors <= 0.3 * np.maximum(size, np.finfo(float).tiny))
     return KnownBatch(fed, spanned.T, errors, certified, known.labels)
+
+
+def is_contradicted(fed: np.ndarray, known: np.ndarray, *, far: float = 1e-2) -> bool:
+    """Return whether what a layer would be fed is not what it was, by more than ``far`` of its size.
+
+    Parameters
+    ----------
+    fed : ndarray of shape (b, n)
+        What the model makes of the inputs of a layer in front.
+    known : ndarray of shape (b', n)
+        What the layer was fed, in any order.
+    """
+    match = match_batches(known, fed)
+    return bool(np.sqrt(np.mean(match.squared_errors)) > far * np.sqrt(np.mean(known**2)))

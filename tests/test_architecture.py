@@ -33,7 +33,7 @@ LAYERS = {
         {"likelihood", "lowrank"},
         {"candidates", "views"},
         {"problem"},
-        {"hypothesis", "labels"},
+        {"hypothesis", "labels", "scale"},
         {"matching"},
         {"directions"},
         {"pairs", "uncertainty"},

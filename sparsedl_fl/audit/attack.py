@@ -25,7 +25,7 @@ from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.models import LayerRow, Trace, inspect_model, named_gradients, trace_model
 from sparsedl_fl.models.layers import layer_of_model, pick_layer
 from sparsedl_fl.models.running import RunFrom
-from sparsedl_fl.peeling import KnownBatch
+from sparsedl_fl.peeling import KnownBatch, is_contradicted
 from sparsedl_fl.replay import Replay, replay
 
 __all__ = ["audit_model"]
@@ -268,8 +268,24 @@ class _Attack:
             if done is None or here.n_matching > done.n_matching:
                 done = replace(here, start=layer.name)
             if done.is_match:
+                self._contradict(layer, whole[: whole.index(layer)])
                 break
         return done, "" if done else why_not
+
+    def _contradict(self, replayed: LayerAudit, before: list[LayerAudit]) -> None:
+        """Take back what layers in front are said to be fed where the model turns that into other inputs.
+
+        The replay says that those of the layer behind are right.
+        """
+        for layer in before:
+            fed = RunFrom(self.model, self.trace.use_of(layer.name), self.trace).fed(layer.batch.inputs)
+            if replayed.name in fed and is_contradicted(fed[replayed.name], replayed.batch.inputs):
+                reason = (
+                    f"contradicted by layer '{replayed.name}': the model turns these into other inputs than those that "
+                    f"replay the client; {layer.reason}"
+                )
+                batch = replace(layer.batch, certified=np.zeros(layer.n_inputs, dtype=bool))
+                self.found[layer.name] = replace(layer, batch=batch, reason=reason)
 
     def _all_labels(self, run: RunFrom, layer: LayerAudit, others: list[LayerAudit]) -> np.ndarray:
         """Return the labels of a layer's batch; those of a layer behind where they are known only there."""

@@ -1,0 +1,1 @@
+"""A Flower app whose updates are audited on both sides."""
