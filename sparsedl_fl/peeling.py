@@ -262,7 +262,7 @@ def fed_by(
     Returns
     -------
     KnownBatch
-        Certified where the gradient lies in the row space of what the layer is fed.
+        Certified where the gradient lies in the row space of what the layer is fed; how nearly it does is an error.
     """
     errors = np.sqrt(np.mean((drawn - fed) ** 2, axis=(0, 2)))
     gradient = behind.weight_grad.astype(np.float64)
@@ -272,6 +272,8 @@ def fed_by(
     size = np.sqrt(np.mean(fed**2, axis=1))
     explained = exact + 10 * float(np.max(errors / np.maximum(size, np.finfo(float).tiny)))
     fits = b < n and outside <= min(explained, 0.3 * np.sqrt(1 - b / n))
+    # What lies outside is the noise of the gradient, or weights that are a little off, in n - b of n directions.
+    errors = np.hypot(errors, outside * size / np.sqrt(max(1 - b / n, 1 / n)))
     adds_up = np.linalg.norm(spanned.sum(axis=0) - behind.bias_grad) <= 0.05 * np.linalg.norm(behind.bias_grad)
     certified = known.certified & bool(fits and adds_up) & (errors <= 0.3 * np.maximum(size, np.finfo(float).tiny))
     return KnownBatch(fed, spanned.T, errors, certified, known.labels)

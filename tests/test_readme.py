@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 import torch
 
 ROOT = Path(__file__).parents[1]
@@ -28,6 +29,22 @@ def test_handbook_runs(tmp_path, monkeypatch, capsys):
     exec(compile(snippet, "audit.md", "exec"), {})
     assert capsys.readouterr().out.startswith("RECOVERED 16 of 16")
     assert (tmp_path / "report.html").is_file()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_federation_page_runs(tmp_path, monkeypatch, capsys):
+    for module in ("flwr", "nvflare", "opacus"):
+        pytest.importorskip(module)
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    page = (ROOT / "docs" / "federation.md").read_text()
+    namespace = {}
+    for snippet in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
+        exec(compile(snippet, "federation.md", "exec"), namespace)
+    printed = capsys.readouterr().out
+    assert printed.startswith("RECOVERED 8 of 8")
+    assert "| site-1 | RECOVERED, 8 of 8" in printed
+    assert "1 NOT RECOVERED {'noise_multiplier': 1.0" in printed
 
 
 def test_strategies_of_the_table_are_spear_plus_plus():
