@@ -19,6 +19,7 @@ from sparsedl_fl.reproduce.experiments import (
 from sparsedl_fl.reproduce.honesty import CalibratedBatch, HostileBatch
 from sparsedl_fl.reproduce.hostile import TWISTS
 from sparsedl_fl.reproduce.methods import OURS
+from sparsedl_fl.reproduce.peeled import PEELING_ROWS
 from sparsedl_fl.reproduce.raw import RawImages, RawRows
 
 __all__ = ["TABLES", "Table"]
@@ -180,6 +181,12 @@ TABLES = {
     "head": Table(
         "The inputs of a classifier's last layer, and all labels, from that layer's gradient alone (b, classes)",
         HEAD_ROWS,
+        ("activation",),
+        n_batches=10,
+    ),
+    "peeling": Table(
+        "A whole network, attacked where there is most room and peeled to the pixels (batch, hidden layers)",
+        PEELING_ROWS,
         ("activation",),
         n_batches=10,
     ),
