@@ -194,7 +194,8 @@ def factorize(
     G = in_double(layer_gradient.weight_grad)
     m, n = G.shape
     # A dead unit leaves a row of exact zeros, which must not pass for the end of the numerical rank.
-    limit = min(int(G.any(axis=1).sum()), int(G.any(axis=0).sum()))
+    alive = np.array([max(1, int(G.any(axis=1).sum())), max(1, int(G.any(axis=0).sum()))])
+    limit = int(alive.min())
     rounding = rounding_noise(G)
     is_coarse, rounding = rounding is not None, rounding if batch_size is None else None
     b = batch_size if rounding is None else rank_above_rounding(G, rounding)
@@ -219,9 +220,17 @@ def factorize(
     noise = np.maximum(rows / np.sqrt(n - b) if told is None else np.full(m, told), floor)
     input_noise = np.maximum(columns / np.sqrt(m - b) if told is None else np.full(n, told), floor)
     _check_bias_gradient(layer_gradient.bias_grad, U, noise, S, b)
-    others = np.sqrt(max(np.sum(rows**2) - beyond**2, 0.0) / (m * n)) * (np.sqrt(m) + np.sqrt(n))
+    others = _edge_of_white_noise(max(np.sum(rows**2) - beyond**2, 0.0), alive)
     behind_batch = signal_to_noise, beyond, beyond / max(others, floor), beyond_left
     return LowRankGradient(U, S, right, noise, input_noise, *behind_batch, precision_of(G), is_coarse)
+
+
+def _edge_of_white_noise(squares: float, alive: np.ndarray) -> float:
+    """Return the largest singular value of white noise of a strength.
+
+    Rows and columns of zeros have none: one-hot inputs leave most columns empty.
+    """
+    return float(np.sqrt(squares / np.prod(alive, dtype=float)) * np.sum(np.sqrt(alive)))
 
 
 def _too_large(layer_gradient: LayerGradient, batch_size: int, limit: int) -> str:

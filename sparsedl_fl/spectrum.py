@@ -112,7 +112,9 @@ def rank_above_white_noise(
     second_gap, fewest_behind : float and int, default=20 and 8
         Least ratio of neighbours that is another end of the batch, and the singular values that have to lie behind it.
     """
-    total, edge = float(np.linalg.norm(row_norms(G))), np.sum(np.sqrt(G.shape)) / np.sqrt(G.size)
+    # Rows and columns of zeros have no noise: one-hot inputs leave most columns empty.
+    alive = max(1, int(G.any(axis=1).sum())), max(1, int(G.any(axis=0).sum()))
+    total, edge = float(np.linalg.norm(row_norms(G))), np.sum(np.sqrt(alive)) / np.sqrt(np.prod(alive, dtype=float))
     squares = singular_values**2
     unseen = max(total**2 - squares.sum(), 0.0) if len(squares) < min(G.shape) else 0.0
     behind = np.sqrt(np.cumsum(np.append(squares[1:], unseen)[::-1])[::-1])

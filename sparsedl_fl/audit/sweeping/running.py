@@ -33,6 +33,9 @@ RIGHT = 0.05
 DEVIATIONS = 5.0
 """Expected errors by which a certified input may be off without being wrong."""
 
+ROUNDING = 1e-6
+"""What the client's own rounding makes of its features, relative to their size: the truth is computed in double."""
+
 
 def sweep(
     model: nn.Module,
@@ -168,7 +171,7 @@ def _compared(audit: AuditResult, model: nn.Module, x: torch.Tensor, y: torch.Te
     is_found = match.order >= 0
     order = np.maximum(match.order, 0)
     certified = is_found & best.batch.certified[order]
-    is_as_said = errors <= DEVIATIONS * best.batch.errors[order]
+    is_as_said = errors <= np.maximum(DEVIATIONS * best.batch.errors[order], ROUNDING * sizes)
     right = certified & is_as_said & (errors <= RIGHT * sizes)
     # Several local steps have weights of their own, and so other features.
     is_known = best.what == "inputs of the model" or audit.context.get("learning_rate") is None
