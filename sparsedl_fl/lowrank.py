@@ -169,8 +169,7 @@ def factorize(
         Weights and gradient of the layer.
     batch_size : int or None, default=None
         Number of inputs; None takes the numerical rank, at the largest gap between the logarithms of neighbouring
-        singular values. (The usual rule, a multiple of the machine epsilon, undercounts on float32 gradients of
-        partly trained networks.)
+        singular values (a multiple of the machine epsilon undercounts on gradients of partly trained networks).
     noise_level : float or None, default=None
         Standard deviation of the noise on each entry of the gradient, where it is known (DP-SGD); None estimates it
         for each row from what lies beyond the batch size.
@@ -220,8 +219,8 @@ def factorize(
     noise = np.maximum(rows / np.sqrt(n - b) if told is None else np.full(m, told), floor)
     input_noise = np.maximum(columns / np.sqrt(m - b) if told is None else np.full(n, told), floor)
     _check_bias_gradient(layer_gradient.bias_grad, U, noise, S, b)
-    others = _edge_of_white_noise(max(np.sum(rows**2) - beyond**2, 0.0), alive)
-    behind_batch = signal_to_noise, beyond, beyond / max(others, floor), beyond_left
+    excess = beyond / max(_edge_of_white_noise(max(np.sum(rows**2) - beyond**2, 0.0), alive), floor)
+    behind_batch = signal_to_noise, beyond, excess, beyond_left
     return LowRankGradient(U, S, right, noise, input_noise, *behind_batch, precision_of(G), is_coarse)
 
 
