@@ -18,6 +18,7 @@ from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.lowrank import LowRankGradient, factorize
 from sparsedl_fl.metrics import match_batches
+from sparsedl_fl.slips import sent_through
 from sparsedl_fl.views import ForwardView
 
 __all__ = ["KnownBatch", "fed_by", "is_contradicted", "peel_back"]
@@ -120,7 +121,7 @@ def peel_back(
         previous, slopes = slopes, phi.derivative(as_tensor(_on_graph(phi, z, y, weight_of_y))).numpy()
         if previous.shape == slopes.shape and np.allclose(previous, slopes, rtol=1e-9, atol=1e-12):
             break
-        gradients = _sent_through(phi, slopes, sent_back, factors.left)
+        gradients = sent_through(phi, slopes, sent_back, factors.left)
         inverse = _inverse(factors.left.T @ gradients)
         inputs = (inverse * factors.singular_values) @ factors.right
         z, weight_of_y = before.preactivations(inputs), BRANCH
@@ -175,25 +176,6 @@ def _on_graph(phi: Activation, z: np.ndarray, y: np.ndarray, weight: float) -> n
     for part in chunks(len(z), 500 * z.shape[1]):
         found[part] = phi.nearest_on_graph(as_tensor(z[part].copy()), as_tensor(y[part].copy()), weight)[0].numpy()
     return found
-
-
-def _sent_through(phi: Activation, slopes: np.ndarray, sent_back: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """Return ``phi'(z) * sent_back``, with the other slope of one unit a column where that alone explains it.
-
-    A unit may be on by less than the error of its activation, and one wrong slope spoils all inputs: then the column
-    lies outside the column space, until this slope is right.
-    """
-    gradients = slopes * sent_back
-    if not phi.is_piecewise_linear:
-        return gradients
-    outside = gradients - left @ (left.T @ gradients)
-    squares = np.sum(outside**2, axis=0)
-    changes = np.where(slopes == phi.slope_below, 1.0 - slopes, phi.slope_below - slopes) * sent_back
-    after = squares + 2 * changes * outside + changes**2 * (1 - np.sum(left**2, axis=1))[:, None]
-    best, columns = np.argmin(after, axis=0), np.arange(gradients.shape[1])
-    is_slip = (changes[best, columns] != 0) & (after[best, columns] < 0.1 * squares)
-    gradients[best[is_slip], columns[is_slip]] += changes[best[is_slip], columns[is_slip]]
-    return gradients
 
 
 def _inverse(columns: np.ndarray) -> np.ndarray:

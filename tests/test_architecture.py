@@ -26,7 +26,7 @@ LAYERS = {
     ],
     "sparsedl_fl": [
         {"activations", "blocks", "theory"},
-        {"behind", "rest"},
+        {"behind", "rest", "slips"},
         {"models"},
         {"formats", "gradients", "metrics", "simulation", "spectrum", "vision"},
         {"diagnosis"},

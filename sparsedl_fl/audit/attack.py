@@ -198,7 +198,7 @@ class _Attack:
             if is_sparsified(given):
                 raise ValueError(visible_reason(given))
             inverter, reason = self._fitted(inverter, given)
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:
             return LayerAudit(row.name, None, str(error), row, seconds=time.perf_counter() - start)
         seconds = time.perf_counter() - start
         return LayerAudit(row.name, inverter, reason, row, KnownBatch.of(inverter), "attacked", seconds)

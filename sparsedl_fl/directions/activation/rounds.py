@@ -148,7 +148,9 @@ class Rounds:
             n_starts = n_starts if self.activation.is_piecewise_linear else self.n_starts
             starts = self.scaled.inputs(views, span, n_starts, self.generator)
             at_first = self.behind.first if self.scaled.is_ample(span) else self.equations
-            found = self.descent.run(views, self.equations, starts, self.generator, self.whole, at_first)
+            found = starts, torch.zeros(0, dtype=torch.bool)
+            if len(starts):
+                found = self.descent.run(views, self.equations, starts, self.generator, self.whole, at_first)
         else:
             leader = self.reflection if self.lead.leader == "columns" else None
             span = self.behind.spans[0].up_to_scale()

@@ -72,7 +72,7 @@ class ScaledReflection(BaseEstimator):
         return m - b >= self.ample * b
 
     def inputs(self, views: TwoViews, span: ActivationSpan, n_starts: int, generator: torch.Generator) -> torch.Tensor:
-        """Return where starts end, without those that end alike, as ``p`` of shape (n, b) at their true scale.
+        """Return where starts end, without those that end alike or nowhere, as ``p`` at their true scale: (n, b).
 
         Parameters
         ----------
@@ -89,6 +89,7 @@ class ScaledReflection(BaseEstimator):
         if len(forward.sizes) == 0:
             return forward.origin[None]
         ends = self.ends(forward.to(WORKING), span.to(WORKING), n_starts, generator)
+        ends = ends[ends.isfinite().all(dim=1)]  # some run away where there are hardly more outputs than inputs
         return forward.inputs(ends[leaders(ends, self.same_lead).unique()].double())
 
     def ends(
