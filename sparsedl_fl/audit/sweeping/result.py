@@ -56,6 +56,11 @@ class SweepRow:
     seconds: float
 
     @property
+    def n_coarse(self) -> int:
+        """Batches of which something was certified, if only to within an error that is more than 5 % of its size."""
+        return sum(self.verdicts.get(str(verdict), 0) for verdict in (Verdict.RECOVERED, Verdict.PARTLY))
+
+    @property
     def is_stopped(self) -> bool:
         """Whether these attacks recovered nothing in any batch, and did apply."""
         return set(self.verdicts) == {str(Verdict.NOT_RECOVERED)} and self.label_share == 0
@@ -113,8 +118,11 @@ class SweepResult:
             "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         ]
         for row in self.rows:
-            out = str(Verdict.OUT_OF_RANGE) in row.verdicts and not row.share
-            share = "out of range" if out else f"{row.share:.0%} ({row.what})" if row.share else "0%"
+            share = f"{row.share:.0%} ({row.what})" if row.share else "0%"
+            if not row.share and str(Verdict.OUT_OF_RANGE) in row.verdicts:
+                share = "out of range"
+            elif not row.share and row.n_coarse:
+                share = f"0%; coarsely in {row.n_coarse} of {sum(row.verdicts.values())}"
             numbers = [
                 "-" if x is None else f"{x:.2g}" for x in (row.error, row.epsilon, row.accuracy_lost, row.seconds)
             ]
