@@ -128,7 +128,9 @@ def advice(
     reason: str,
     has_zeros: bool = True,
     *,
+    matching: float = 1.0,
     noisy: float = 1e-4,
+    unrelated: float = 0.7,
 ) -> str:
     """Say what a batch that is not wholly certified lacks, and what would help.
 
@@ -144,8 +146,12 @@ def advice(
         Of `visible_reason`.
     has_zeros : bool, default=True
         Whether the activation has a flat part, so that columns have zeros.
+    matching : float, default=1
+        Sparsity matching coefficient.
     noisy : float, default=1e-4
         Share of noise in the gradient above which it is noise that hides what is missing.
+    unrelated : float, default=0.7
+        Coefficient below which columns that were found have nothing to do with the weights: by chance it is one half.
     """
     if reason:
         return reason[0].upper() + reason[1:]
@@ -159,6 +165,11 @@ def advice(
             "No input fits: a batch too large for the layer (half of its outputs, or of the classes of a head), "
             "another activation or loss, smoothed labels, normalisation over the batch, an optimiser with momenta of "
             "its own (Adam), or noise; under noise batch_size has to be given"
+        )
+    if 2 * proposed.sum() > len(proposed) > 2 and matching < unrelated and residual_floor <= noisy:
+        return (
+            f"{int(proposed.sum())} columns were found, and the weights contradict them: these are not the weights at "
+            "which the gradient was taken, or another activation follows"
         )
     if proposed.all() and residual_floor > noisy:
         return "The noise hides too many zeros of the others to be sure of them"

@@ -169,7 +169,10 @@ class GradientInverter(BaseEstimator):
             is_open = self.batch_size is None and not problem.factors.ends_clearly
             reason = visible_reason(given, problem.batch_size, is_open)
             has_zeros = problem.activation.has_flat_part
-            text = advice(hypothesis.proposed, batch.recovered, batch.residual_floor, verdict, reason, has_zeros)
+            text = advice(
+                hypothesis.proposed, batch.recovered, batch.residual_floor, verdict, reason, has_zeros,
+                matching=self.sparsity_matching_,
+            )  # fmt: skip
             warnings.warn(f"{self.status_}. {text}", ConvergenceWarning, stacklevel=2)
         return self
 

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from sparsedl_fl.audit.context import digest
 from sparsedl_fl.models import gradients_of_update, plain_names
 from sparsedl_fl.models.naming import unwrapped
 
-__all__ = ["KINDS", "Update", "load_model", "load_object", "load_records", "load_tensors", "load_update"]
+__all__ = ["KINDS", "Update", "check_fixed", "load_model", "load_object", "load_records", "load_tensors", "load_update"]
 
 KINDS = ("auto", "gradient", "weights", "delta")
 """What an update may be: gradients, weights after local training, or these less the weights before."""
@@ -102,6 +103,19 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
         _check_same(inner.state_dict(), state, f"weights {weights}", "the model")
         inner.load_state_dict({name: state[name] for name in inner.state_dict()})
     return model
+
+
+def check_fixed(spec: str) -> None:
+    """Raise ``ValueError`` where a function makes a model with other weights at each call: a file has to say which."""
+    made = load_object(spec)
+    if isinstance(made, nn.Module) or not callable(made):
+        return
+    one, other = made(), made()
+    if isinstance(one, nn.Module) and digest(one.state_dict()) != digest(other.state_dict()):
+        raise ValueError(
+            f"MODEL {spec!r} makes other weights at each call, and an update tells nothing without those that the "
+            "client was given: pass --weights"
+        )
 
 
 def load_tensors(path: str | Path) -> dict[str, torch.Tensor]:

@@ -71,7 +71,7 @@ def _audited(options: argparse.Namespace) -> object:
     from dataclasses import replace
 
     from sparsedl_fl.audit import audit_model, example, out_of_range
-    from sparsedl_fl.audit.files import load_model, load_update
+    from sparsedl_fl.audit.files import check_fixed, load_model, load_update
     from sparsedl_fl.inverter import GradientInverter
 
     shape = options.input_shape
@@ -82,6 +82,8 @@ def _audited(options: argparse.Namespace) -> object:
         spec, weights, update = options.model, options.weights, options.update
         if spec is None or update is None:
             raise ValueError("MODEL and UPDATE are needed, or --example")
+        if weights is None:
+            check_fixed(spec)
     model = load_model(spec, weights)
     is_open = options.weight_decay == "find"
     client = {

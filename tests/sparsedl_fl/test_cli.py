@@ -68,7 +68,7 @@ def test_bad_usage_is_a_sentence_and_status_2(capsys, tmp_path):
     for arguments, message in [
         (["audit"], "MODEL and UPDATE are needed"),
         (["audit", "no.module:f", "x.safetensors"], "cannot be imported"),
-        (["audit", "sparsedl_fl.audit.example:model", str(tmp_path / "x.safetensors")], "there is no file"),
+        (["audit", "torch.nn:Identity", str(tmp_path / "x.safetensors")], "there is no file"),
         (["audit", "--example", "--kind", "weights"], "learning rate is needed"),
         (["audit", "--example", "--loss", "hinge"], "--loss must be one of"),
         (["inspect"], "MODEL is missing"),
@@ -79,6 +79,15 @@ def test_bad_usage_is_a_sentence_and_status_2(capsys, tmp_path):
             cli.main(arguments)
         assert stop.value.code == 2
         assert message in capsys.readouterr().err
+
+
+def test_weights_that_change_at_each_call_are_asked_for(capsys):
+    from sparsedl_fl.audit import example
+
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["audit", "sparsedl_fl.audit.example:model", str(example.UPDATE)])
+    assert stop.value.code == 2
+    assert "pass --weights" in capsys.readouterr().err
 
 
 def test_options_from_a_file(capsys, tmp_path):

@@ -3,6 +3,7 @@
 import warnings
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from sklearn.exceptions import ConvergenceWarning
@@ -105,3 +106,11 @@ def test_duplicates_in_a_batch_size_that_is_told_are_said():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         GradientInverter(random_state=0).fit(given)
+
+
+def test_weights_that_are_not_those_of_the_gradient_are_named(cifar):
+    _, inputs, labels, model = cifar.client(10, 200, 0)
+    given = LayerGradient.from_model(model, client_gradient(model, inputs, labels))
+    other = np.random.default_rng(0).permuted(given.weight, axis=1)
+    with pytest.warns(ConvergenceWarning, match="not the weights at which the gradient was taken"):
+        GradientInverter(random_state=0).fit(replace(given, weight=other, next_weight_grad=None))
