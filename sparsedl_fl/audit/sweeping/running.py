@@ -24,6 +24,7 @@ from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.models import trace_model
 from sparsedl_fl.models.running import RunFrom
+from sparsedl_fl.peeling import KnownBatch
 
 __all__ = ["sweep"]
 
@@ -170,19 +171,25 @@ def _compared(audit: AuditResult, model: nn.Module, x: torch.Tensor, y: torch.Te
     errors = np.sqrt(match.squared_errors)
     is_found = match.order >= 0
     order = np.maximum(match.order, 0)
-    certified = is_found & best.batch.certified[order]
     is_as_said = errors <= np.maximum(DEVIATIONS * best.batch.errors[order], ROUNDING * sizes)
-    right = certified & is_as_said & (errors <= RIGHT * sizes)
+    right = is_found & best.batch.certified[order] & is_as_said & (errors <= RIGHT * sizes)
     # Several local steps have weights of their own, and so other features.
     is_known = best.what == "inputs of the model" or audit.context.get("learning_rate") is None
     labels = best.batch.labels[order]
     return found | {
         "share": float(right.mean()),
         "label_share": float(np.mean(is_found & (labels == y.numpy()))),
-        "n_wrong": int(np.sum(certified & ~is_as_said)) if is_known else 0,
+        "n_wrong": _n_wrong(best.batch, true, sizes) if is_known else 0,
         "errors": errors[right].tolist(),
         "what": best.what,
     }
+
+
+def _n_wrong(batch: KnownBatch, true: np.ndarray, sizes: np.ndarray) -> int:
+    """Return how many certified inputs are further from any true one than they say; one may stand for several."""
+    squares = np.mean((true[None] - batch.inputs[batch.certified, None]) ** 2, axis=2)
+    errors, nearest = np.sqrt(squares.min(axis=1)), squares.argmin(axis=1)
+    return int(np.sum(errors > np.maximum(DEVIATIONS * batch.errors[batch.certified], ROUNDING * sizes[nearest])))
 
 
 def _fed(model: nn.Module, layer: str, what: str, x: torch.Tensor) -> np.ndarray:
