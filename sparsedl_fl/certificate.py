@@ -156,21 +156,22 @@ class ThroughRest(Evidence):
 
 
 class ZerosOfInput(Evidence):
-    """Zeros of its own prove the input, as those of the gradient prove a column: ``G^T`` is the same problem."""
+    """Narrow zeros of its own prove the input, as those of the gradient prove a column: ``G^T`` is the same problem."""
 
     kind = "zeros of the input"
+    narrow: ClassVar[float] = 0.02  # relative to the entries, as for columns: under noise mixtures vanish as well
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Count the zeros of the inputs."""
         transposed, inputs = case.hypothesis.problem.factors.transposed, case.inputs
         errors = np.full(len(inputs), np.inf)
-        # In a coarse number format small inputs have gradients that round to zero.
-        if len(inputs) == 1 or case.hypothesis.problem.factors.is_coarse:
+        if len(inputs) == 1 or case.hypothesis.problem.factors.is_coarse:  # in which small ones round to zero
             return np.zeros(len(inputs), dtype=bool), errors
         directions = transposed.left.T @ inputs.T
         directions = directions / np.maximum(np.linalg.norm(directions, axis=0), np.finfo(float).tiny)
         zeros = transposed.zeros(directions)
-        proven = transposed.prove(directions, zeros)
+        widths = np.sqrt(len(zeros)) * transposed.tolerances(directions).mean(axis=0)
+        proven = transposed.prove(directions, zeros) & (widths < self.narrow)
         by_zeros = errors_from_inputs(transposed, inputs[proven], zeros[:, proven])
         errors[proven] = np.hypot(by_zeros, case.errors_by_columns[2][proven])
         return proven, errors
