@@ -8,8 +8,9 @@ from torch.nn.functional import normalize
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.rest import RestOfNetwork
 
-__all__ = ["NO_LABEL", "labels_of"]
+__all__ = ["NO_LABEL", "labels_of", "labels_of_columns"]
 
 NO_LABEL = -1
 """Stands for a label that is not known."""
@@ -76,3 +77,46 @@ def labels_of(
     labels = torch.where(is_own & agrees & ~is_alone, order[0], labels)
     found[certified] = labels.numpy()
     return found
+
+
+def labels_of_columns(
+    rest: RestOfNetwork,
+    preactivations: np.ndarray,
+    gradients: np.ndarray,
+    errors: np.ndarray,
+    *,
+    clear: float = 10.0,
+    share: float = 0.3,
+) -> np.ndarray:
+    """Return the label of each input whose gradient is known, where it is that of one label and of no other.
+
+    Parameters
+    ----------
+    rest : RestOfNetwork
+        What lies behind the layer.
+    preactivations, gradients : ndarray of shape (m, k)
+        Of each input, and ``D``.
+    errors : ndarray of shape (k,)
+        Expected length of the error of each column of ``D``.
+    clear : float, default=10
+        Expected errors within which the gradient of the label has to lie, and beyond which that of any other.
+    share : float, default=0.3
+        Most that the gradient may be off by, against the distance of any other label.
+
+    Returns
+    -------
+    ndarray of shape (k,) of int
+        `NO_LABEL` where it is not known.
+    """
+    z, columns = as_tensor(preactivations.T.copy()), as_tensor(gradients.T.copy())
+    distances = []
+    for label in range(rest.n_labels(z.shape[1])):
+        expected = rest.gradients_for(z, label)
+        squares = (expected**2).sum(dim=1).clamp_min(torch.finfo(z.dtype).tiny)
+        # The share of an input in the loss: 1 / b, more for one that the batch holds twice, and never negative.
+        weights = ((columns * expected).sum(dim=1) / squares).clamp_min(0.0)
+        distances.append((columns - weights[:, None] * expected).norm(dim=1))
+    nearest, order = torch.stack(distances).sort(dim=0)
+    allowed = clear * as_tensor(np.asarray(errors, dtype=np.float64))
+    is_clear = (nearest[0] <= allowed) & (nearest[1] > allowed) & (nearest[0] <= share * nearest[1])
+    return torch.where(is_clear, order[0], NO_LABEL).numpy()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-__all__ = ["MAX_PSNR", "BatchMatch", "match_batches", "psnr"]
+__all__ = ["MAX_PSNR", "BatchMatch", "are_mislabelled", "are_wrong", "match_batches", "psnr"]
 
 MAX_PSNR = 200.0
 """Cap in dB, so that one input that is exact to the last bit does not make a mean infinite."""
@@ -60,6 +60,57 @@ def match_batches(true: Any, recovered: Any) -> BatchMatch:
     squared_errors = np.full(len(true), np.inf)
     squared_errors[rows] = np.mean((true[rows] - recovered[columns]) ** 2, axis=1)
     return BatchMatch(order, squared_errors)
+
+
+def are_wrong(
+    true: np.ndarray, recovered: np.ndarray, expected: np.ndarray, *, multiple: float = 10.0, small: float = 1e-3
+) -> np.ndarray:
+    """Return which recovered inputs are further from every true one than was said; several may be the same one.
+
+    Parameters
+    ----------
+    true : ndarray of shape (n_true, n)
+        True inputs.
+    recovered : ndarray of shape (k, n)
+        Recovered ones, such as those that are certified.
+    expected : ndarray of shape (k,)
+        Their expected root-mean-square errors.
+    multiple, small : float, default=10, 1e-3
+        Wrong is what is off by more than ``multiple`` expected errors and by more than ``small`` of its size.
+
+    Examples
+    --------
+    >>> are_wrong(np.eye(2), np.array([[1.0, 1e-5], [0.5, 0.5]]), np.array([1e-5, 1e-5])).tolist()
+    [False, True]
+    """
+    squares = np.mean((true[None] - recovered[:, None]) ** 2, axis=2)
+    errors, nearest = np.sqrt(squares.min(axis=1)), squares.argmin(axis=1)
+    sizes = np.sqrt(np.mean(true**2, axis=1))[nearest]
+    return errors > np.maximum(multiple * expected, small * sizes)
+
+
+def are_mislabelled(
+    true: np.ndarray, true_labels: np.ndarray, recovered: np.ndarray, labels: np.ndarray, *, near: float = 1e-2
+) -> np.ndarray:
+    """Return which recovered inputs have a label that no true input near them has.
+
+    Parameters
+    ----------
+    true : ndarray of shape (n_true, n)
+        True inputs.
+    true_labels : ndarray of shape (n_true,) of int
+        Their labels.
+    recovered : ndarray of shape (k, n)
+        Recovered inputs.
+    labels : ndarray of shape (k,) of int
+        Their labels; negative ones say nothing.
+    near : float, default=1e-2
+        Distance, as a share of the size of a true input, up to which a recovered one stands for it.
+    """
+    distances = np.sqrt(np.mean((true[None] - recovered[:, None]) ** 2, axis=2))
+    is_near = distances < near * np.sqrt(np.mean(true**2, axis=1))
+    fits = labels[:, None] == true_labels
+    return (labels >= 0) & is_near.any(axis=1) & ~(is_near & fits).any(axis=1)
 
 
 def psnr(true: Any, recovered: Any, data_range: float = 1.0) -> np.ndarray:

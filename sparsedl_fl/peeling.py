@@ -1,9 +1,8 @@
-"""From one layer whose whole batch is known to the others, without any search.
+"""From a layer whose whole batch is known to the one before, without any search.
 
-*Towards the input*, `peel_back`: the layer's inputs are the activations of the one before, ``X_l = phi(Z)``, and its
-gradients go back through its weights, ``D = phi'(Z) * (W_l^T D_l)``. The gradient of the layer before is
-``G = D X^T``, so its inputs are a least-squares solution. *Towards the loss*, `run_forward`: the model says what the
-layers behind are fed. Nothing is believed: each step is held against the gradient of the layer that it leads to.
+The layer's inputs are the activations of the one before, ``X_l = phi(Z)``, and its gradients go back through its weights,
+``D = phi'(Z) * (W_l^T D_l)``. The gradient of the layer before is ``G = D X^T``, so its inputs are a least-squares
+solution. Nothing is believed: each step is held against the gradient of the layer that it leads to.
 """
 
 from __future__ import annotations
@@ -17,11 +16,10 @@ from sparsedl_fl.activations import Activation, resolve
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.lowrank import LowRankGradient, factorize
-from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.slips import sent_through
 from sparsedl_fl.views import ForwardView
 
-__all__ = ["KnownBatch", "fed_by", "is_contradicted", "peel_back"]
+__all__ = ["KnownBatch", "peel_back"]
 
 BRANCH = 1e4
 """Weight of an activation, which is known, against its pre-activation, which only says on which branch it lies."""
@@ -73,7 +71,6 @@ def peel_back(
     weight: np.ndarray,
     before: LayerGradient,
     *,
-    batch_size: int | None = None,
     most_rounds: int = 12,
     least_log_chance: float = -10.0,
 ) -> KnownBatch:
@@ -87,8 +84,6 @@ def peel_back(
         Its weights.
     before : LayerGradient
         The layer before, with ``n`` outputs, whose activation alone feeds this layer.
-    batch_size : int or None, default=None
-        Taken for the rank of the gradient of the layer before; None is the number of inputs known.
     most_rounds : int, default=12
         Rounds in which the derivative is taken where the inputs just found lead, until it stays.
     least_log_chance : float, default=-10
@@ -110,7 +105,7 @@ def peel_back(
     if not known.is_whole:
         raise ValueError("only from a layer whose whole batch is certified do the inputs of the one before follow")
     b = len(known.inputs)
-    factors = factorize(before, b if batch_size is None else batch_size)
+    factors = factorize(before, b)
     if factors.batch_size != b:
         raise ValueError(f"the layer before has {factors.batch_size} inputs, this one {b}")
     phi, y = resolve(before.activation), known.inputs.T
@@ -221,55 +216,3 @@ def _adds_up(gradients: np.ndarray, bias_grad: np.ndarray, *, most: float = 0.05
     """Return whether the columns add up to the bias gradient, which fixes their scale."""
     scale = np.sqrt(np.sum(gradients**2))
     return bool(np.linalg.norm(gradients.sum(axis=1) - bias_grad) <= most * min(scale, np.linalg.norm(bias_grad)))
-
-
-def fed_by(
-    known: KnownBatch, fed: np.ndarray, drawn: np.ndarray, behind: LayerGradient, *, exact: float = 1e-3
-) -> KnownBatch:
-    """Return the batch of a layer that the model feeds, as a run with the inputs known shows.
-
-    Parameters
-    ----------
-    known : KnownBatch
-        Of a layer in front.
-    fed : ndarray of shape (b, n)
-        What the layer is fed when the model runs on these inputs.
-    drawn : ndarray of shape (n_draws, b, n)
-        The same for inputs that are off by their expected errors.
-    behind : LayerGradient
-        The layer.
-    exact : float, default=1e-3
-        Share of the gradient that may lie outside the space of what the layer is fed, beside what the errors explain.
-
-    Returns
-    -------
-    KnownBatch
-        Certified where the gradient lies in the row space of what the layer is fed; how nearly it does is an error.
-    """
-    errors = np.sqrt(np.mean((drawn - fed) ** 2, axis=(0, 2)))
-    gradient = behind.weight_grad.astype(np.float64)
-    b, n = fed.shape
-    spanned, *_ = np.linalg.lstsq(fed.T, gradient.T, rcond=None)
-    outside = np.linalg.norm(gradient - spanned.T @ fed) / np.linalg.norm(gradient)
-    size = np.sqrt(np.mean(fed**2, axis=1))
-    explained = exact + 10 * float(np.max(errors / np.maximum(size, np.finfo(float).tiny)))
-    fits = b < n and outside <= min(explained, 0.3 * np.sqrt(1 - b / n))
-    # What lies outside is the noise of the gradient, or weights that are a little off, in n - b of n directions.
-    errors = np.hypot(errors, outside * size / np.sqrt(max(1 - b / n, 1 / n)))
-    adds_up = np.linalg.norm(spanned.sum(axis=0) - behind.bias_grad) <= 0.05 * np.linalg.norm(behind.bias_grad)
-    certified = known.certified & bool(fits and adds_up) & (errors <= 0.3 * np.maximum(size, np.finfo(float).tiny))
-    return KnownBatch(fed, spanned.T, errors, certified, known.labels)
-
-
-def is_contradicted(fed: np.ndarray, known: np.ndarray, *, far: float = 1e-2) -> bool:
-    """Return whether what a layer would be fed is not what it was, by more than ``far`` of its size.
-
-    Parameters
-    ----------
-    fed : ndarray of shape (b, n)
-        What the model makes of the inputs of a layer in front.
-    known : ndarray of shape (b', n)
-        What the layer was fed, in any order.
-    """
-    match = match_batches(known, fed)
-    return bool(np.sqrt(np.mean(match.squared_errors)) > far * np.sqrt(np.mean(known**2)))

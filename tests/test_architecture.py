@@ -41,7 +41,7 @@ LAYERS = {
         {"assembly"},
         {"inverter"},
         {"peeling", "reconstruction", "tabular"},
-        {"replay"},
+        {"feeding", "replay"},
         {"audit", "demo"},
         {"federation"},
         {"reproduce"},

@@ -31,20 +31,25 @@ def test_handbook_runs(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "report.html").is_file()
 
 
+FEDERATION = {
+    "README.md": ("sparsedl_fl", "RECOVERED 8 of 8"),
+    "flower.md": ("flwr", "| client |"),
+    "nvflare.md": ("nvflare", "| site-1 | RECOVERED, 8 of 8"),
+    "opacus.md": ("opacus", "1 NOT RECOVERED {'noise_multiplier': 1.0"),
+}
+
+
 @pytest.mark.filterwarnings("ignore")
-def test_federation_page_runs(tmp_path, monkeypatch, capsys):
-    for module in ("flwr", "nvflare", "opacus"):
-        pytest.importorskip(module)
+@pytest.mark.parametrize("page", FEDERATION)
+def test_pages_on_federations_run(page, tmp_path, monkeypatch, capsys):
+    framework, printed = FEDERATION[page]
+    pytest.importorskip(framework)
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    page = (ROOT / "docs" / "federation.md").read_text()
-    namespace = {}
-    for snippet in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
-        exec(compile(snippet, "federation.md", "exec"), namespace)
-    printed = capsys.readouterr().out
-    assert printed.startswith("RECOVERED 8 of 8")
-    assert "| site-1 | RECOVERED, 8 of 8" in printed
-    assert "1 NOT RECOVERED {'noise_multiplier': 1.0" in printed
+    text, namespace = (ROOT / "docs" / "federation" / page).read_text(), {}
+    for snippet in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+        exec(compile(snippet, page, "exec"), namespace)
+    assert printed in capsys.readouterr().out
 
 
 def test_strategies_of_the_table_are_spear_plus_plus():

@@ -14,19 +14,19 @@ from sklearn.base import clone
 from torch import nn
 
 from sparsedl_fl.audit.context import describe_run
-from sparsedl_fl.audit.result import FED_THE_INPUT, NOT_REACHED, AuditResult, LayerAudit
+from sparsedl_fl.audit.replaying import replay_found
+from sparsedl_fl.audit.result import NOT_REACHED, AuditResult, LayerAudit
 from sparsedl_fl.audit.spreading import Spreading
+from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.diagnosis import is_sparsified, visible_reason
 from sparsedl_fl.directions import KnownInputs, best_known
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.labels import NO_LABEL
 from sparsedl_fl.metrics import match_batches
-from sparsedl_fl.models import LayerRow, Trace, inspect_model, named_gradients, trace_model
-from sparsedl_fl.models.layers import layer_of_model, pick_layer
-from sparsedl_fl.models.running import RunFrom
-from sparsedl_fl.peeling import KnownBatch, is_contradicted
-from sparsedl_fl.replay import Replay, replay
+from sparsedl_fl.models import LayerRow, inspect_model, named_gradients, trace_model
+from sparsedl_fl.models.layers import pick_layer
+from sparsedl_fl.peeling import KnownBatch
 
 __all__ = ["audit_model"]
 
@@ -108,13 +108,9 @@ def audit_model(
 class _Attack:
     """The steps of an audit, and what they have found so far."""
 
-    model: nn.Module
-    gradients: Mapping[str, torch.Tensor]
-    trace: Trace
+    subject: Subject
     rows: Mapping[str, LayerRow]
     inverter: GradientInverter
-    loss: Any
-    learning_rate: float | None
     max_seconds: float | None
     report: Callable[[str], None]
     found: dict[str, LayerAudit] = field(default_factory=dict)
@@ -141,12 +137,14 @@ class _Attack:
         if layers is not None:
             running = list(dict.fromkeys(use.name for use in trace.layers)) or list(rows)
             rows = {name: rows[name] for name in (pick_layer("layers", layer, running) for layer in layers)}
-        return cls(model, named, trace, rows, inverter, loss, learning_rate, max_seconds, report or (lambda line: None))
+        subject = Subject(model, named, trace, loss, learning_rate)
+        return cls(subject, rows, inverter, max_seconds, report or (lambda line: None))
 
     def run(self, peel: bool) -> AuditResult:
         """Attack, spread and replay."""
         start = time.perf_counter()
-        replayed, why_not = None, "peeling is switched off" if self.learning_rate is None else "several local steps"
+        is_one_step = self.subject.learning_rate is None
+        replayed, why_not = None, "peeling is switched off" if is_one_step else "several local steps"
         try:
             for row in sorted(self.rows.values(), key=lambda row: -row.largest_batch):
                 if row.name not in self.found:
@@ -156,7 +154,8 @@ class _Attack:
                         self._spread(self.found[row.name])
             if peel:
                 self.report("replaying the client")
-                replayed, why_not = self._replayed()
+                replayed, why_not, contradicted = replay_found(self.subject, self.found.values())
+                self.found.update({layer.name: layer for layer in contradicted})
         except KeyboardInterrupt:
             why_not = INTERRUPTED
         layers = tuple(
@@ -164,21 +163,18 @@ class _Attack:
             or LayerAudit(name, None, row.obstacle or INTERRUPTED, row, source="" if row.obstacle else NOT_REACHED)
             for name, row in self.rows.items()
         )
-        shape = () if self.trace.example is None else tuple(self.trace.example.shape[1:])
+        example = self.subject.trace.example
+        shape = () if example is None else tuple(example.shape[1:])
         context = describe_run(
-            self.model,
-            self.gradients,
+            self.subject.model,
+            self.subject.gradients,
             time.perf_counter() - start,
             seed=self.inverter.random_state,
             attack=repr(self.inverter),
-            loss=self.loss,
-            learning_rate=self.learning_rate,
+            loss=self.subject.loss,
+            learning_rate=self.subject.learning_rate,
         )
         return AuditResult(layers, replayed, why_not, shape, context)
-
-    def _layer_gradient(self, name: str) -> LayerGradient:
-        found = layer_of_model(LayerGradient, self.model, self.gradients, name, self.trace, self.loss)
-        return found if self.learning_rate is None else replace(found, learning_rate=self.learning_rate)
 
     def _attacked(self, row: LayerRow) -> LayerAudit:
         """Attack one layer by itself."""
@@ -194,7 +190,7 @@ class _Attack:
                 return LayerAudit(row.name, None, spent, row, source=NOT_REACHED)
             inverter.set_params(directions=best_known(left))
         try:
-            given = self._layer_gradient(row.name)
+            given = self.subject.layer_gradient(row.name)
             if is_sparsified(given):
                 raise ValueError(visible_reason(given))
             inverter, reason = self._fitted(inverter, given)
@@ -222,9 +218,10 @@ class _Attack:
         """Go from a layer whose whole batch came back to all that follow from it."""
         if start.batch is None or not start.batch.is_whole:
             return
-        spreading = Spreading(self.model, self.trace, self._layer_gradient)
-        begin = time.perf_counter()
-        for name, batch, source in spreading.from_layer(start.name, start.batch):
+        spreading = Spreading(self.subject)
+        begin, known = time.perf_counter(), spreading.labelled(start.name, start.batch)
+        self.found[start.name] = replace(start, batch=known)
+        for name, batch, source in spreading.from_layer(start.name, known):
             if name not in self.rows or (name in self.found and self.found[name].verdict <= start.verdict):
                 continue
             self.report(f"layer '{name}': {source}")
@@ -237,64 +234,10 @@ class _Attack:
         """Ask the layer's own gradient about inputs that come from another layer; it may know more labels."""
         asking = clone(self.inverter).set_params(directions=KnownInputs(inputs=batch.inputs), batch_size=None)
         try:
-            inverter, _ = self._fitted(asking, self._layer_gradient(name))
+            inverter, _ = self._fitted(asking, self.subject.layer_gradient(name))
         except ValueError:  # a batch too large for the layer, of which the others tell
             return None, batch
         order = match_batches(batch.inputs, inverter.inputs_).order
-        labels = np.where(batch.labels == NO_LABEL, inverter.labels_[order], batch.labels)
+        own = np.where(order >= 0, inverter.labels_[order], NO_LABEL)
+        labels = np.where(batch.labels == NO_LABEL, own, batch.labels)
         return inverter, replace(batch, labels=labels)
-
-    def _replayed(self) -> tuple[Replay | None, str]:
-        """Run the client again from a layer whose whole batch is known: nearest to the input, or as far as it fits.
-
-        A unit may be on by less than the error of its pre-activation: then a layer behind tells, which is more exact.
-        """
-        order = list(dict.fromkeys(use.name for use in self.trace.layers))
-        whole = [layer for layer in self.found.values() if layer.n_certified and layer.batch.is_whole]
-        whole = sorted(
-            (layer for layer in whole if layer.name in order),
-            key=lambda layer: (layer.row.feeds != FED_THE_INPUT, order.index(layer.name)),
-        )
-        noise = max((layer.inverter.relative_residual_ for layer in whole if layer.inverter is not None), default=0.0)
-        done, why_not = None, "no layer's whole batch came back"
-        for layer in whole:
-            try:
-                run = RunFrom(self.model, self.trace.use_of(layer.name), self.trace)
-                batch = replace(layer.batch, labels=self._all_labels(run, layer, whole))
-                here = replay(run, batch, self.gradients, loss=self.loss, noise=noise)
-            except Exception as error:  # a model may raise anything on inputs that it was not given before
-                why_not = why_not if done or why_not != "no layer's whole batch came back" else str(error)
-                continue
-            if done is None or here.n_matching > done.n_matching:
-                done = replace(here, start=layer.name)
-            if done.is_match:
-                self._contradict(layer, whole[: whole.index(layer)])
-                break
-        return done, "" if done else why_not
-
-    def _contradict(self, replayed: LayerAudit, before: list[LayerAudit]) -> None:
-        """Take back what layers in front are said to be fed where the model turns that into other inputs.
-
-        The replay says that those of the layer behind are right.
-        """
-        for layer in before:
-            fed = RunFrom(self.model, self.trace.use_of(layer.name), self.trace).fed(layer.batch.inputs)
-            if replayed.name in fed and is_contradicted(fed[replayed.name], replayed.batch.inputs):
-                reason = (
-                    f"contradicted by layer '{replayed.name}': the model turns these into other inputs than those that "
-                    f"replay the client; {layer.reason}"
-                )
-                batch = replace(layer.batch, certified=np.zeros(layer.n_inputs, dtype=bool))
-                self.found[layer.name] = replace(layer, batch=batch, reason=reason)
-
-    def _all_labels(self, run: RunFrom, layer: LayerAudit, others: list[LayerAudit]) -> np.ndarray:
-        """Return the labels of a layer's batch; those of a layer behind where they are known only there."""
-        labels = layer.batch.labels
-        for other in others:
-            if (labels != NO_LABEL).all():
-                break
-            fed = run.fed(layer.batch.inputs).get(other.name)
-            if fed is not None and fed.shape == other.batch.inputs.shape:
-                order = match_batches(fed, other.batch.inputs).order
-                labels = np.where(labels == NO_LABEL, other.batch.labels[order], labels)
-        return labels

@@ -17,7 +17,7 @@ from torch import nn
 
 from sparsedl_fl.audit.context import digest
 from sparsedl_fl.models import gradients_of_update, plain_names
-from sparsedl_fl.models.naming import unwrapped
+from sparsedl_fl.models.naming import check_same_tensors, unwrapped
 
 __all__ = ["KINDS", "Update", "check_fixed", "load_model", "load_object", "load_records", "load_tensors", "load_update"]
 
@@ -100,7 +100,7 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
     if weights is not None:
         state = plain_names("weights", load_tensors(weights))
         inner = unwrapped(model)
-        _check_same(inner.state_dict(), state, f"weights {weights}", "the model")
+        check_same_tensors(inner.state_dict(), state, f"weights {weights}")
         inner.load_state_dict({name: state[name] for name in inner.state_dict()})
     return model
 
@@ -215,8 +215,8 @@ def load_update(
     sent = plain_names("update", load_tensors(path))
     state = unwrapped(model).state_dict()
     parameters = {name: tensor.detach() for name, tensor in unwrapped(model).named_parameters() if tensor.requires_grad}
-    _check_same(parameters, {name: sent[name] for name in sent if name in parameters or name not in state},
-                f"update {path}", "the model", all_needed=False)  # fmt: skip
+    trained = {name: sent[name] for name in sent if name in parameters or name not in state}
+    check_same_tensors(parameters, trained, f"update {path}", needed=() if trained else None)
     if kind == "auto":
         kind = "weights" if _is_near(parameters, sent) else "gradient"
     if kind == "gradient":
@@ -234,22 +234,3 @@ def _is_near(parameters: Mapping[str, torch.Tensor], sent: Mapping[str, torch.Te
     shared = [name for name in parameters if name in sent]
     moved = sum(float((sent[name].double() - parameters[name].double()).square().sum()) for name in shared)
     return moved < 0.5 * sum(float(sent[name].double().square().sum()) for name in shared)
-
-
-def _check_same(
-    expected: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], what: str, whose: str, *,
-    all_needed: bool = True,
-) -> None:  # fmt: skip
-    """Raise ``ValueError`` that names the first tensor of one that the other lacks, or has in another shape."""
-    strange = next((name for name in given if name not in expected), None)
-    missing = next((name for name in expected if name not in given), None)
-    if strange is not None:
-        raise ValueError(f"{what} has a tensor {strange!r} that {whose} lacks: they are not of the same model")
-    if missing is not None and (all_needed or not given):
-        raise ValueError(f"{what} lacks the tensor {missing!r} of {whose}: they are not of the same model")
-    for name, tensor in given.items():
-        if tuple(tensor.shape) != tuple(expected[name].shape):
-            raise ValueError(
-                f"{what} has {name!r} of shape {tuple(tensor.shape)}, and {whose} {tuple(expected[name].shape)}: "
-                "they are not of the same model"
-            )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
-from torch import nn
 
-from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.models import LinearUse, Trace
-from sparsedl_fl.models.running import RunFrom
-from sparsedl_fl.peeling import KnownBatch, fed_by, peel_back
+from sparsedl_fl.audit.subject import Subject
+from sparsedl_fl.feeding import fed_by, fed_columns
+from sparsedl_fl.labels import NO_LABEL, labels_of_columns
+from sparsedl_fl.models import LinearUse
+from sparsedl_fl.peeling import KnownBatch, peel_back
 
 __all__ = ["Spreading"]
 
@@ -21,33 +21,47 @@ N_DRAWS = 4
 
 @dataclass(frozen=True)
 class Spreading:
-    """A model and its gradients, for the way from layer to layer.
+    """The way from layer to layer of a model.
 
     Attributes
     ----------
-    model : torch.nn.Module
-        The model.
-    trace : Trace
-        What a run of it showed.
-    layer_gradient : callable
-        Takes a layer's name to its `LayerGradient`; raises ``ValueError`` where it has none.
+    subject : Subject
+        What is audited.
     """
 
-    model: nn.Module
-    trace: Trace
-    layer_gradient: Callable[[str], LayerGradient]
+    subject: Subject
+
+    def labelled(self, name: str, known: KnownBatch) -> KnownBatch:
+        """Return the batch of a layer with the labels that the last layer's gradient shows.
+
+        What that is fed is known, so that the gradient at its outputs is a least-squares solution: no search, and up
+        to as many inputs as it is wide.
+        """
+        last = next((use for use in self.subject.trace.layers if use.is_last), None)
+        if last is None or (known.labels != NO_LABEL).all():
+            return known
+        try:
+            layer = self.subject.layer_gradient(last.name)
+            run = self.subject.run_from(name)
+            fed, drawn = run.fed(known.inputs)[last.name], [run.fed(inputs)[last.name] for inputs in _draws(known)]
+        except Exception:  # a model may raise anything; then no labels follow
+            return known
+        if layer.rest is None or len(fed) >= fed.shape[1]:
+            return known
+        labels = labels_of_columns(layer.rest, layer.preactivations(fed), *fed_columns(layer, fed, drawn))
+        return replace(known, labels=np.where(known.labels == NO_LABEL, labels, known.labels))
 
     def from_layer(self, name: str, known: KnownBatch) -> Iterator[tuple[str, KnownBatch, str]]:
         """Yield the name, the batch and the way to it, of every layer that follows and whose gradient confirms it."""
-        use = self.trace.use_of(name)
+        use = self.subject.trace.use_of(name)
         yield from self._forward(use, known)
         while use is not None:
             before = self._fed_from(use)
             if before is None:
                 return
             try:
-                layer = self.layer_gradient(before.name)
-                known = peel_back(known, self.layer_gradient(use.name).weight, layer)
+                layer = self.subject.layer_gradient(before.name)
+                known = peel_back(known, self.subject.layer_gradient(use.name).weight, layer)
             except ValueError:
                 return
             if not known.is_whole:
@@ -57,25 +71,25 @@ class Spreading:
 
     def _fed_from(self, use: LinearUse) -> LinearUse | None:
         """Return the layer whose activation a layer is fed, where that was seen."""
-        found = (other for other in self.trace.layers if other.next_weight and other.next_weight == use.weight)
+        found = (other for other in self.subject.trace.layers if other.next_weight and other.next_weight == use.weight)
         before = next(found, None)
-        is_alone = before is not None and self.trace.n_uses(before.name) == 1 and before.rows == use.rows == 1
+        is_alone = before is not None and self.subject.trace.n_uses(before.name) == 1 and before.rows == use.rows == 1
         return before if is_alone else None
 
     def _forward(self, use: LinearUse, known: KnownBatch) -> Iterator[tuple[str, KnownBatch, str]]:
         """Run the model on the inputs, and on draws of their errors."""
         try:
-            run = RunFrom(self.model, use, self.trace)
+            run = self.subject.run_from(use.name)
             fed = run.fed(known.inputs)
             drawn = [run.fed(inputs) for inputs in _draws(known)]
         except Exception:  # a model may raise anything; then nothing follows
             return
         for name, rows in fed.items():
-            found = self.trace.use_of(name)
-            if name == use.name or found is None or found.rows != 1 or self.trace.n_uses(name) != 1:
+            found = self.subject.trace.use_of(name)
+            if name == use.name or found is None or found.rows != 1 or self.subject.trace.n_uses(name) != 1:
                 continue
             try:
-                layer = self.layer_gradient(name)
+                layer = self.subject.layer_gradient(name)
             except ValueError:
                 continue
             batch = fed_by(known, rows, np.stack([one[name] for one in drawn]), layer)

@@ -73,6 +73,7 @@ def _audited(options: argparse.Namespace) -> object:
     from sparsedl_fl.audit import audit_model, example, out_of_range
     from sparsedl_fl.audit.files import check_fixed, load_model, load_update
     from sparsedl_fl.inverter import GradientInverter
+    from sparsedl_fl.models.updates import obstacle_of_optimizer
 
     shape = options.input_shape
     if options.example:
@@ -92,9 +93,9 @@ def _audited(options: argparse.Namespace) -> object:
         "weight_decay": None if is_open else float(options.weight_decay),
     }
     told = {"command": " ".join(["sparsedl-fl", *sys.argv[1:]]), "model_path": spec, "update_path": update}
-    if options.optimizer != "sgd":
-        reason = f"the client's optimiser, {options.optimizer}, divides each entry by its own size: no low rank is left"
-        return out_of_range(model, reason, input_of_shape(shape), seed=options.seed, **told)
+    obstacle = obstacle_of_optimizer(options.optimizer)
+    if obstacle:
+        return out_of_range(model, obstacle, input_of_shape(shape), seed=options.seed, **told)
     sent = load_update(model, update, kind=options.kind, learning_rate=options.learning_rate, **client)
     inverter = GradientInverter(batch_size=options.batch_size, random_state=options.seed)
     with steps_shown(not options.json) as report, warnings.catch_warnings(record=True) as doubts:

@@ -13,7 +13,8 @@ from torch import nn
 from sparsedl_fl.audit import AuditResult, audit_model, out_of_range
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.models import gradients_of_update, plain_names
-from sparsedl_fl.models.naming import unwrapped
+from sparsedl_fl.models.naming import check_same_tensors, unwrapped
+from sparsedl_fl.models.updates import obstacle_of_optimizer
 
 __all__ = ["check_update", "state_of"]
 
@@ -82,9 +83,8 @@ def check_update(
     """
     inner = _at(model, before)
     told = {"optimizer": optimizer, "n_steps": n_steps, "momentum": momentum or None, "weight_decay": weight_decay}
-    if optimizer != "sgd":
-        reason = f"the client's optimiser, {optimizer}, divides each entry by its own size: no low rank is left"
-        return out_of_range(inner, reason, example, **told)
+    if obstacle_of_optimizer(optimizer):
+        return out_of_range(inner, obstacle_of_optimizer(optimizer), example, **told)
     parameters = {name: tensor.detach() for name, tensor in inner.named_parameters()}
     ends = state_of(inner, after, "after")
     if is_difference:
@@ -113,6 +113,9 @@ def _at(model: nn.Module | Callable[[], nn.Module], before: State | None) -> nn.
 def state_of(model: nn.Module, given: State, argument: str) -> dict[str, torch.Tensor]:
     """Return a whole state of a model by plain name; what is not given, such as buffers, stays as the model has it."""
     own = model.state_dict()
+    if len(given) == 0:
+        raise ValueError(f"{argument} holds no arrays: they travel elsewhere, or secure aggregation masks them, and "
+                         "then the sum can be audited")  # fmt: skip
     if not isinstance(given, Mapping):
         arrays = list(given)
         names = next((names for names in (list(own), [n for n, _ in model.named_parameters()])
@@ -122,16 +125,6 @@ def state_of(model: nn.Module, given: State, argument: str) -> dict[str, torch.T
         given = dict(zip(names, arrays, strict=True))
     named = {name: torch.as_tensor(np.asarray(value)) if not isinstance(value, torch.Tensor) else value
              for name, value in plain_names(argument, given).items()}  # fmt: skip
-    strange = next((name for name in named if name not in own), None)
-    missing = next((name for name, _ in model.named_parameters() if name not in named), None)
-    if strange is not None or missing is not None:
-        what = f"has {strange!r}, which the model lacks" if strange is not None else f"lacks {missing!r}"
-        raise ValueError(f"{argument} {what}: it is not of the same model")
-    wrong = next((name for name in named if tuple(named[name].shape) != tuple(own[name].shape)), None)
-    if wrong is not None:
-        raise ValueError(
-            f"{argument} has {wrong!r} of shape {tuple(named[wrong].shape)}, and the model {tuple(own[wrong].shape)}: "
-            "it is not of the same model"
-        )
+    check_same_tensors(own, named, argument, needed=[name for name, _ in model.named_parameters()])
     return own | {name: tensor.detach().to(own[name].dtype) if not own[name].is_floating_point() else tensor.detach()
                   for name, tensor in named.items()}  # fmt: skip

@@ -11,8 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sparsedl_fl.federation.checking import state_of
-from sparsedl_fl.federation.policy import Checked, LeakPolicy, LeakWarning
+from sparsedl_fl.federation.policy import LeakPolicy, LeakWarning
 
 try:
     from flwr.app import Error, Message
@@ -49,7 +48,8 @@ class LeakAuditMod:
 
     def __call__(self, message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
         """Let the client train, then audit its reply."""
-        if message.metadata.message_type.split(".")[0] != "train":
+        is_training = message.metadata.message_type.split(".")[0] == "train"
+        if not is_training or not message.content.array_records:  # SecAgg+ talks of keys in messages of this kind
             return call_next(message, context)
         outside = _mods_outside()
         if outside:
@@ -63,7 +63,9 @@ class LeakAuditMod:
         reply = call_next(message, context)
         if reply.has_error():
             return reply
-        checked = _check(self.policy, sent, reply, context.node_id, _round_of(message))
+        checked = self.policy.check(
+            sent, _arrays(self.policy, reply), client=context.node_id, server_round=_round_of(message)
+        )
         if not checked.is_blocked:
             return reply
         return Message(Error(BLOCKED, f"update blocked by the leak audit: {checked.reason}"), reply_to=message)
@@ -108,7 +110,7 @@ class LeakAuditStrategy:
 
     def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Iterable[Any]:
         """Remember what is sent out."""
-        self._sent = {server_round: _named(self.policy, arrays)}
+        self._sent = {server_round: _named(arrays)}
         return self.strategy.configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Any]) -> Any:
@@ -118,20 +120,18 @@ class LeakAuditStrategy:
         if self.secure_sum:
             found = self.strategy.aggregate_train(server_round, replies)
             if found[0] is not None:
-                checked = self.policy.check(sent, _named(self.policy, found[0]), client="all clients",
+                checked = self.policy.check(sent, _named(found[0]), client="all clients",
                                             server_round=server_round)  # fmt: skip
                 if checked.is_blocked:
                     return None, found[1]
             return found
-        kept = []
-        for reply in replies:
-            is_kept = (
-                reply.has_error()
-                or not _check(self.policy, sent, reply, reply.metadata.src_node_id, server_round).is_blocked
-            )
-            if is_kept:
-                kept.append(reply)
-        return self.strategy.aggregate_train(server_round, kept)
+        arrived = [reply for reply in replies if not reply.has_error()]
+        checked = self.policy.check_all(
+            [(reply.metadata.src_node_id, sent, _arrays(self.policy, reply), {}) for reply in arrived],
+            server_round=server_round,
+        )
+        blocked = {id(reply) for reply, one in zip(arrived, checked, strict=True) if one.is_blocked}
+        return self.strategy.aggregate_train(server_round, [reply for reply in replies if id(reply) not in blocked])
 
     def configure_fit(self, server_round: int, parameters: Any, client_manager: Any) -> Any:
         """Remember what is sent out, in the API with parameters."""
@@ -140,7 +140,7 @@ class LeakAuditStrategy:
 
     def aggregate_fit(self, server_round: int, results: list, failures: list) -> Any:
         """Audit each result, then aggregate, in the API with parameters."""
-        sent, kept = self._sent.get(server_round), []
+        sent = self._sent.get(server_round)
         if self.secure_sum:
             found = self.strategy.aggregate_fit(server_round, results, failures)
             if found[0] is not None:
@@ -149,11 +149,11 @@ class LeakAuditStrategy:
                 if checked.is_blocked:
                     return None, found[1]
             return found
-        for client, result in results:
-            after = parameters_to_ndarrays(result.parameters)
-            checked = self.policy.check(sent, after, client=client.cid, server_round=server_round)
-            if not checked.is_blocked:
-                kept.append((client, result))
+        checked = self.policy.check_all(
+            [(client.cid, sent, parameters_to_ndarrays(result.parameters), {}) for client, result in results],
+            server_round=server_round,
+        )
+        kept = [result for result, one in zip(results, checked, strict=True) if not one.is_blocked]
         return self.strategy.aggregate_fit(server_round, kept, failures)
 
 
@@ -161,10 +161,6 @@ def _checked_policy(policy: Any) -> LeakPolicy:
     if not isinstance(policy, LeakPolicy):
         raise TypeError(f"policy must be a LeakPolicy, got {type(policy).__name__}")
     return policy
-
-
-def _check(policy: LeakPolicy, sent: Any, reply: Any, client: Any, server_round: int) -> Checked:
-    return policy.check(sent, _arrays(policy, reply), client=client, server_round=server_round)
 
 
 def _arrays(policy: LeakPolicy, message: Any) -> Any:
@@ -175,27 +171,19 @@ def _arrays(policy: LeakPolicy, message: Any) -> Any:
     found: Any = {}
     for record in message.content.array_records.values():
         try:
-            named = _named(policy, record)
-            found = found or named
-            state_of(_model(policy), named, "the message")
+            named = _named(record)
         except Exception:  # whatever travels there, it must not break a training
             continue
-        return named
+        if policy.fits(named):
+            return named
+        found = found or named
     return found
 
 
-def _named(policy: LeakPolicy, record: Any) -> Any:
+def _named(record: Any) -> Any:
     """Return a record's arrays as numpy has them: by name, or in order where the names are numbers."""
     arrays = {name: array.numpy() for name, array in record.items()}
     return list(arrays.values()) if all(name.isdigit() for name in arrays) else arrays
-
-
-def _model(policy: LeakPolicy) -> Any:
-    from torch import nn
-
-    from sparsedl_fl.models.naming import unwrapped
-
-    return unwrapped(policy.model if isinstance(policy.model, nn.Module) else policy.model())
 
 
 def _round_of(message: Any) -> int:

@@ -43,18 +43,14 @@ class LeakAuditFilter(DXOFilter):
     Parameters
     ----------
     policy : LeakPolicy
-        What is audited and how. In a job's configuration it may be the path ``package.module:name`` of one.
+        What is audited and how. In a job's configuration it may be the path ``package.module:name`` of one, or of a
+        function that makes one.
     """
 
     def __init__(self, policy: LeakPolicy | str) -> None:
         super().__init__(supported_data_kinds=[DataKind.WEIGHTS, DataKind.WEIGHT_DIFF], data_kinds_to_filter=None)
-        if isinstance(policy, str):
-            from sparsedl_fl.audit.files import load_object
-
-            policy = load_object(policy, "policy")
-        if not isinstance(policy, LeakPolicy):
-            raise TypeError(f"policy must be a LeakPolicy or a path to one, got {type(policy).__name__}")
-        self.policy = policy
+        self.policy = policy  # as it was given: a job is written down by its components' arguments
+        self._policy = _resolved(policy)
 
     def process_dxo(self, dxo: DXO, shareable: Any, fl_ctx: Any) -> DXO | None:
         """Audit, and empty the data of an update that is blocked."""
@@ -62,7 +58,7 @@ class LeakAuditFilter(DXOFilter):
         client = fl_ctx.get_identity_name() or "client"
         number = next((value for value in map(shareable.get_header, ROUNDS) if value is not None), 0)
         is_difference = dxo.data_kind == DataKind.WEIGHT_DIFF
-        checked = self.policy.check(
+        checked = self._policy.check(
             sent, dict(dxo.data), client=client, server_round=int(number), is_difference=is_difference
         )
         dxo.set_meta_prop("leak_audit", checked.reason)
@@ -70,3 +66,16 @@ class LeakAuditFilter(DXOFilter):
             self.log_warning(fl_ctx, f"update blocked by the leak audit: {checked.reason}")
             dxo.data = {}
         return dxo
+
+
+def _resolved(policy: LeakPolicy | str) -> LeakPolicy:
+    """Return the policy itself, or that which a path names."""
+    found = policy
+    if isinstance(policy, str):
+        from sparsedl_fl.audit.files import load_object
+
+        named = load_object(policy, "policy")
+        found = named() if callable(named) else named
+    if not isinstance(found, LeakPolicy):
+        raise TypeError(f"policy must be a LeakPolicy or a path to one, got {type(found).__name__}")
+    return found

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from joblib import Parallel, delayed
 from torch import nn
 
 from sparsedl_fl.audit import AuditResult, Verdict
-from sparsedl_fl.federation.checking import State, check_update
+from sparsedl_fl.federation.checking import State, check_update, state_of
 from sparsedl_fl.federation.rounds import RoundTable
+from sparsedl_fl.models.naming import unwrapped
 
 __all__ = ["MODES", "Checked", "LeakPolicy", "LeakWarning"]
 
@@ -79,6 +82,9 @@ class LeakPolicy:
         Cap on the searches for one update.
     out : str or Path or None, default=None
         Folder of a report for each update (samples are left out), and of the table.
+    n_jobs : int, default=1
+        Updates of a round that a server audits at the same time, through joblib, with the backend that
+        `joblib.parallel_config` says.
     """
 
     model: nn.Module | Callable[[], nn.Module]
@@ -94,7 +100,9 @@ class LeakPolicy:
     loss: Any = None
     max_seconds: float = 10.0
     out: str | Path | None = None
+    n_jobs: int = 1
     table: RoundTable = field(init=False)
+    _shapes: nn.Module | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -115,7 +123,20 @@ class LeakPolicy:
         **facts
             What is known better of this one update, such as ``batch_size``.
         """
-        start, result, error = time.perf_counter(), None, ""
+        return self.check_all([(client, before, after, facts)], server_round=server_round)[0]
+
+    def check_all(
+        self, updates: Iterable[tuple[Any, State, State, Mapping[str, Any]]], *, server_round: int
+    ) -> list[Checked]:
+        """Audit the updates of one round, ``n_jobs`` at the same time. Nothing raised inside gets out.
+
+        Parameters
+        ----------
+        updates : iterable of tuple
+            Client, before, after and facts of each, as of `check`.
+        server_round : int
+            The round.
+        """
         options = {
             "learning_rate": self.learning_rate,
             "n_steps": self.n_steps,
@@ -127,20 +148,51 @@ class LeakPolicy:
             "loss": self.loss,
             "max_seconds": self.max_seconds,
         }
+        clients, tasks = [], []
+        for client, before, after, facts in updates:
+            clients.append(str(client))
+            tasks.append(delayed(_audited)(self.model, before, after, options | dict(facts)))
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                result = check_update(self.model, before, after, **options | facts)
-        except Exception as problem:  # whatever it is, it must not break a training
-            error = f"{type(problem).__name__}: {problem}"
+            outcomes = Parallel(n_jobs=1 if len(tasks) == 1 else self.n_jobs)(tasks)
+        except Exception:  # what cannot be sent to another process is audited here
+            outcomes = Parallel(n_jobs=1)(tasks)
+        return [self._noted(client, server_round, *found) for client, found in zip(clients, outcomes, strict=True)]
+
+    def fits(self, state: State) -> bool:
+        """Return whether arrays are a state of the model."""
+        try:
+            if self._shapes is None:
+                model = self.model if isinstance(self.model, nn.Module) else self.model()
+                self._shapes = deepcopy(unwrapped(model)).to("meta")
+            state_of(self._shapes, state, "the message")
+        except Exception:  # whatever travels there, it must not break a training
+            return False
+        return True
+
+    def _noted(self, client: str, server_round: int, result: AuditResult | None, error: str, seconds: float) -> Checked:
+        """Write down what came of an update, and warn where that is asked for."""
         is_leak = result is None or result.verdict in self.leaks
         blocked = self.mode == "block" and is_leak
-        checked = Checked(str(client), server_round, result, error, blocked, time.perf_counter() - start)
+        checked = Checked(client, server_round, result, error, blocked, seconds)
         try:
             self.table.add(checked)
         except OSError as problem:
-            warnings.warn(f"the report of client {client} could not be written: {problem}", LeakWarning, stacklevel=2)
+            warnings.warn(f"the report of client {client} could not be written: {problem}", LeakWarning, stacklevel=4)
         if self.mode != "report" and is_leak:
             word = "blocked: " if blocked else ""
-            warnings.warn(f"client {client}, round {server_round}: {word}{checked.reason}", LeakWarning, stacklevel=2)
+            warnings.warn(f"client {client}, round {server_round}: {word}{checked.reason}", LeakWarning, stacklevel=4)
         return checked
+
+
+def _audited(
+    model: nn.Module | Callable[[], nn.Module], before: State, after: State, options: Mapping[str, Any]
+) -> tuple[AuditResult | None, str, float]:
+    """Audit one update; return the result, or why there is none, and the seconds that it took."""
+    start, result, error = time.perf_counter(), None, ""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = check_update(model, before, after, **options)
+    except Exception as problem:  # whatever it is, it must not break a training
+        error = f"{type(problem).__name__}: {problem}"
+    return result, error, time.perf_counter() - start

@@ -11,7 +11,7 @@ from torch import nn
 
 from sparsedl_fl.activations import HEAD, KNOWN, Activation, Identity
 from sparsedl_fl.behind import LayerBehind
-from sparsedl_fl.models.naming import named_gradients, plain_name
+from sparsedl_fl.models.naming import named_gradients, plain_modules, plain_name
 from sparsedl_fl.models.rest import rest_of_model
 from sparsedl_fl.models.tracing import MIXING, LinearUse, Trace
 
@@ -111,8 +111,7 @@ def _layers_behind(
 
 def _pick_use(model: nn.Module, layer: int | str, trace: Trace) -> LinearUse:
     """Return the layer by index in the order of running, or by name."""
-    linear = {plain_name(f"{name}.weight").removesuffix(".weight") if name else "": module
-              for name, module in model.named_modules() if isinstance(module, nn.Linear)}  # fmt: skip
+    linear = plain_modules(model, nn.Linear)
     if isinstance(layer, str):
         layer = plain_name(layer)
         module = linear.get(layer)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-__all__ = ["named_gradients", "plain_name", "plain_names", "unwrapped"]
+__all__ = ["check_same_tensors", "named_gradients", "plain_modules", "plain_name", "plain_names", "unwrapped"]
 
 WRAPPERS = ("module", "_orig_mod", "_module", "_fsdp_wrapped_module")
 """What DataParallel, torch.compile, Opacus and FSDP put in front of a parameter's name."""
@@ -35,6 +35,47 @@ def unwrapped(model: nn.Module) -> nn.Module:
         if inner is None or len(model._modules) > 1:
             return model
         model = inner
+
+
+def plain_modules(model: nn.Module, kind: type[nn.Module] = nn.Module) -> dict[str, nn.Module]:
+    """Return a model's modules of one class by plain name; the model itself is called ""."""
+    return {
+        plain_name(f"{name}.x")[:-2] if name else "": module
+        for name, module in model.named_modules()
+        if isinstance(module, kind)
+    }
+
+
+def check_same_tensors(
+    expected: Mapping[str, torch.Tensor],
+    given: Mapping[str, torch.Tensor],
+    what: str,
+    *,
+    needed: Iterable[str] | None = None,
+) -> None:
+    """Raise ``ValueError`` that names the first tensor which is not that of the model: strange, missing, or reshaped.
+
+    Parameters
+    ----------
+    expected, given : mapping of name to tensor
+        The model's, and what is said to be of it, by plain name.
+    what : str
+        What is given, for the message.
+    needed : iterable of str or None, default=None
+        Names that may not be missing; None for all of the model's.
+    """
+    strange = next((name for name in given if name not in expected), None)
+    missing = next((name for name in (expected if needed is None else needed) if name not in given), None)
+    if strange is not None:
+        raise ValueError(f"{what} has a tensor {strange!r} that the model lacks: they are not of the same model")
+    if missing is not None:
+        raise ValueError(f"{what} lacks the tensor {missing!r} of the model: they are not of the same model")
+    for name, tensor in given.items():
+        if tuple(tensor.shape) != tuple(expected[name].shape):
+            raise ValueError(
+                f"{what} has {name!r} of shape {tuple(tensor.shape)}, and the model {tuple(expected[name].shape)}: "
+                "they are not of the same model"
+            )
 
 
 def plain_names(argument: str, tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from sparsedl_fl.models.naming import plain_name, unwrapped
+from sparsedl_fl.models.naming import plain_modules, unwrapped
 from sparsedl_fl.models.tracing import LinearUse, Trace, in_evaluation
 from sparsedl_fl.rest import RestOfNetwork
 
@@ -43,7 +43,7 @@ def rest_of_model(
     if use.is_last:
         return RestOfNetwork.of_head(loss)
     model = unwrapped(model)
-    layer = use.norm if use.norm is not None else _module_of(model, use.name)
+    layer = use.norm if use.norm is not None else plain_modules(model).get(use.name)
     if layer is None:
         return None
     try:
@@ -59,10 +59,6 @@ def rest_of_model(
     except Exception:  # a model may raise anything: its rest is then not known, and all else is as without it
         return None
     return rest
-
-
-def _module_of(model: nn.Module, name: str) -> nn.Module | None:
-    return next((part for full, part in model.named_modules() if plain_name(f"{full}.x")[:-2] == name), None)
 
 
 def _has_mixing_behind(model: nn.Module, layer: nn.Module, example: torch.Tensor) -> bool:

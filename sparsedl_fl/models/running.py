@@ -11,28 +11,28 @@ import numpy as np
 import torch
 from torch import nn
 
-from sparsedl_fl.models.naming import plain_name, unwrapped
+from sparsedl_fl.models.naming import plain_modules, unwrapped
 from sparsedl_fl.models.tracing import LinearUse, Trace
 
-__all__ = ["RunFrom"]
+__all__ = ["RunFrom", "in_double"]
+
+
+def in_double(model: nn.Module) -> nn.Module:
+    """Return a copy of a model without its wrappers, in double precision and evaluation mode."""
+    return deepcopy(unwrapped(model)).cpu().double().eval().requires_grad_(True)
 
 
 class RunFrom:
-    """A copy of a model in double precision and evaluation mode that starts at the input of one of its layers.
+    """A model that starts at the input of one of its layers.
 
     Parameters
     ----------
     model : torch.nn.Module
-        The model; it is left as it was.
+        A copy of the model, of `in_double`.
     use : LinearUse
         The layer, as a run showed it.
     trace : Trace
         That run.
-
-    Attributes
-    ----------
-    model : torch.nn.Module
-        The copy.
 
     Raises
     ------
@@ -45,15 +45,11 @@ class RunFrom:
             raise ValueError("the model could not be run")
         if use.rows != 1:
             raise ValueError("the layer is fed tokens, whose order is not known")
-        self.model = deepcopy(unwrapped(model)).cpu().double().eval().requires_grad_(True)
+        self.model = model
         self.example = trace.example[:1].cpu()
         self.example = self.example.double() if self.example.is_floating_point() else self.example
         self.is_first = use.feeds == "the model's input" and trace.example.is_floating_point()
-        self._linear = {
-            plain_name(f"{name}.weight").removesuffix(".weight"): module
-            for name, module in self.model.named_modules()
-            if isinstance(module, nn.Linear)
-        }
+        self._linear = plain_modules(model, nn.Linear)
         self.layer = self._linear.get(use.name)
         if self.layer is None and not self.is_first:
             raise ValueError(f"the layer {use.name!r} is no torch.nn.Linear that could be fed")

@@ -10,10 +10,26 @@ import torch
 from sparsedl_fl.models.layers import get_tensor, pick_layer
 from sparsedl_fl.models.naming import plain_names
 
-__all__ = ["decay_by_rank", "gradients_of_update", "kept_share", "tensors_of_update"]
+__all__ = ["decay_by_rank", "gradients_of_update", "kept_share", "obstacle_of_optimizer", "tensors_of_update"]
 
 OPTIMIZERS = ("sgd",)
 """Optimisers whose update is a weighted sum of gradients, and so keeps their rank."""
+
+
+def obstacle_of_optimizer(optimizer: str) -> str:
+    """Return why the updates of an optimiser are out of range, or nothing where they are not.
+
+    Examples
+    --------
+    >>> obstacle_of_optimizer("sgd")
+    ''
+    """
+    if optimizer in OPTIMIZERS:
+        return ""
+    return (
+        f"optimizer={optimizer!r} is out of range: its steps are no sum of gradients (Adam divides each entry by its "
+        "own size), so that the low rank is gone"
+    )
 
 
 def gradients_of_update(
@@ -59,11 +75,8 @@ def gradients_of_update(
     """
     if not (np.isfinite(learning_rate) and learning_rate > 0):
         raise ValueError(f"learning_rate must be a positive number, got {learning_rate!r}")
-    if optimizer not in OPTIMIZERS:
-        raise ValueError(
-            f"optimizer={optimizer!r} is out of range: its steps are no sum of gradients (Adam divides each "
-            "entry by its own size), so that the low rank is gone"
-        )
+    if obstacle_of_optimizer(optimizer):
+        raise ValueError(obstacle_of_optimizer(optimizer))
     before, after = plain_names("before", before), plain_names("after", after)
     names = [name for name, tensor in before.items() if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()]
     pairs = {}

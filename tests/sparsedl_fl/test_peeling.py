@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from sparsedl_fl import GradientInverter, LayerGradient
+from sparsedl_fl.feeding import fed_by
 from sparsedl_fl.metrics import match_batches
-from sparsedl_fl.peeling import KnownBatch, fed_by, peel_back
+from sparsedl_fl.peeling import KnownBatch, peel_back
 from sparsedl_fl.simulation import client_gradient
 
 

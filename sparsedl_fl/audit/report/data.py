@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from sparsedl_fl.audit.result import AuditResult, LayerAudit
-from sparsedl_fl.audit.verdicts import Verdict
 
 __all__ = ["SCHEMA_VERSION", "as_dict", "as_json", "schema"]
 
@@ -89,8 +88,3 @@ def _layer(layer: LayerAudit) -> dict[str, Any]:
         "evidence": {kind: kinds.count(kind) for kind in dict.fromkeys(kinds) if kind != "none"},
         "seconds": round(layer.seconds, 3),
     }
-
-
-def concluded(result: AuditResult) -> list[LayerAudit]:
-    """Return the layers on which there is a conclusion."""
-    return [layer for layer in result.layers if layer.verdict is not Verdict.OUT_OF_RANGE]

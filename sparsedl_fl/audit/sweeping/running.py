@@ -21,9 +21,9 @@ from sparsedl_fl.audit.sweeping.result import SweepResult, SweepRow
 from sparsedl_fl.audit.sweeping.settings import Setting, default_settings
 from sparsedl_fl.audit.verdicts import Verdict
 from sparsedl_fl.inverter import GradientInverter
-from sparsedl_fl.metrics import match_batches
+from sparsedl_fl.metrics import are_wrong, match_batches
 from sparsedl_fl.models import trace_model
-from sparsedl_fl.models.running import RunFrom
+from sparsedl_fl.models.running import RunFrom, in_double
 from sparsedl_fl.peeling import KnownBatch
 
 __all__ = ["sweep"]
@@ -179,17 +179,16 @@ def _compared(audit: AuditResult, model: nn.Module, x: torch.Tensor, y: torch.Te
     return found | {
         "share": float(right.mean()),
         "label_share": float(np.mean(is_found & (labels == y.numpy()))),
-        "n_wrong": _n_wrong(best.batch, true, sizes) if is_known else 0,
+        "n_wrong": _n_wrong(best.batch, true) if is_known else 0,
         "errors": errors[right].tolist(),
         "what": best.what,
     }
 
 
-def _n_wrong(batch: KnownBatch, true: np.ndarray, sizes: np.ndarray) -> int:
-    """Return how many certified inputs are further from any true one than they say; one may stand for several."""
-    squares = np.mean((true[None] - batch.inputs[batch.certified, None]) ** 2, axis=2)
-    errors, nearest = np.sqrt(squares.min(axis=1)), squares.argmin(axis=1)
-    return int(np.sum(errors > np.maximum(DEVIATIONS * batch.errors[batch.certified], ROUNDING * sizes[nearest])))
+def _n_wrong(batch: KnownBatch, true: np.ndarray) -> int:
+    """Return how many certified inputs are further from any true one than they say."""
+    inputs, errors = batch.inputs[batch.certified], batch.errors[batch.certified]
+    return int(are_wrong(true, inputs, errors, multiple=DEVIATIONS, small=ROUNDING).sum())
 
 
 def _fed(model: nn.Module, layer: str, what: str, x: torch.Tensor) -> np.ndarray:
@@ -197,7 +196,7 @@ def _fed(model: nn.Module, layer: str, what: str, x: torch.Tensor) -> np.ndarray
     if what == "inputs of the model":
         return x.flatten(1).double().numpy()
     trace = trace_model(model, x[:2])
-    run = RunFrom(model, trace.use_of(layer), trace)
+    run = RunFrom(in_double(model), trace.use_of(layer), trace)
     found: dict[str, np.ndarray] = {}
     with run.watched(found), torch.no_grad():
         run.model(x.double())

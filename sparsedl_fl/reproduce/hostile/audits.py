@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from sparsedl_fl.audit import AuditResult
+from sparsedl_fl.metrics import are_mislabelled, are_wrong
 from sparsedl_fl.reproduce.any_activation import MODULES
 from sparsedl_fl.reproduce.hostile.problem import N_CLASSES, draw_inputs
 from sparsedl_fl.simulation import WIRES
@@ -75,24 +76,18 @@ class HostileAudit:
     description: str = ""
     loss: Any = field(default=None)
 
-    def lies_of(self, audit: AuditResult, *, multiple: float = 10.0, small: float = 1e-3) -> tuple[int, list[str]]:
-        """Return how many inputs an audit certifies, and those that are wrong.
-
-        Off by more than ``multiple`` expected errors and by more than ``small`` of their size.
-        """
+    def lies_of(self, audit: AuditResult) -> tuple[int, list[str]]:
+        """Return how many inputs an audit certifies, and what of them is wrong, labels included."""
         n_certified, lies = 0, []
         for layer in audit.layers:
-            if layer.batch is None or not layer.n_certified:
+            if layer.batch is None:
                 continue
-            true = self.fed[layer.name]
-            certified = layer.batch.certified
-            squares = np.mean((true[None] - layer.batch.inputs[certified, None]) ** 2, axis=2)
-            errors, nearest = np.sqrt(squares.min(axis=1)), squares.argmin(axis=1)
-            sizes = np.sqrt(np.mean(true**2, axis=1))[nearest]
-            is_wrong = (errors > multiple * layer.batch.errors[certified]) & (errors > small * sizes)
+            true, batch, certified = self.fed[layer.name], layer.batch, layer.batch.certified
+            wrong = are_wrong(true, batch.inputs[certified], batch.errors[certified])
+            mislabelled = are_mislabelled(true, self.labels, batch.inputs[certified], batch.labels[certified])
             n_certified += int(certified.sum())
-            lies += [f"{self.description}: layer {layer.name}, {layer.source}, {error:.1e} off"
-                     for error in errors[is_wrong]]  # fmt: skip
+            where = f"{self.description}: layer {layer.name}, {layer.source}"
+            lies += [f"{where}: an input"] * int(wrong.sum()) + [f"{where}: a label"] * int(mislabelled.sum())
         return n_certified, lies
 
 

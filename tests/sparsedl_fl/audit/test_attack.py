@@ -6,8 +6,9 @@ from torch.nn.functional import cross_entropy
 
 from sparsedl_fl import GradientInverter
 from sparsedl_fl.audit import audit_model
+from sparsedl_fl.labels import NO_LABEL
 from sparsedl_fl.metrics import match_batches
-from sparsedl_fl.simulation import client_gradient, fully_connected
+from sparsedl_fl.simulation import WIRES, client_gradient, fully_connected
 
 DATA = "tinyimagenet.npz"
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
@@ -99,3 +100,30 @@ def test_layers_can_be_chosen():
 def test_a_model_without_linear_layers_is_refused():
     with pytest.raises(ValueError, match="the model has no linear layer"):
         audit_model(nn.Sequential(nn.ReLU()), [])
+
+
+@pytest.mark.parametrize("wire", ["float32", "bfloat16", "int8"])
+def test_labels_of_a_batch_larger_than_the_classes_come_from_the_last_layer(cifar, wire):
+    _, inputs, labels, model = cifar.client(30, 200, 0)
+    gradients = client_gradient(model, inputs, labels)
+    gradients = {name: WIRES[wire](tensor) if wire in WIRES else tensor for name, tensor in gradients.items()}
+    audit = audit_model(model, gradients, layers=[0, 3])
+    batch = audit["0"].batch
+    order = match_batches(inputs.double().numpy(), batch.inputs).order
+    found = batch.labels[order]
+    known = found != NO_LABEL
+    np.testing.assert_array_equal(found[known], labels.numpy()[known])
+    assert known.mean() >= (1.0 if wire == "float32" else 0.9)
+
+
+@pytest.mark.parametrize("loss", ["mse", "smooth"])
+def test_another_loss_shows_no_labels(cifar, loss):
+    def other(outputs, labels):
+        if loss == "mse":
+            return nn.functional.mse_loss(outputs, nn.functional.one_hot(labels, 10).float())
+        return cross_entropy(outputs, labels, label_smoothing=0.3)
+
+    _, inputs, labels, model = cifar.client(16, 200, 0)
+    audit = audit_model(model, client_gradient(model, inputs, labels, other))
+    assert audit["0"].n_certified == 16
+    assert audit["0"].n_labels == 0

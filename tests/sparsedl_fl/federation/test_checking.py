@@ -6,6 +6,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
+from joblib import parallel_config
 
 from sparsedl_fl.audit import Verdict
 from sparsedl_fl.federation import LeakPolicy, LeakWarning, check_update
@@ -65,7 +66,7 @@ def test_adam_is_out_of_range(maker, train):
 
 def test_what_is_not_of_the_model_is_named(maker, train):
     before, after = trained(maker, train)
-    with pytest.raises(ValueError, match="after lacks '5.weight'"):
+    with pytest.raises(ValueError, match="after lacks the tensor '5.weight'"):
         check_update(maker, before, {n: t for n, t in after.items() if n != "5.weight"}, learning_rate=RATE)
     with pytest.raises(ValueError, match="before has 2 arrays"):
         check_update(maker, [np.zeros(2)] * 2, after, learning_rate=RATE)
@@ -123,3 +124,30 @@ def test_table_has_a_row_a_client_and_a_column_a_round(maker, train):
     assert len(lines) == 4
     assert lines[3].endswith("|  |")
     assert len(policy.table) == len(list(policy.table)) == 3
+
+
+def test_updates_of_a_round_are_audited_at_the_same_time(maker, train):
+    updates = [(seed, *trained(maker, train, seed=seed), {"batch_size": 8}) for seed in range(3)]
+    alone, together = (LeakPolicy(maker, RATE, mode="report", n_steps=1, n_jobs=jobs) for jobs in (1, 2))
+    one_by_one = alone.check_all(updates, server_round=1)
+    with parallel_config("threading"):
+        at_once = together.check_all(updates, server_round=1)
+    assert [checked.client for checked in at_once] == ["0", "1", "2"]
+    for one, other in zip(one_by_one, at_once, strict=True):
+        np.testing.assert_array_equal(one.result.best.batch.inputs, other.result.best.batch.inputs)
+
+
+def test_what_cannot_be_sent_to_another_process_is_audited_here(maker, train, monkeypatch):
+    import sparsedl_fl.federation.policy as module
+
+    parallel = module.Parallel
+
+    def broken(n_jobs):
+        if n_jobs != 1:
+            raise RuntimeError("no processes")
+        return parallel(n_jobs=1)
+
+    monkeypatch.setattr(module, "Parallel", broken)
+    policy = LeakPolicy(maker, RATE, mode="report", n_steps=1, n_jobs=2)
+    updates = [(seed, *trained(maker, train, seed=seed), {}) for seed in range(2)]
+    assert [checked.result.verdict for checked in policy.check_all(updates, server_round=1)] == [Verdict.RECOVERED] * 2

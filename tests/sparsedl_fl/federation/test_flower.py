@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -203,6 +204,78 @@ def test_the_api_with_parameters(maker, train, secure_sum):
     names = [checked.client for checked in strategy.table]
     assert names == (["all clients"] if secure_sum else ["a", "b"])
     assert all(checked.result.verdict is Verdict.RECOVERED for checked in strategy.table)
+
+
+class Secure:
+    """Three clients and a server that talk as SecAgg+ has it, with Flower's own workflow and mod."""
+
+    def __init__(self, maker, train, mods, rate):
+        from flwr.client import NumPyClient
+        from flwr.client.mod import secaggplus_mod
+
+        class Client(NumPyClient):
+            def __init__(self, seed):
+                self.seed = seed
+
+            def fit(self, parameters, config):
+                model = maker()
+                model.load_state_dict(dict(zip(model.state_dict(), map(torch.as_tensor, parameters), strict=True)))
+                train(model, seed=self.seed, optimizer=torch.optim.SGD(model.parameters(), lr=rate))
+                return [tensor.numpy() for tensor in model.state_dict().values()], 8, {}
+
+        known = {"masking": secaggplus_mod}
+        self.app = ClientApp(
+            client_fn=lambda where: Client(where.node_id).to_client(), mods=[known.get(mod, mod) for mod in mods]
+        )
+        self.contexts = {
+            node: Context(run_id=1, node_id=node, node_config={}, state=RecordDict(), run_config={})
+            for node in (1, 2, 3)
+        }
+
+    def get_node_ids(self):
+        return list(self.contexts)
+
+    def send_and_receive(self, messages, *, timeout=None):
+        return [self.app(deepcopy(message), self.contexts[message.metadata.dst_node_id]) for message in messages]
+
+    def run(self, strategy, start):
+        from flwr.compat.common import recorddict_compat
+        from flwr.server import LegacyContext, ServerConfig
+        from flwr.server.client_manager import SimpleClientManager
+        from flwr.server.compat.grid_client_proxy import GridClientProxy
+        from flwr.server.workflow import SecAggPlusWorkflow
+        from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
+
+        manager = SimpleClientManager()
+        for node in self.contexts:
+            manager.register(GridClientProxy(node, self, 1))
+        inside = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config={})
+        server = LegacyContext(inside, config=ServerConfig(num_rounds=1), strategy=strategy, client_manager=manager)
+        server.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: 1})
+        arrays = ndarrays_to_parameters([tensor.numpy() for tensor in start.state_dict().values()])
+        server.state.array_records[MAIN_PARAMS_RECORD] = recorddict_compat.parameters_to_arrayrecord(arrays, True)
+        SecAggPlusWorkflow(3, 2, max_weight=8)(self, server)
+
+
+@pytest.mark.parametrize("place", ["outside", "inside"])
+def test_secure_aggregation_with_flowers_own_protocol(maker, train, place):
+    rate = 5.0  # the protocol rounds weights to multiples of 4e-6: with small steps that hides what they say
+    policy = LeakPolicy(maker, rate, mode="report", n_steps=1)
+    audit = LeakAuditMod(policy)
+    network = Secure(maker, train, [audit, "masking"] if place == "outside" else ["masking", audit], rate)
+    server = LeakPolicy(maker, rate, mode="report", n_steps=1)
+    inside = OldFedAvg(fraction_fit=1.0, min_fit_clients=3, min_available_clients=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LeakWarning)
+        network.run(LeakAuditStrategy(inside, server, secure_sum=True), maker())
+    (checked,) = server.table
+    assert (checked.client, checked.result.batch_size) == ("all clients", 24)
+    assert checked.result.verdict in (Verdict.RECOVERED, Verdict.PARTLY)
+    assert len(policy.table) == 3  # messages about keys are no updates
+    if place == "outside":
+        assert all("secure aggregation masks them" in one.error for one in policy.table)
+    else:
+        assert all(one.result.verdict is Verdict.RECOVERED for one in policy.table)
 
 
 def test_what_is_no_policy_is_refused():

@@ -90,15 +90,18 @@ def test_other_kinds_and_failed_tasks_pass(maker, job):
     assert len(policy.table) == 0
 
 
-POLICY = None
-
-
-def test_the_policy_of_a_job_is_named_by_its_path(maker, monkeypatch, tmp_path):
+def test_the_policy_of_a_job_is_named_by_its_path(job, tmp_path):
     file = tmp_path / "policies.py"
     file.write_text(
         "from sparsedl_fl.audit import example\nfrom sparsedl_fl.federation import LeakPolicy\n"
-        "policy = LeakPolicy(example.model, 0.05)\nother = 3\n"
+        "policy = LeakPolicy(example.model, 0.05, mode='report', n_steps=1)\nother = 3\n"
+        "def make():\n    policy.mode = 'block'\n    return policy\n"
     )
-    assert LeakAuditFilter(f"{file}:policy").policy.learning_rate == 0.05
+    for name, is_emptied in (("policy", False), ("make", True)):
+        part = LeakAuditFilter(f"{file}:{name}")
+        assert part.policy == f"{file}:{name}"  # a job is written down by its components' arguments
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LeakWarning)
+            assert (not results(job, f"{file}:{name}", DataKind.WEIGHTS).data) == is_emptied
     with pytest.raises(TypeError, match="policy must be a LeakPolicy"):
         LeakAuditFilter(f"{file}:other")
