@@ -8,7 +8,8 @@ import numpy as np
 
 from sparsedl.arrays import as_tensor, rows_of
 from sparsedl_fl.blocks import residual_norms, row_norms
-from sparsedl_fl.certificate import Case, certify
+from sparsedl_fl.certificate import certify
+from sparsedl_fl.evidence import Case
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.hypothesis import Hypothesis
 from sparsedl_fl.likelihood import maximum_likelihood

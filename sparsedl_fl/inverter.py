@@ -12,9 +12,9 @@ from threadpoolctl import threadpool_limits
 
 from sparsedl_fl.assembly import Assembly, Batch
 from sparsedl_fl.candidates import Candidates
-from sparsedl_fl.certificate import ZerosOfAll
 from sparsedl_fl.diagnosis import advice, obstacle, visible_reason, without_span
 from sparsedl_fl.directions import Directions, best_known
+from sparsedl_fl.evidence import ZerosOfAll
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.labels import labels_of
 from sparsedl_fl.lowrank import factorize

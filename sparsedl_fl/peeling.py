@@ -1,8 +1,8 @@
 """From a layer whose whole batch is known to the one before, without any search.
 
-The layer's inputs are the activations of the one before, ``X_l = phi(Z)``, and its gradients go back through its weights,
-``D = phi'(Z) * (W_l^T D_l)``. The gradient of the layer before is ``G = D X^T``, so its inputs are a least-squares
-solution. Nothing is believed: each step is held against the gradient of the layer that it leads to.
+The layer's inputs are the activations of the one before, ``X_l = phi(Z)``, and its gradients go back through its
+weights, ``D = phi'(Z) * (W_l^T D_l)``. The gradient of the layer before is ``G = D X^T``, so its inputs are a
+least-squares solution. Nothing is believed: each step is held against the gradient of the layer that it leads to.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ LAYERS = {
         {"matching"},
         {"directions"},
         {"pairs", "uncertainty"},
+        {"evidence"},
         {"certificate"},
         {"assembly"},
         {"inverter"},

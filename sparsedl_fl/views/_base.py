@@ -123,9 +123,14 @@ class Linearization(ABC):
         """The same for inputs as exact as they can be."""
 
     @property
+    def own_log_chances(self) -> torch.Tensor:
+        """Those of the equations alone that an end with the same units off could break; they prove, (n, k)."""
+        return self.log_chances
+
+    @property
     def is_proof(self) -> torch.Tensor:
         """Which fulfil more of them than chance explains, and all up to rounding, of shape (n,)."""
-        return self.is_inside & (log_chance(self.log_chances, self.view.n_unknowns) <= LOG_CHANCE)
+        return self.is_inside & (log_chance(self.own_log_chances, self.view.n_unknowns) <= LOG_CHANCE)
 
     @property
     def is_likely(self) -> torch.Tensor:

@@ -243,6 +243,18 @@ class SpansAt(Linearization):
         return torch.cat(parts, dim=1)
 
     @property
+    def own_log_chances(self) -> torch.Tensor:
+        """Return those of the equations that are left where some units are off."""
+        parts = []
+        for span, limit, y, distance in zip(
+            self.view.spans, self._limits, self.activations, self._distances, strict=True
+        ):
+            strengths = span.strengths_of(y).clamp(min=LEAST_DISTANCE)
+            chances = (distance.clamp(min=LEAST_DISTANCE)[:, None] / strengths).clamp(max=1.0)
+            parts.append(torch.where((distance <= limit)[:, None], torch.log10(chances), 0.0))
+        return torch.cat(parts, dim=1)
+
+    @property
     def least_log_chances(self) -> torch.Tensor:
         """Return those of inputs at the least distance."""
         n = len(self.activations[0])

@@ -122,6 +122,25 @@ class ActivationSpan:
         moved = torch.linalg.vector_norm(activations @ self.duals, dim=1) / lengths(activations)
         return moved.clamp(min=self.least_rounding, max=self.tolerance)
 
+    def strengths_of(self, activations: torch.Tensor) -> torch.Tensor:
+        """Return how much each equation says of activations of shape (n, m) with the same units off, of shape (n, m).
+
+        The singular values of what lies outside of the span, on the units that are on: those beyond their number, and
+        as many as the span holds with these units alone, are zero.
+        """
+        m, b = self.basis.shape
+        basis = torch.nn.functional.normalize(self.basis, dim=0)
+        found = torch.zeros_like(activations)
+        for index, is_on in enumerate(activations != 0):
+            n_on = int(is_on.sum())
+            if n_on == m:
+                found[index, : m - b] = 1.0
+                continue
+            held = torch.linalg.eigvalsh(basis[is_on].T @ basis[is_on])[max(0, b - n_on) :]
+            found[index, : n_on - len(held)] = 1.0
+            found[index, n_on - len(held) : n_on] = (1 - held).clamp(min=0).sqrt()
+        return found
+
     def up_to_scale(self) -> ActivationSpan | None:
         """Return the span for a search whose pre-activations have no scale yet, or None where these need one."""
         shape = self.activation.shape_at_kink()

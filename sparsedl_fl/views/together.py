@@ -129,6 +129,11 @@ class TogetherAt(Linearization):
         return torch.cat([part.log_chances for part in self.parts], dim=1)
 
     @property
+    def own_log_chances(self) -> torch.Tensor:
+        """Return those of all views."""
+        return torch.cat([part.own_log_chances for part in self.parts], dim=1)
+
+    @property
     def least_log_chances(self) -> torch.Tensor:
         """Return those of all views."""
         return torch.cat([part.least_log_chances for part in self.parts], dim=1)

@@ -7,7 +7,7 @@ import torch
 
 from sparsedl_fl import LayerGradient
 from sparsedl_fl.assembly import Assembly, _repeats
-from sparsedl_fl.certificate import SpanOfNextLayer, ZerosOfOthers
+from sparsedl_fl.evidence import SpanOfNextLayer, ZerosOfOthers
 from sparsedl_fl.hypothesis import Hypothesis
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.problem import LayerProblem

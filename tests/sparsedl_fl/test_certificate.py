@@ -12,8 +12,9 @@ from torch import nn
 
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.activations import ReLU
-from sparsedl_fl.certificate import EVIDENCE, NONE, Case, Evidence, ZerosOfAll, ZerosOfOthers, certify
+from sparsedl_fl.certificate import EVIDENCE, NONE, certify
 from sparsedl_fl.directions.activation import Alternation
+from sparsedl_fl.evidence import Case, Evidence, ZerosOfAll, ZerosOfOthers
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.reproduce.hostile import hostile_problem
