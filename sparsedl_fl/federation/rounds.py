@@ -17,7 +17,8 @@ class RoundTable:
     Parameters
     ----------
     out : str or Path or None, default=None
-        Folder: ``round-003/client-7.html`` and ``.json`` for each audit, and ``rounds.md``.
+        Folder: ``round-003/client-7.html`` and ``.json`` for each audit, ``round-003/round.md`` for all of a round, and
+        ``rounds.md`` by client and round.
 
     Attributes
     ----------
@@ -43,6 +44,7 @@ class RoundTable:
                 checked.result.to_html(folder / f"{name}.html")
         else:
             (folder / f"{name}.txt").write_text(checked.reason + "\n", encoding="utf-8")
+        (folder / "round.md").write_text(self.of_round(checked.server_round), encoding="utf-8")
         (self.out / "rounds.md").write_text(self.to_table(), encoding="utf-8")
 
     def __len__(self) -> int:
@@ -62,6 +64,17 @@ class RoundTable:
         ]
         for client in clients:
             lines.append(f"| {client} | " + " | ".join(cells.get((client, number), "") for number in rounds) + " |")
+        return "\n".join(lines) + "\n"
+
+    def of_round(self, server_round: int) -> str:
+        """Return the report of one round in Markdown: what each client's update gives away, and why."""
+        lines = [f"# Round {server_round}", "", "| client | verdict | why | seconds |", "| --- | --- | --- | --- |"]
+        for checked in self.audits:
+            if checked.server_round == server_round:
+                verdict = "audit failed" if checked.result is None else str(checked.result.verdict)
+                verdict += ", blocked" if checked.is_blocked else ""
+                why = (checked.error if checked.result is None else checked.result.reason).replace("|", "/")
+                lines.append(f"| {checked.client} | {verdict} | {why} | {checked.seconds:.1f} |")
         return "\n".join(lines) + "\n"
 
 

@@ -86,7 +86,11 @@ def test_modes(maker, train, mode, tmp_path):
     assert {path.name for path in (tmp_path / "round-003").iterdir()} == {
         "client-hospital_7.html",
         "client-hospital_7.json",
+        "round.md",
     }
+    report = (tmp_path / "round-003" / "round.md").read_text()
+    assert "| hospital/7 | RECOVERED" in report
+    assert "8 of 8 inputs of the model and 8 labels" in report
     assert "| hospital/7 | RECOVERED, 8 of 8 inputs of the model" in (tmp_path / "rounds.md").read_text()
 
 
