@@ -262,6 +262,12 @@ TABLES = {
         {f"r{rate:g}": _update(5, 20, rate) for rate in (0.1, 0.01, 0.001)},
         ("activation",),
     ),
+    "fedavg": Table(
+        "FedAvg beyond Tables 10 and 11: epochs, mini-batch and rate in the row",
+        {f"e{e}-b{b}-r{r:g}": _update(e, b, r) for b in (20, 5) for e in (1, 5, 20) for r in (0.01, 0.05, 0.1, 0.2)},
+        ("activation",),
+        n_batches=10,
+    ),
     "spear-fig4": Table(
         "SPEAR Fig. 4: draws of kernel sampling, against Lemma 5.2",
         _sizes(*(f"{b}x200" for b in range(4, 13, 2)), *(f"{b}x2000" for b in range(4, 17, 2))),

@@ -54,6 +54,13 @@ class ForwardView:
         """
         return np.mean([matrix + np.outer(bias - kink, self.scale) for matrix, bias in self.ends], axis=0)
 
+    def half_way(self) -> np.ndarray | None:
+        """Return the matrix of shape (m, b) that takes ``p`` to half of what pre-activations move by; None without."""
+        if not self.moves:
+            return None
+        (first, bias), *_, (last, moved) = self.ends
+        return (last - first + np.outer(moved - bias, self.scale)) / 2
+
     def preactivations(self, inverse: np.ndarray) -> list[np.ndarray]:
         """Return ``Z`` of shape (m, b) at each end for ``P`` of shape (b, b); an input without scale gets NaN."""
         return self.at_ends(self.project(inverse), inverse @ self.scale)

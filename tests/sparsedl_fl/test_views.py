@@ -95,7 +95,7 @@ def test_next_weights_of_another_shape_are_named(client):
         replace(client[2], next_weight=np.ones((59, 60)))
 
     def test_units_that_are_off_leave_fewer_equations(self, rng):
-        """40 units, 6 inputs; two units are on for the first alone, so that one says of the others what the other does."""
+        """40 units, 6 inputs; two units are on for the first alone, so that one says what the other does."""
         activations = np.maximum(rng.standard_normal((40, 6)), 0)
         activations[:2] = 0.0
         activations[:2, 0] = 1.0, 2.0

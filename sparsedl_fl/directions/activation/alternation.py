@@ -51,6 +51,8 @@ class Alternation(BaseEstimator):
         Modulus of ``U q`` from which a unit is active for that classifier.
     classifier_ridge : float, default=1e-3
         Its ridge, over the sum of squares of the regressors.
+    n_draws : int, default=8
+        Kernels drawn for each start, of a FedAvg client. 8 and 32 found as many of 8 batches.
     """
 
     n_coarse: int = 12
@@ -67,6 +69,7 @@ class Alternation(BaseEstimator):
     crowded_above: float = 0.26
     active_above: float = 0.3
     classifier_ridge: float = 1e-3
+    n_draws: int = 8
 
     def run(
         self,
@@ -76,7 +79,7 @@ class Alternation(BaseEstimator):
         generator: torch.Generator,
         observe: Observer | None = None,
     ) -> torch.Tensor:
-        """Run random starts and return where they end, as unit rows ``q`` of shape (n_starts, b).
+        """Run random starts and return where they end, as unit rows ``q`` of shape (n_starts, b), or more.
 
         Parameters
         ----------
@@ -96,12 +99,24 @@ class Alternation(BaseEstimator):
         shared = _Shared.of(views, ridge)
         (m, b), (weakest, strongest) = views.left.shape, self.deflation
         strength = m * strongest * (weakest / strongest) ** torch.rand((n_starts, 1, 1), generator=generator)
-        z = torch.randn((n_starts, shared.forward.shape[1]), generator=generator) @ shared.forward.T
+        z = shared.preactivations(torch.randn((n_starts, shared.forward.shape[1]), generator=generator))
         q = normalize(torch.randn((n_starts, b), generator=generator), dim=1)
         q, z = self._coarse(shared, q, z, strength, watch)
+        kernels = self._kernels(shared, z, generator)
         going_on, follows = leaders(z).unique(return_inverse=True)
         q = self._fine(shared, q[going_on], z[going_on], strength[going_on], lambda q, z: watch(q[follows], z[follows]))
-        return normalize(q[follows].to(views.left.dtype), dim=1)
+        return normalize(torch.cat([q[follows], kernels]).to(views.left.dtype), dim=1)
+
+    def _kernels(self, shared: _Shared, z: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Return what vanishes at random rows that starts think off, of shape (n_draws * n_starts, b)."""
+        b = shared.left.shape[1]
+        if shared.half_way is None or b == 1:
+            return torch.zeros((0, b), dtype=WORKING)
+        depth = shared.views.activation.depth(z).repeat(self.n_draws, 1)
+        floor = self.coarse_floor * depth.mean(dim=1, keepdim=True).clamp(min=torch.finfo(WORKING).tiny)
+        rows = torch.multinomial(depth + floor, b - 1, generator=generator)
+        gram = (shared.left[rows].mT @ shared.left[rows]).double()
+        return torch.linalg.eigh(gram)[1][:, :, 0].to(WORKING)
 
     def _coarse(
         self, shared: _Shared, q: torch.Tensor, z: torch.Tensor, strength: torch.Tensor, watch: Observer
@@ -162,8 +177,9 @@ class Alternation(BaseEstimator):
             support = (signs * z < 1).to(z.dtype)
             system = weighted_gram(forward, support) + ridge
             weights, _ = torch.linalg.solve_ex(system, ((support * signs) @ forward)[..., None])
-            z = weights[..., 0].nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) @ forward.T
-        return z
+            found = weights[..., 0].nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+            z = found @ forward.T
+        return shared.preactivations(found)
 
 
 @dataclass(frozen=True)
@@ -175,12 +191,19 @@ class _Shared:
     forward: torch.Tensor
     regression: torch.Tensor
     known: torch.Tensor
+    half_way: torch.Tensor | None = None
 
     @classmethod
     def of(cls, views: TwoViews, ridge: float) -> _Shared:
         left, forward = views.left.to(WORKING), (views.forward @ views.free).to(WORKING)
         known = (views.inputs.T @ views.inputs).to(WORKING)
-        return cls(views, left, forward, _ridge_operator(forward, ridge * len(left)), known)
+        half_way = None if views.half_way is None else (views.half_way @ views.free).to(WORKING)
+        return cls(views, left, forward, _ridge_operator(forward, ridge * len(left)), known, half_way)
+
+    def preactivations(self, coordinates: torch.Tensor) -> torch.Tensor:
+        """Return the larger pre-activations of both ends, of shape (n, m): a unit on at either has a gradient."""
+        z = coordinates @ self.forward.T
+        return z if self.half_way is None else z + (coordinates @ self.half_way.T).abs()
 
 
 def _ignore(q: torch.Tensor, z: torch.Tensor) -> None:
@@ -196,4 +219,4 @@ def _ridge_operator(regressors: torch.Tensor, ridge: float) -> torch.Tensor:
 
 def _regress(targets: torch.Tensor, shared: _Shared) -> torch.Tensor:
     """Regress centred targets of shape (n, m) and return their fit."""
-    return (targets - targets.mean(dim=1, keepdim=True)) @ shared.regression.T @ shared.forward.T
+    return shared.preactivations((targets - targets.mean(dim=1, keepdim=True)) @ shared.regression.T)

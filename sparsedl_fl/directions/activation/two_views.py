@@ -45,6 +45,9 @@ class TwoViews:
         ``S``: an input is ``x = V S p``, and what counts is how far ``x`` is off.
     kink : float, default=0
         What was subtracted from the pre-activations.
+    half_way : torch.Tensor of shape (m, b) or None, default=None
+        Of a FedAvg client, whose weights move: what takes ``p`` to half of what its pre-activations move by. A unit
+        that is on at either end has a gradient.
     """
 
     left: torch.Tensor
@@ -56,6 +59,7 @@ class TwoViews:
     scale: torch.Tensor
     sizes: torch.Tensor
     kink: float = 0.0
+    half_way: torch.Tensor | None = None
 
     @classmethod
     def of(
@@ -66,11 +70,12 @@ class TwoViews:
         scale: torch.Tensor,
         sizes: torch.Tensor,
         kink: float = 0.0,
+        half_way: torch.Tensor | None = None,
     ) -> TwoViews:
         """Begin, with nothing found."""
         b = left.shape[1]
-        nothing = torch.zeros((0, b), dtype=left.dtype)
-        return cls(left, forward, nothing, torch.eye(b, dtype=left.dtype), nothing, activation, scale, sizes, kink)
+        nothing, free = torch.zeros((0, b), dtype=left.dtype), torch.eye(b, dtype=left.dtype)
+        return cls(left, forward, nothing, free, nothing, activation, scale, sizes, kink, half_way)
 
     @classmethod
     def of_problem(cls, problem: LayerProblem) -> TwoViews:
@@ -78,7 +83,9 @@ class TwoViews:
         factors, activation = problem.factors, problem.activation.above_kink()
         scale, sizes = as_tensor(problem.forward.scale), as_tensor(factors.singular_values)
         kink = problem.activation.lower
-        return cls.of(factors.zero_test.observations, problem.regressors(), activation, scale, sizes, kink)
+        half_way = problem.forward.half_way()
+        half_way = None if half_way is None else as_tensor(half_way)
+        return cls.of(factors.zero_test.observations, problem.regressors(), activation, scale, sizes, kink, half_way)
 
     def overlaps(self, inputs: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         """Return the cosine between each ``x`` and what each column is dual to, of shape (n_inputs, n_columns).
@@ -91,7 +98,7 @@ class TwoViews:
     @property
     def whole(self) -> TwoViews:
         """Both views with nothing found."""
-        return self.of(self.left, self.forward, self.activation, self.scale, self.sizes, self.kink)
+        return self.of(self.left, self.forward, self.activation, self.scale, self.sizes, self.kink, self.half_way)
 
     def knowing(self, found: torch.Tensor) -> TwoViews:
         """Deflate the forward view by the columns found."""
