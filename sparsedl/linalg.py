@@ -9,7 +9,14 @@ from torch.nn.functional import normalize
 
 from sparsedl.arrays import chunks
 
-__all__ = ["inverse_iteration", "reweight", "smallest_eigenvectors", "solve_weighted", "weighted_gram"]
+__all__ = [
+    "inverse_iteration",
+    "random_kernels",
+    "reweight",
+    "smallest_eigenvectors",
+    "solve_weighted",
+    "weighted_gram",
+]
 
 LARGE, N_VECTORS, N_INVERSE_ITERATIONS = 48, 4, 8
 """Size from which on inverse iteration is faster than a decomposition, and how many vectors and steps it takes."""
@@ -49,6 +56,27 @@ def reweight(
     for scale in scales:
         directions = step(weigh(directions @ observations.T, scale), directions)
     return directions
+
+
+def random_kernels(
+    observations: torch.Tensor, weights: torch.Tensor, generator: torch.Generator, *, floor: float = 1e-3
+) -> torch.Tensor:
+    """Return unit vectors that vanish at ``n_components - 1`` random rows of ``L``, of shape (n_draws, n_components).
+
+    Parameters
+    ----------
+    observations : torch.Tensor of shape (n_samples, n_components)
+        ``L``.
+    weights : torch.Tensor of shape (n_draws, n_samples)
+        A row is drawn the likelier, the larger its weight; none is negative.
+    generator : torch.Generator
+        Source of randomness.
+    floor : float, default=1e-3
+        Least weight, relative to the mean: there may be fewer rows with any.
+    """
+    least = floor * weights.mean(dim=1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+    rows = observations[torch.multinomial(weights + least, observations.shape[1] - 1, generator=generator)].double()
+    return torch.linalg.eigh(rows.mT @ rows)[1][:, :, 0].to(observations.dtype)
 
 
 def solve_weighted(observations: torch.Tensor, weights: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

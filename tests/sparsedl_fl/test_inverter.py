@@ -186,6 +186,20 @@ def test_fedavg_updates_give_the_batch_away(cifar, learning_rate, training):
     assert psnr(pixels, cifar.pixels(inverter.inputs_)).min() > 90
 
 
+def test_fedavg_in_mini_batches_at_a_high_rate_gives_most_batches_away(cifar):
+    """Units switch on and off on the way: a sixth of the rows that both ends call off are not zero."""
+    whole = 0
+    for seed in range(4):
+        pixels, update = cifar.update(20, 200, seed, learning_rate=0.1, n_epochs=5, batch_size=5)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            inverter = GradientInverter(random_state=0, batch_size=20).fit(update)
+        qualities = psnr(pixels, cifar.pixels(inverter.inputs_))
+        whole += qualities.min() > 80
+        print(seed, inverter.recovered_.sum(), qualities.min())
+    assert whole >= 2
+
+
 class TestDifferentialPrivacy:
     @pytest.mark.parametrize(("noise_std", "least", "expected"), [(1e-5, 48, 49), (1e-4, 29, 32), (2e-4, 20, 25)])
     def test_noise_blurs_but_does_not_hide(self, cifar, noise_std, least, expected):

@@ -9,7 +9,7 @@ import torch
 from sklearn.base import BaseEstimator
 from torch.nn.functional import cosine_similarity, normalize
 
-from sparsedl.linalg import inverse_iteration, weighted_gram
+from sparsedl.linalg import inverse_iteration, random_kernels, weighted_gram
 from sparsedl_fl.directions.activation.two_views import WORKING, TwoViews, leaders
 
 __all__ = ["Alternation"]
@@ -113,10 +113,7 @@ class Alternation(BaseEstimator):
         if shared.half_way is None or b == 1:
             return torch.zeros((0, b), dtype=WORKING)
         depth = shared.views.activation.depth(z).repeat(self.n_draws, 1)
-        floor = self.coarse_floor * depth.mean(dim=1, keepdim=True).clamp(min=torch.finfo(WORKING).tiny)
-        rows = torch.multinomial(depth + floor, b - 1, generator=generator)
-        gram = (shared.left[rows].mT @ shared.left[rows]).double()
-        return torch.linalg.eigh(gram)[1][:, :, 0].to(WORKING)
+        return random_kernels(shared.left, depth, generator, floor=self.coarse_floor)
 
     def _coarse(
         self, shared: _Shared, q: torch.Tensor, z: torch.Tensor, strength: torch.Tensor, watch: Observer
