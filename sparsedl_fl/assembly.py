@@ -9,7 +9,7 @@ import numpy as np
 from sparsedl.arrays import as_tensor, rows_of
 from sparsedl_fl.blocks import residual_norms, row_norms
 from sparsedl_fl.certificate import certify
-from sparsedl_fl.evidence import Case
+from sparsedl_fl.evidence import Case, SpanOfNextLayer
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.hypothesis import Hypothesis
 from sparsedl_fl.likelihood import maximum_likelihood
@@ -129,8 +129,11 @@ class Assembly:
         expected = (
             None if problem.rest is None or has_pattern else problem.rest.sizes(as_tensor(ends[0].T.copy())).numpy()
         )
+        # Dense gradients of what only completes the basis could be of any input; the span says itself what moves one.
+        by_span = (certificate.evidence == SpanOfNextLayer.kind) & ~has_pattern
+        is_difference = is_worthless[:, None] & (hypothesis.proposed[:, None] | ~by_span)
         resolution, uncertainty = self.pairs.errors(
-            certificate.errors, problem, ends, gradients, sizes, is_worthless, expected
+            certificate.errors, problem, ends, gradients, sizes, is_difference, expected
         )
         repeats = _repeats(inputs, np.where(certificate.proven & ~is_worthless, certificate.errors, np.inf))
         proven = certificate.proven

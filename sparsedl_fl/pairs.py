@@ -133,7 +133,7 @@ class Indistinguishable:
         ends: list[np.ndarray],
         gradients: np.ndarray,
         sizes: np.ndarray,
-        is_worthless: np.ndarray,
+        may_be_difference: np.ndarray,
         expected: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return how far apart two inputs may lie that come back as one, and the errors expected with that.
@@ -154,8 +154,8 @@ class Indistinguishable:
             ``D``.
         sizes : ndarray of shape (b,)
             Root mean square of each input.
-        is_worthless : ndarray of shape (b,) of bool
-            Which inputs may be anything: the difference of a pair among them.
+        may_be_difference : ndarray of shape (b, b) of bool
+            Which inputs, in rows, may be anything, such as the difference of a pair that each stands for.
         expected : ndarray of shape (b,) or None, default=None
             How large the gradient of each is, up to a common factor, where the rest of the network says so: that of a
             pair is twice as large.
@@ -166,7 +166,7 @@ class Indistinguishable:
         """
         factors, layer = problem.factors, problem.layer_gradient
         noise = np.sqrt(np.mean(factors.noise_level**2)) * np.sum(np.sqrt(layer.shape))
-        traces = self._traces(is_worthless, gradients, sizes * np.sqrt(layer.shape[1]))
+        traces = self._traces(may_be_difference, gradients, sizes * np.sqrt(layer.shape[1]))
         level = np.maximum(max(noise, factors.beyond), traces)
         distances = self.resolutions(level, layer.weight, problem.distance_to_kink(ends), gradients, sizes)
         is_own = (factors.beyond_left**2) @ (gradients != 0) > self.own_share
@@ -182,7 +182,7 @@ class Indistinguishable:
             is_seen |= self._probabilities_of_copies(ratios, prior, self.spread_by_rest) > needed
         return distances, np.where(is_seen, np.hypot(errors, distances), errors)
 
-    def _traces(self, is_worthless: np.ndarray, gradients: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    def _traces(self, may_be_difference: np.ndarray, gradients: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Return the size of what passed for an input and is the difference of a pair, for that pair; zero without any.
 
         Such a difference has entries only where the pair has some, and they are far smaller.
@@ -190,7 +190,7 @@ class Indistinguishable:
         norms = np.linalg.norm(gradients, axis=0)
         squares = (gradients / np.maximum(norms, np.finfo(float).tiny)) ** 2
         belongs = (squares.T @ (gradients != 0) > self.own_share) & (norms[:, None] < self.far_smaller * norms)
-        return np.max(np.where(belongs & is_worthless[:, None], (norms * lengths)[:, None], 0.0), axis=0)
+        return np.max(np.where(belongs & may_be_difference, (norms * lengths)[:, None], 0.0), axis=0)
 
     def _probabilities_of_copies(self, sizes: np.ndarray, prior: np.ndarray, spread: float) -> np.ndarray:
         """Return how likely each input stands for several, by how large its gradient is beside those of the others.

@@ -141,6 +141,12 @@ class ActivationSpan:
             found[index, n_on - len(held) : n_on] = (1 - held).clamp(min=0).sqrt()
         return found
 
+    def noise_of(self, activations: torch.Tensor) -> torch.Tensor:
+        """Return how far the noise moves activations of shape (n, m), or changes of some, out of the span, relative."""
+        if self.duals is None:
+            return torch.full_like(activations[:, 0], self.tolerance / ROUNDING_SHARE)
+        return torch.linalg.vector_norm(activations @ self.duals, dim=1) / lengths(activations) / ROUNDING_SHARE
+
     def up_to_scale(self) -> ActivationSpan | None:
         """Return the span for a search whose pre-activations have no scale yet, or None where these need one."""
         shape = self.activation.shape_at_kink()
