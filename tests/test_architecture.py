@@ -28,7 +28,7 @@ LAYERS = {
         {"activations", "blocks", "theory"},
         {"behind", "rest", "slips"},
         {"models"},
-        {"formats", "gradients", "metrics", "simulation", "spectrum", "vision"},
+        {"formats", "gradients", "metrics", "simulation", "spectrum", "transformers", "vision"},
         {"diagnosis"},
         {"likelihood", "lowrank"},
         {"candidates", "views"},

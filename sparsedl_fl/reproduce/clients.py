@@ -12,7 +12,7 @@ from torch import nn
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.simulation import WIRES, client_gradient, dp_sgd_gradient, fedavg_update
 
-__all__ = ["DPSGD", "Client", "FedAvg", "FedSGD", "Wired"]
+__all__ = ["DPSGD", "FEDAVG_SETTINGS", "Client", "FedAvg", "FedSGD", "Wired"]
 
 
 class Client(ABC):
@@ -96,3 +96,13 @@ class Wired(Client):
         return LayerGradient.from_model(
             model, {name: WIRES[self.wire](gradient) for name, gradient in gradients.items()}, layer
         )
+
+
+FEDAVG_SETTINGS = tuple(
+    (n_epochs, mini_batch, rate)
+    for mini_batch in (20, 5)
+    for n_epochs in (1, 5, 20)
+    for rate in (0.01, 0.05, 0.1, 0.2)
+    if (n_epochs, mini_batch, rate) != (20, 5, 0.2)  # this client's weights overflow
+)
+"""Epochs, mini-batch and rate of the table beyond the paper's."""

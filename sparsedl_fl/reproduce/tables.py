@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sparsedl_fl.reproduce.alone import HEAD_ROWS, REST_ROWS
 from sparsedl_fl.reproduce.any_activation import MODULES, ActivationBatch
-from sparsedl_fl.reproduce.clients import DPSGD, FedAvg, FedSGD, Wired
+from sparsedl_fl.reproduce.clients import DPSGD, FEDAVG_SETTINGS, FedAvg, FedSGD, Wired
 from sparsedl_fl.reproduce.experiments import (
     Experiment,
     FailureTrials,
@@ -21,6 +21,7 @@ from sparsedl_fl.reproduce.hostile import TWISTS
 from sparsedl_fl.reproduce.methods import OURS
 from sparsedl_fl.reproduce.peeled import PEELING_ROWS
 from sparsedl_fl.reproduce.raw import RawImages, RawRows
+from sparsedl_fl.reproduce.tokens import TOKEN_ROWS
 
 __all__ = ["TABLES", "Table"]
 
@@ -190,6 +191,12 @@ TABLES = {
         ("activation",),
         n_batches=10,
     ),
+    "tokens": Table(
+        "Tokens of a transformer, as they enter the first block's perceptron (pictures or texts, steps of training)",
+        TOKEN_ROWS,
+        ("activation-next",),
+        n_batches=10,
+    ),
     "never-lies": Table(
         "Hostile problems: no certified input is off by more than ten times its uncertainty and 1e-3 of its size",
         {twist.replace(" ", "-"): HostileBatch(0, 0, twist) for twist in TWISTS},
@@ -264,7 +271,7 @@ TABLES = {
     ),
     "fedavg": Table(
         "FedAvg beyond Tables 10 and 11: epochs, mini-batch and rate in the row",
-        {f"e{e}-b{b}-r{r:g}": _update(e, b, r) for b in (20, 5) for e in (1, 5, 20) for r in (0.01, 0.05, 0.1, 0.2)},
+        {f"e{e}-b{b}-r{r:g}": _update(e, b, r) for e, b, r in FEDAVG_SETTINGS},
         ("activation",),
         n_batches=10,
     ),
