@@ -32,7 +32,7 @@ from sparsedl_fl.evidence import (
     ZerosOfOthers,
 )
 
-__all__ = ["EVIDENCE", "NONE", "Certificate", "certify"]
+__all__ = ["EVIDENCE", "NONE", "Certificate", "Evidence", "certify"]
 
 NONE = "none"
 
