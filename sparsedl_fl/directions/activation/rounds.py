@@ -119,7 +119,7 @@ class Rounds:
             is_new, spent = self._by_reflections(), 2 * self.n_starts
         if not is_new and (spent == 0 or self.n_rounds % self.schedule.alternation_every == 0):
             ends = self.alternation.run(knowledge.views, self.n_starts, next(self.ridges), self.generator)
-            is_new, spent = knowledge.add_columns(ends), spent + self.n_starts
+            is_new, spent = knowledge.add_columns(ends), spent + len(ends)
         return is_new, spent
 
     def _refined(self, inputs: torch.Tensor) -> torch.Tensor:
