@@ -23,6 +23,9 @@ SURELY_LEFT = 3.0
 """Times the noise that a change of an input has to leave a span by, for the span to say anything of it. At 1.7 times
 two inputs 2 % apart came back between the two, by 16 expected errors."""
 
+ROUNDING = 0.3
+"""Standard deviation of what rounds to nearest, in units of the last place."""
+
 SHARED = 20.0
 """Equations that what all inputs show of their noise counts as, for each."""
 
@@ -60,16 +63,18 @@ def errors_from_views(
     ndarray of shape (k,)
         Infinite where even all together do not determine an input.
     """
+    S, n = factors.singular_values, factors.right.shape[1]
+    of_scale = _errors_of_scale(factors, scale, whitened)
     if whitened.shape[1] == 1:  # nothing is free but the scale
-        return np.zeros(len(whitened))
+        return of_scale * np.abs(whitened[:, 0]) * S[0] / np.sqrt(n)
     if len(whitened) == 0:
         return np.zeros(0)
-    S, n = factors.singular_values, factors.right.shape[1]
     views = view.views if isinstance(view, Together) else (view,)
     parts = [_INFORMATION[type(part)](part, forward, whitened) for part in views]
     errors = np.full(len(whitened), np.inf)
-    # The bias gradient fixes the scale.
-    changes = np.linalg.qr(scale[:, None], mode="complete")[0][:, 1:]
+    # The bias gradient fixes the scale, up to its own noise: the last change is one of scale alone.
+    changes = np.linalg.qr(scale[:, None], mode="complete")[0]
+    changes = np.roll(changes, -1, axis=1)
     for index in range(len(whitened)):
         free = changes
         information = pull = 0.0
@@ -78,7 +83,8 @@ def errors_from_views(
             information, pull = information + by_part, pull + pull_of_part
         known = np.isfinite(products[index]) & (products[index] > 0)
         constraints = columns[known] @ free / products[index, known, None]
-        system = information + constraints.T @ constraints
+        whole = information + constraints.T @ constraints
+        system, cross = whole[:-1, :-1], whole[:-1, -1]
         units = np.sqrt(np.diag(system))
         if not units.all():
             continue
@@ -86,9 +92,19 @@ def errors_from_views(
         if values[0] <= len(values) * np.finfo(float).eps * values[-1]:
             continue
         root = axes / np.sqrt(values) / units[:, None]
-        step, to_input = root @ (root.T @ pull), free.T * S
-        errors[index] = np.sqrt((np.sum((step @ to_input) ** 2) + np.sum((root.T @ to_input) ** 2)) / n)
+        step, to_input = root @ (root.T @ pull[:-1]), free[:, :-1].T * S
+        # Another scale takes the input elsewhere along what the equations say least of.
+        rescaled = (free[:, -1] * S - (root @ (root.T @ cross)) @ to_input) / (scale @ free[:, -1])
+        squares = [np.sum((step @ to_input) ** 2), np.sum((root.T @ to_input) ** 2)]
+        errors[index] = np.sqrt((sum(squares) + np.sum((of_scale[index] * rescaled) ** 2)) / n)
     return errors
+
+
+def _errors_of_scale(factors: LowRankGradient, scale: np.ndarray, whitened: np.ndarray) -> np.ndarray:
+    """Return by how much the noise of the bias gradient moves ``h^T p``, which should be one."""
+    left = factors.left
+    noise = np.hypot(factors.noise_level, ROUNDING * factors.precision * np.abs(left @ scale))
+    return np.linalg.norm((left @ whitened.T) * noise[:, None], axis=0)
 
 
 class _Information(ABC):

@@ -79,7 +79,7 @@ class ActivationSpan:
         if ROUNDING_SHARE * noise > largest_tolerance * S[0]:
             return None
         # Where a singular value is no larger than the noise, its direction is as good as any.
-        kept = S.square() / (S.square() + noise**2)
+        kept = S**4 / (S**4 + noise**4)
         tolerance = min(max(cls.least_rounding, float(ROUNDING_SHARE * noise / S[-1])), largest_tolerance)
         # A candidate is not exact itself: below a tenth of the largest, all are given what the worst may need.
         allowance, duals = min(tolerance, largest_tolerance / 10), ROUNDING_SHARE * noise * V * (kept / S)
