@@ -44,11 +44,11 @@ class Spreading:
             layer = self.subject.layer_gradient(last.name)
             run = self.subject.run_from(name)
             fed, drawn = run.fed(known.inputs)[last.name], [run.fed(inputs)[last.name] for inputs in _draws(known)]
+            if layer.rest is None or len(fed) >= fed.shape[1]:
+                return known
+            labels = labels_of_columns(layer.rest, layer.preactivations(fed), *fed_columns(layer, fed, drawn))
         except Exception:  # a model may raise anything; then no labels follow
             return known
-        if layer.rest is None or len(fed) >= fed.shape[1]:
-            return known
-        labels = labels_of_columns(layer.rest, layer.preactivations(fed), *fed_columns(layer, fed, drawn))
         return replace(known, labels=np.where(known.labels == NO_LABEL, labels, known.labels))
 
     def from_layer(self, name: str, known: KnownBatch) -> Iterator[tuple[str, KnownBatch, str]]:

@@ -48,9 +48,13 @@ class LeakAuditMod:
 
     def __call__(self, message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
         """Let the client train, then audit its reply."""
-        is_training = message.metadata.message_type.split(".")[0] == "train"
-        if not is_training or not message.content.array_records:  # SecAgg+ talks of keys in messages of this kind
+        if message.metadata.message_type.split(".")[0] != "train":
             return call_next(message, context)
+        sent = _arrays(self.policy, message)
+        reply = call_next(message, context)
+        # SecAgg+ talks of keys in messages of this kind; what comes back with arrays is audited, whatever was sent.
+        if reply.has_error() or not (message.content.array_records or reply.content.array_records):
+            return reply
         outside = _mods_outside()
         if outside:
             warnings.warn(
@@ -59,10 +63,6 @@ class LeakAuditMod:
                 LeakWarning,
                 stacklevel=2,
             )
-        sent = _arrays(self.policy, message)
-        reply = call_next(message, context)
-        if reply.has_error():
-            return reply
         checked = self.policy.check(
             sent, _arrays(self.policy, reply), client=context.node_id, server_round=_round_of(message)
         )

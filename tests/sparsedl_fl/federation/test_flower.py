@@ -102,6 +102,21 @@ def test_messages_that_are_not_for_training_pass(maker, train):
     assert len(policy.table) == 0
 
 
+def test_weights_that_were_not_sent_do_not_leave_unseen(maker, train):
+    """The server sends its wishes alone, and the client has a model of its own."""
+    policy = LeakPolicy(maker, RATE, mode="block", n_steps=1)
+    message = Message(RecordDict({"config": ConfigRecord({"server-round": 1})}), dst_node_id=5, message_type="train")
+
+    def next_one(message, context):
+        model = maker()
+        train(model)
+        return Message(RecordDict({"arrays": ArrayRecord(model.state_dict())}), reply_to=message)
+
+    with pytest.warns(LeakWarning, match="blocked"):
+        reply = LeakAuditMod(policy)(message, context(), next_one)
+    assert reply.has_error()
+
+
 def test_outermost_it_sees_the_noise_and_inside_it_says_so(maker, train):
     noise = LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=1.0, delta=1e-5)
     outer = LeakPolicy(maker, RATE, mode="report", n_steps=1, batch_size=8, max_seconds=2)
