@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 ALIKE = 0.99
-"""Cosine of the gradients of two units from which on they say the same."""
+"""Cosine of the gradients of two units from which on they say the same; not varied."""
 
 
 @dataclass(frozen=True)
@@ -149,14 +149,13 @@ class SpanOfNextLayer(Evidence):
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Measure the distances from the spans; all have to be near."""
-        problem = case.hypothesis.problem
-        alone = _by_view(case, problem.behind)
-        if problem.behind is None or not problem.activation.has_flat_part or alone[0].all():
-            return alone
-        if not problem.behind.identifies or not np.isfinite(case.whitened).all():
-            return alone
-        b = len(case.columns)
+        problem, b = case.hypothesis.problem, len(case.columns)
+        if problem.behind is None or not problem.behind.identifies:
+            return np.zeros(b, dtype=bool), np.full(b, np.inf)
         here = problem.behind.at(as_tensor(problem.at(case.whitened)[0].T.copy()))
+        alone = _with_errors(case, problem.behind, here.is_proof.numpy())
+        if alone[0].all() or not problem.activation.has_flat_part or not np.isfinite(case.whitened).all():
+            return alone
         chances = torch.cat([here.own_log_chances, as_tensor(case.log_chances_of_zeros.T.copy())], dim=1)
         proven = here.is_inside & (log_chance(chances, 2 * b - 1) <= LOG_CHANCE)
         return _with_errors(case, problem.behind, alone[0] | proven.numpy())

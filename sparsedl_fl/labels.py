@@ -99,7 +99,8 @@ def labels_of_columns(
     errors : ndarray of shape (k,)
         Expected length of the error of each column of ``D``.
     clear : float, default=10
-        Expected errors within which the gradient of the label has to lie, and beyond which that of any other.
+        Expected errors within which the gradient of the label has to lie, and beyond which that of any other; not
+        varied, nor is ``share``.
     share : float, default=0.3
         Most that the gradient may be off by, against the distance of any other label.
 

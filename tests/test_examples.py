@@ -57,18 +57,23 @@ def test_findings_are_swept(tmp_path, monkeypatch, shared_data):
     sys.modules.pop("findings")
 
 
-@pytest.mark.filterwarnings("default")
-def test_a_real_flower_federation_is_audited(tmp_path):
-    """A SuperLink and two SuperNodes on the loopback address, three rounds on real digits."""
-    pytest.importorskip("flwr")
-    script = EXAMPLES / "flower_leak_audit" / "run.py"
+def run_federation(name, reports):
+    """Run an example in a process of its own, and return what it prints."""
     done = subprocess.run(
-        [sys.executable, str(script), "--reports", str(tmp_path / "reports")],
+        [sys.executable, str(EXAMPLES / name / "run.py"), "--reports", str(reports)],
         capture_output=True,
         text=True,
         timeout=280,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_real_flower_federation_is_audited(tmp_path):
+    """A SuperLink and two SuperNodes on the loopback address, three rounds on real digits."""
+    pytest.importorskip("flwr")
+    run_federation("flower_leak_audit", tmp_path / "reports")
     table = (tmp_path / "reports" / "rounds.md").read_text()
     assert table.count("RECOVERED, 8 of 8 inputs of the model") == 6
     assert len(list((tmp_path / "reports").rglob("*.html"))) == 6
@@ -78,15 +83,8 @@ def test_a_real_flower_federation_is_audited(tmp_path):
 def test_an_nvflare_job_is_audited_in_its_simulator(tmp_path):
     """NVFLARE's own simulator, two sites, three rounds on real digits."""
     pytest.importorskip("nvflare")
-    script = EXAMPLES / "nvflare_leak_audit" / "run.py"
-    done = subprocess.run(
-        [sys.executable, str(script), "--reports", str(tmp_path / "reports")],
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("RECOVERED: 8 of 8 inputs of the model") == 6
+    printed = run_federation("nvflare_leak_audit", tmp_path / "reports")
+    assert printed.count("RECOVERED: 8 of 8 inputs of the model") == 6
     assert len(list((tmp_path / "reports").rglob("*.html"))) == 6
 
 

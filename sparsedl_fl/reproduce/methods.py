@@ -32,6 +32,16 @@ PATIENCE = 600
 """Rounds with nothing new after which our search gives up: enough that its budget of seconds decides."""
 
 
+def fed_to(model: nn.Module, layer: str, inputs: torch.Tensor) -> torch.Tensor:
+    """Return what a layer of a model is fed for some inputs."""
+    seen: list[torch.Tensor] = []
+    handle = model.get_submodule(layer).register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
+    with torch.no_grad():
+        model(inputs)
+    handle.remove()
+    return seen[0]
+
+
 @dataclass(frozen=True)
 class Problem:
     """What the server has, and what only the experiment knows.

@@ -18,7 +18,7 @@ from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.reproduce.data import load_adult, load_images
 from sparsedl_fl.reproduce.experiments import Attack, Score
-from sparsedl_fl.reproduce.methods import Problem
+from sparsedl_fl.reproduce.methods import Problem, fed_to
 from sparsedl_fl.simulation import client_gradient, fully_connected
 from sparsedl_fl.vision import vgg
 
@@ -79,12 +79,7 @@ class RawBatch(Attack):
         model, draw, layer = self._trained(seed, data)
         inputs, labels = draw(self.batch_size, seed)
         sent = LayerGradient.from_model(model, client_gradient(model, inputs, labels), layer, example=inputs[:2])
-        seen: list[torch.Tensor] = []
-        handle = model.get_submodule(layer).register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
-        with torch.no_grad():
-            model(inputs)
-        handle.remove()
-        return Problem(seen[0], sent, model, labels), lambda recovered: {}
+        return Problem(fed_to(model, layer, inputs), sent, model, labels), lambda recovered: {}
 
     def measure(self, problem: Problem, score: Score, inverter: GradientInverter) -> dict[str, Any]:
         """Compare with the truth; ``error`` is the relative one of each input, infinite where it did not come back."""

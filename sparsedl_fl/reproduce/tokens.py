@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy
 
 from sparsedl_fl.gradients import LayerGradient
@@ -18,7 +17,7 @@ from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.metrics import are_wrong, match_batches
 from sparsedl_fl.reproduce.data import load_images
 from sparsedl_fl.reproduce.experiments import Attack, Score
-from sparsedl_fl.reproduce.methods import Problem
+from sparsedl_fl.reproduce.methods import Problem, fed_to
 from sparsedl_fl.simulation import client_gradient
 from sparsedl_fl.transformers import text_transformer, vision_transformer
 
@@ -64,7 +63,7 @@ class TokenBatch(Attack):
             optimizer.step()
         inputs, labels = draw(self.n_samples, seed)
         sent = LayerGradient.from_model(model, client_gradient(model, inputs, labels), LAYER, example=inputs[:1])
-        return Problem(_fed(model, inputs), sent, model, labels), lambda recovered: {}
+        return Problem(fed_to(model, LAYER, inputs).flatten(0, 1), sent, model, labels), lambda recovered: {}
 
     def measure(self, problem: Problem, score: Score, inverter: GradientInverter) -> dict[str, Any]:
         """Compare with the truth; exact means that all tokens are within `TOLERANCE` of theirs."""
@@ -79,17 +78,6 @@ class TokenBatch(Attack):
             "wrong": int(wrong.sum()),
             "error": [float(f"{error:.2g}") for error in errors],
         }
-
-
-def _fed(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-    """Return the tokens that the layer is fed, of shape (n_tokens, width)."""
-    seen: list[torch.Tensor] = []
-    layer = model.get_submodule(LAYER)
-    handle = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
-    with torch.no_grad():
-        model(inputs)
-    handle.remove()
-    return seen[0].flatten(0, 1)
 
 
 def pictures(n: int, seed: int, data: str | None) -> tuple[torch.Tensor, torch.Tensor]:

@@ -24,10 +24,10 @@ SURELY_LEFT = 3.0
 two inputs 2 % apart came back between the two, by 16 expected errors."""
 
 ROUNDING = 0.3
-"""Standard deviation of what rounds to nearest, in units of the last place."""
+"""Standard deviation of what rounds to nearest, in units of the last place: ``1 / sqrt(12)``, rounded up."""
 
 SHARED = 20.0
-"""Equations that what all inputs show of their noise counts as, for each."""
+"""Equations that what all inputs show of their noise counts as, for each; not varied."""
 
 
 def errors_from_views(

@@ -242,7 +242,7 @@ class SpansAt(Linearization):
             parts.append(told[:, None].expand(-1, m - b))
         return torch.cat(parts, dim=1)
 
-    @property
+    @cached_property
     def own_log_chances(self) -> torch.Tensor:
         """Return those of the equations that are left where some units are off."""
         parts = []
