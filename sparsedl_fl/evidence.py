@@ -118,9 +118,18 @@ class Case:
 
 
 class Evidence(ABC):
-    """One kind of evidence."""
+    """One kind of evidence.
+
+    Attributes
+    ----------
+    kind : str
+        By what it is called.
+    is_last_resort : bool
+        Whether it has nothing to add where all inputs are proven by other kinds.
+    """
 
     kind: ClassVar[str]
+    is_last_resort: ClassVar[bool] = False
 
     @abstractmethod
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
@@ -212,6 +221,7 @@ class ReplayOfAll(Evidence):
     """
 
     kind = "replay of all"
+    is_last_resort = True
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Compare what comes back with the columns."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +14,7 @@ from sparsedl_fl.directions.activation.knowledge import Knowledge
 from sparsedl_fl.directions.activation.projection import Projection
 from sparsedl_fl.directions.activation.reflection import Reflection
 from sparsedl_fl.directions.activation.scaled import ScaledReflection
-from sparsedl_fl.directions.activation.schedule import Lead, Schedule
+from sparsedl_fl.directions.activation.schedule import Schedule
 from sparsedl_fl.directions.activation.two_views import ScaledForward, TwoViews
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.views import SpansBehind, Together, View
@@ -63,6 +64,7 @@ class Rounds:
     ) -> None:
         has_flat_part = problem.activation.has_flat_part
         self.schedule = stage(search.schedule, Schedule())
+        self.is_wide = self.schedule.is_wide(problem.width)
         self.alternation = stage(search.alternation, Alternation())
         self.reflection = stage(search.reflection, Reflection())
         self.projection = stage(search.projection, Projection() if has_flat_part else Projection.for_two_slopes())
@@ -70,6 +72,7 @@ class Rounds:
         self.scaled = stage(search.scaled, ScaledReflection() if is_straight else ScaledReflection.for_smooth())
         self.descent = stage(search.descent, Descent())
         self.activation, self.behind, self.equations, self.generator = problem.activation, behind, equations, generator
+        self.is_ample = behind is not None and self.scaled.is_ample(behind.spans[0])
         views, self.whole, self.everything = TwoViews.of_problem(problem), None, None
         rest = problem.rest if search.use_rest and not has_flat_part else None
         if equations is not None and not has_flat_part:
@@ -83,34 +86,41 @@ class Rounds:
         precision = {} if self.whole is None else {"own_product": INEXACT_COLUMN}
         columns = tuple(view for view in (rest, problem.column) if view is not None)
         self.knowledge = Knowledge(problem.factors.zero_test, views, columns, **precision)
-        self.lead = None if equations is None else Lead(self._ways(views), self.schedule.optimism)
-        self.ridges = self.schedule.cycle_of_ridges()
-        self.is_wide, self.n_starts = self.schedule.is_wide(problem.width), self.schedule.n_starts(problem.width)
-        self.n_rounds, self.n_descents = 0, self.n_starts
+        by_rest = rest if behind is not None and rest is not None and rest.identifies else None
+        self.descended = {"descent": self.equations, "rest": by_rest, "all": self.everything}
+        self.lead = None if equations is None else self.schedule.lead(self._ways(views), problem.width)
+        self.ridges, self.n_starts = self.schedule.cycle_of_ridges(), self.schedule.n_starts(problem.width)
+        self.n_rounds, self.n_descents = 0, defaultdict(lambda: self.n_starts)
 
     def _ways(self, views: TwoViews) -> list[str]:
         """Return which stages the equations have for this activation, the likeliest first."""
         if self.behind is None:
             return ["descent"]
         if not self.activation.is_piecewise_linear:
-            # The rest of the network costs more than the spans, and says more where these say little.
+            # The rest of the network costs more than the spans, and says more where these say little: behind wide
+            # layers nearly every start by it ends at an input, and most by the spans at the same few.
             with_rest = [] if self.everything is None else ["all"]
-            by_spans = ["descent"]
-            first = by_spans + with_rest if self.behind.first.identifies else with_rest + by_spans
-            return [*first, "scale"]
+            if not self.behind.first.identifies:
+                return [*with_rest, "descent", "scale"]
+            alone = [] if self.descended["rest"] is None else ["rest"]
+            narrow = ["descent", *alone, *with_rest, "scale"]
+            return ["scale", *alone, "descent", *with_rest] if self.is_wide else narrow
         if self.behind.spans[0].up_to_scale() is None:
             return ["scale", "descent"]
-        without_scale = ["span", "columns"] if self.activation.has_flat_part else ["span"]
-        return ["scale", *without_scale] if self.scaled.applies(views) else without_scale
+        if not self.activation.has_flat_part:
+            return ["scale", "span"] if self.scaled.applies(views) else ["span", "descent"]
+        return ["scale", "span", "columns"] if self.scaled.applies(views) else ["span", "columns"]
 
     def run_next(self) -> tuple[bool, int]:
         """Run a round; return whether it brought anything new, and the starts it took."""
         knowledge, spent, is_new = self.knowledge, 0, False
         self.n_rounds += 1
         if not self.activation.has_flat_part:
-            n_before, n_starts = knowledge.n_known, self.n_descents
+            leader = self.lead.leader
+            n_before, n_starts = knowledge.n_known, self.n_descents[leader]
             is_new = self._by_equations()
-            self.n_descents = self.schedule.n_descents(knowledge.n_known - n_before, 2 * self.n_starts)
+            n_new = knowledge.n_known - n_before
+            self.n_descents[leader] = self.schedule.n_descents(n_new, n_starts, 2 * self.n_starts)
             return is_new, n_starts
         knowledge.deflate_columns()
         if self.equations is not None:
@@ -122,11 +132,13 @@ class Rounds:
             is_new, spent = knowledge.add_columns(ends), spent + len(ends)
         return is_new, spent
 
-    def _refined(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Fit inputs that the spans led to once more to all that is known, where they fit that too.
+    def settle(self) -> None:
+        """Fit the inputs once more to all that is known, and their columns to their zeros."""
+        self.knowledge.inputs = self._refined(self.knowledge.inputs)
+        self.knowledge.settle()
 
-        Columns are as exact as the inputs that they come from.
-        """
+    def _refined(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Fit inputs that the spans led to once more to all that is known, where they fit that too."""
         if self.everything is None or len(inputs) == 0:
             return inputs
         views = self.knowledge.views
@@ -136,28 +148,31 @@ class Rounds:
         return torch.where(fits[:, None], refined, inputs)
 
     def _by_equations(self) -> bool:
-        knowledge, n_starts = self.knowledge, 2 * self.n_starts
-        n_before, views = knowledge.n_known, knowledge.views
-        if self.lead.leader in ("descent", "all"):
+        knowledge, leader = self.knowledge, self.lead.leader
+        n_before, n_starts, share = knowledge.n_known, 2 * self.n_starts, 1.0
+        views = knowledge.views
+        if leader in self.descended:
             inputs = knowledge.inputs / (knowledge.inputs @ views.scale)[:, None]
-            equations = self.everything if self.lead.leader == "all" else self.equations
-            elsewhere = equations.besides(inputs @ views.forward.T + views.kink)
-            found = self.descent.run(views, elsewhere, self.n_descents, self.generator, self.whole)
-        elif self.lead.leader == "scale":
-            span = self.behind.spans[0]
+            elsewhere = self.descended[leader].besides(inputs @ views.forward.T + views.kink)
+            n_descents = self.n_descents[leader]
+            share = n_descents / n_starts
+            inputs, is_determined = self.descent.run(views, elsewhere, n_descents, self.generator, self.whole)
+        elif leader == "scale":
             n_starts = n_starts if self.activation.is_piecewise_linear else self.n_starts
-            starts = self.scaled.inputs(views, span, n_starts, self.generator)
-            at_first = self.behind.first if self.scaled.is_ample(span) else self.equations
-            found = starts, torch.zeros(0, dtype=torch.bool)
-            if len(starts):
-                found = self.descent.run(views, self.equations, starts, self.generator, self.whole, at_first)
+            inputs = self.scaled.inputs(views, self.behind.spans[0], n_starts, self.generator)
+            at_first = self.behind.first if self.is_ample else self.equations
+            is_determined = torch.zeros(0, dtype=torch.bool)
+            if len(inputs):
+                found = self.descent.run(views, self.equations, inputs, self.generator, self.whole, at_first)
+                inputs, is_determined = found
         else:
-            leader = self.reflection if self.lead.leader == "columns" else None
+            reflection = self.reflection if leader == "columns" else None
             span = self.behind.spans[0].up_to_scale()
-            found = self.projection.run(views, span, n_starts, self.generator, leader)
-        inputs, is_determined = found
-        is_new = knowledge.add_inputs(self._refined(inputs), is_determined)
-        self.lead.learn(knowledge.n_known - n_before)
+            inputs, is_determined = self.projection.run(views, span, n_starts, self.generator, reflection)
+        if not self.is_ample and leader not in ("rest", "all"):  # columns are as exact as the inputs they come from
+            inputs = self._refined(inputs)
+        is_new = knowledge.add_inputs(inputs, is_determined)
+        self.lead.learn((knowledge.n_known - n_before) / share)
         return is_new
 
     def _by_reflections(self) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import cycle
+from types import MappingProxyType
 
 from sklearn.base import BaseEstimator
 
@@ -23,8 +24,8 @@ class Schedule(BaseEstimator):
     starts_per_round : int or None, default=None
         Starts that run at once; None takes 64 up to the width ``wide``, and 16 beyond. Reflections take twice as many.
     fewest_descents, descents_per_find : int and float, default=4 and 2
-        Starts of a descent for each find of the round before, and at least; where most end in the same few inputs, the
-        others come sooner once these are known.
+        Starts of a descent at least, for each find of the round before, and for each start that brought one; where most
+        end in the same few inputs, the others come sooner once these are known.
     wide : int, default=400
         Width above which reflections go before the alternation, whose eigenproblems grow too large.
     alternation_every : int, default=4
@@ -46,6 +47,10 @@ class Schedule(BaseEstimator):
         follows from the others.
     descent_share : float, default=1/3
         Share of the patience behind activations without flat parts: a round of descents has twice as many starts.
+    costs, wide_costs : dict of str to float
+        What a round of a way costs over one of a descent by the spans alone, for narrow and for wide layers. (One batch
+        each: at (80, 200) to (95, 200) 2 to 3 times as long by the rest of the network, 4 to 5 by all; GELU at
+        (100, 1000) 1.7, at (300, 1000) as long, and 3 by all; reflections half or less.)
     beyond : int, default=2
         Rounds for a batch beyond what the equations determine if half of the units are off: it takes many more zeros.
     """
@@ -63,7 +68,13 @@ class Schedule(BaseEstimator):
     nearly_all: int = 2
     last_share: float = 1 / 12
     descent_share: float = 1 / 3
+    costs: dict[str, float] = field(default_factory=lambda: {"rest": 3.0, "all": 5.0, "scale": 0.5})
+    wide_costs: dict[str, float] = field(default_factory=lambda: {"rest": 1.5, "all": 4.0, "scale": 0.5})
     beyond: int = 2
+
+    def lead(self, ways: Sequence[str], width: int) -> Lead:
+        """Return who leads the starts."""
+        return Lead(ways, self.optimism, self.wide_costs if self.is_wide(width) else self.costs)
 
     def is_wide(self, width: int) -> bool:
         """Whether reflections go before the alternation."""
@@ -73,9 +84,12 @@ class Schedule(BaseEstimator):
         """Return the starts of a round of the alternation."""
         return self.starts_per_round or (16 if self.is_wide(width) else 64)
 
-    def n_descents(self, n_new: int, most: int) -> int:
-        """Return the starts of the next round of a descent, from what the last one brought."""
-        return most if n_new == 0 else min(most, max(self.fewest_descents, round(self.descents_per_find * n_new)))
+    def n_descents(self, n_new: int, n_starts: int, most: int) -> int:
+        """Return the starts of the next round of a descent, from what the starts of the last one brought."""
+        if n_new == 0:
+            return most
+        enough = self.descents_per_find * max(n_new, n_starts / n_new)
+        return min(most, max(self.fewest_descents, round(enough)))
 
     def cycle_of_ridges(self) -> Iterator[float]:
         """Yield the ridge of one round of the alternation after the other."""
@@ -106,24 +120,28 @@ class Schedule(BaseEstimator):
 
 
 class Lead:
-    """Which way leads the starts: the one that brought more, with some optimism for the others; the first has a turn.
+    """Which way leads the starts: the one that brought more for its cost, with some optimism for the others.
 
     Parameters
     ----------
     ways : sequence of str
-        What may lead.
+        What may lead; the first has the first turn.
     optimism : float
         Finds that each round adds to what is expected of every way.
+    costs : mapping of str to float, default={}
+        What a round of a way costs, over one of those that are not named.
     """
 
-    def __init__(self, ways: Sequence[str], optimism: float) -> None:
+    def __init__(self, ways: Sequence[str], optimism: float, costs: Mapping[str, float] = MappingProxyType({})) -> None:
         self.ways, self.optimism = ways, optimism
+        self.costs = [costs.get(way, 1.0) for way in ways]
         self.gains = [math.inf, *[0.0] * (len(ways) - 1)]
 
     @property
     def leader(self) -> str:
         """What leads the next round."""
-        return self.ways[self.gains.index(max(self.gains))]
+        worth = [gain / cost for gain, cost in zip(self.gains, self.costs, strict=True)]
+        return self.ways[worth.index(max(worth))]
 
     def learn(self, n_new: int) -> None:
         """Take in what the last round brought."""

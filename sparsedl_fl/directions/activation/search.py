@@ -157,7 +157,7 @@ class ActivationDirections(Directions):
                     budget.spend(n_starts)
                     idle = 0 if is_new else idle + 1
                     report(knowledge.n_found, f"{budget.spent} starts, {knowledge.n_hits} in a column")
-                knowledge.settle()
+                rounds.settle()
             status = "complete" if knowledge.is_complete else budget.ended or f"nothing new in {idle} rounds"
         except KeyboardInterrupt:
             status = INTERRUPTED
