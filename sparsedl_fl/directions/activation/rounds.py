@@ -159,21 +159,25 @@ class Rounds:
             inputs, is_determined = self.descent.run(views, elsewhere, n_descents, self.generator, self.whole)
         elif leader == "scale":
             n_starts = n_starts if self.activation.is_piecewise_linear else self.n_starts
-            inputs = self.scaled.inputs(views, self.behind.spans[0], n_starts, self.generator)
-            at_first = self.behind.first if self.is_ample else self.equations
-            is_determined = torch.zeros(0, dtype=torch.bool)
-            if len(inputs):
-                found = self.descent.run(views, self.equations, inputs, self.generator, self.whole, at_first)
-                inputs, is_determined = found
+            starts = self.scaled.inputs(views, self.behind.spans[0], n_starts, self.generator)
+            inputs, is_determined = self._descended(starts, self.behind.first if self.is_ample else self.equations)
         else:
             reflection = self.reflection if leader == "columns" else None
             span = self.behind.spans[0].up_to_scale()
             inputs, is_determined = self.projection.run(views, span, n_starts, self.generator, reflection)
+            if not self.activation.has_flat_part:  # with two slopes an end may be in the first span by a wrong one
+                inputs, is_determined = self._descended(inputs / (inputs @ views.scale)[:, None], self.equations)
         if not self.is_ample and leader not in ("rest", "all"):  # columns are as exact as the inputs they come from
             inputs = self._refined(inputs)
         is_new = knowledge.add_inputs(inputs, is_determined)
         self.lead.learn((knowledge.n_known - n_before) / share)
         return is_new
+
+    def _descended(self, starts: torch.Tensor, at_first: View) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the inputs that descents from some ``p`` at their true scale end at, and which are determined."""
+        if len(starts) == 0:
+            return starts, torch.zeros(0, dtype=torch.bool)
+        return self.descent.run(self.knowledge.views, self.equations, starts, self.generator, self.whole, at_first)
 
     def _by_reflections(self) -> bool:
         ends = self.reflection.run(self.knowledge.views, 2 * self.n_starts, self.generator)
