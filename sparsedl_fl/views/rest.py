@@ -228,16 +228,17 @@ class RestAt(Linearization):
 
     def turned(self, changes: torch.Tensor) -> torch.Tensor:
         """Return how changes of the pre-activations change the weighted unit gradients, to first order."""
-        return self._across(self.view.space.weights * self._hessian(changes)) / self.lengths
+        return self._across(self.view.space.weights * self.along(changes)) / self.lengths
 
     def _pull(self, outside: torch.Tensor) -> torch.Tensor:
-        return self._hessian(self.view.space.weights * self._across(outside) / self.lengths)
+        return self.along(self.view.space.weights * self._across(outside) / self.lengths)
 
     def _across(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the part of rows across the gradients."""
         return rows - (rows * self.directions).sum(dim=1, keepdim=True) * self.directions
 
-    def _hessian(self, rows: torch.Tensor) -> torch.Tensor:
+    def along(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return how the gradients change along rows of shape (n, m): the Hessian of the loss times these."""
         if not self.gradients.requires_grad:
             return torch.zeros_like(rows)
         (found,) = torch.autograd.grad(

@@ -9,6 +9,7 @@
 
 from sparsedl_fl.directions.activation.alternation import Alternation
 from sparsedl_fl.directions.activation.descent import Descent
+from sparsedl_fl.directions.activation.last_fit import LastFit
 from sparsedl_fl.directions.activation.projection import Projection
 from sparsedl_fl.directions.activation.reflection import Reflection
 from sparsedl_fl.directions.activation.scaled import ScaledReflection
@@ -20,6 +21,7 @@ __all__ = [
     "ActivationDirections",
     "Alternation",
     "Descent",
+    "LastFit",
     "Projection",
     "Reflection",
     "ScaledReflection",

@@ -135,12 +135,17 @@ class Knowledge:
         return self._deflate() or len(self.inputs) > n_before
 
     def settle(self) -> None:
-        """Estimate columns again that have fewer zeros than their inputs have units off, once all are there.
+        """Estimate columns again once all are there, from what is more exact.
 
-        A column that came from behind, or from the other inputs, is less exact than its zeros allow.
+        Without flat parts these are the inputs. Else they are zeros, where a column has fewer than its input has units
+        off: it came from behind, or from the other inputs.
         """
         found = self.views.found
-        if len(found) < found.shape[1] or not self.views.activation.has_flat_part:
+        if not self.views.activation.has_flat_part:
+            if len(self.inputs) == self.inputs.shape[1]:
+                self.views = self.views.knowing(normalize(torch.linalg.inv(self.inputs).T, dim=1))
+            return
+        if len(found) < found.shape[1]:
             return
         inputs = normalize(torch.linalg.inv(found.T), dim=1)
         overlaps = self.views.overlaps(self.inputs, found)

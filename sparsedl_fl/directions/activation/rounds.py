@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from sklearn.base import clone
+from torch.nn.functional import normalize
 
+from sparsedl.arrays import as_tensor
 from sparsedl_fl.directions.activation.alternation import Alternation
 from sparsedl_fl.directions.activation.descent import Descent, NaturalForward
 from sparsedl_fl.directions.activation.knowledge import Knowledge
+from sparsedl_fl.directions.activation.last_fit import LastFit
 from sparsedl_fl.directions.activation.projection import Projection
 from sparsedl_fl.directions.activation.reflection import Reflection
 from sparsedl_fl.directions.activation.scaled import ScaledReflection
@@ -88,6 +91,10 @@ class Rounds:
         self.knowledge = Knowledge(problem.factors.zero_test, views, columns, **precision)
         by_rest = rest if behind is not None and rest is not None and rest.identifies else None
         self.descended = {"descent": self.equations, "rest": by_rest, "all": self.everything}
+        self.last_fit = stage(search.last_fit, LastFit())
+        self.is_exact = self.whole is not None and problem.batch_size > 1 and problem.width <= self.last_fit.widest
+        self.last = self.equations if self.is_exact and self.everything is None else self.everything
+        self.rest, self.left = rest, as_tensor(problem.factors.left)
         self.lead = None if equations is None else self.schedule.lead(self._ways(views), problem.width)
         self.ridges, self.n_starts = self.schedule.cycle_of_ridges(), self.schedule.n_starts(problem.width)
         self.n_rounds, self.n_descents = 0, defaultdict(lambda: self.n_starts)
@@ -134,18 +141,32 @@ class Rounds:
 
     def settle(self) -> None:
         """Fit the inputs once more to all that is known, and their columns to their zeros."""
-        self.knowledge.inputs = self._refined(self.knowledge.inputs)
-        self.knowledge.settle()
+        knowledge = self.knowledge
+        knowledge.inputs = self._refined(knowledge.inputs)
+        if self.rest is not None and self.is_exact and len(knowledge.inputs) == knowledge.inputs.shape[1]:
+            knowledge.inputs = self._at_scale(knowledge.inputs)
+            together = self.last_fit.together(self.whole, self.last, self.rest, self.left, knowledge.inputs)
+            if self.last.at(self._preactivations(together)).is_inside.all():
+                knowledge.inputs = together
+            knowledge.inputs = normalize(knowledge.inputs, dim=1)
+        knowledge.settle()
+
+    def _at_scale(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs / (inputs @ self.knowledge.views.scale)[:, None]
+
+    def _preactivations(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs @ self.knowledge.views.forward.T + self.knowledge.views.kink
 
     def _refined(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Fit inputs that the spans led to once more to all that is known, where they fit that too."""
-        if self.everything is None or len(inputs) == 0:
+        """Fit inputs once more to all that is known, where they fit that too."""
+        if self.last is None or len(inputs) == 0:
             return inputs
-        views = self.knowledge.views
-        refined = self.descent.refined(self.whole, self.everything, inputs / (inputs @ views.scale)[:, None])
-        at_scale = refined / (refined @ views.scale)[:, None]
-        fits = self.everything.at(at_scale @ views.forward.T + views.kink).is_inside
-        return torch.where(fits[:, None], refined, inputs)
+        if self.is_exact:
+            refined = self.last_fit.alone(self.whole, self.last, self._at_scale(inputs))
+        else:
+            refined = self._at_scale(self.descent.refined(self.whole, self.last, self._at_scale(inputs)))
+        fits = self.last.at(self._preactivations(refined)).is_inside
+        return torch.where(fits[:, None], normalize(refined, dim=1), inputs)
 
     def _by_equations(self) -> bool:
         knowledge, leader = self.knowledge, self.lead.leader
