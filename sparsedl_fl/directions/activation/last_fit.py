@@ -163,8 +163,9 @@ class _System:
     def of_matrices(cls, matrices: torch.Tensor, ridge: float) -> _System:
         """Factorise matrices."""
         d = matrices.shape[1]
-        tiny = torch.finfo(matrices.dtype).tiny
-        units = matrices.diagonal(dim1=1, dim2=2).clamp(min=tiny).rsqrt()
+        diagonals = matrices.diagonal(dim1=1, dim2=2)
+        # What nothing is said of stays as it is.
+        units = torch.where(diagonals > 0, diagonals, torch.inf).rsqrt()
         regular = matrices * units[:, :, None] * units[:, None, :]
         regular.diagonal(dim1=1, dim2=2).add_(ridge)
         roots, failed = torch.linalg.cholesky_ex(regular)

@@ -1,0 +1,165 @@
+"""The last digits: exact steps, and the whole batch at once."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sparsedl_fl import GradientInverter, LayerGradient
+from sparsedl_fl.directions import ActivationDirections
+from sparsedl_fl.directions.activation import Descent, LastFit, TwoViews
+from sparsedl_fl.directions.activation.descent import NaturalForward
+from sparsedl_fl.directions.activation.last_fit import _Batch, _System
+from sparsedl_fl.directions.activation.schedule import Lead, Schedule
+from sparsedl_fl.directions.activation.two_views import ScaledForward
+from sparsedl_fl.metrics import match_batches
+from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.simulation import client_gradient
+from sparsedl_fl.views import Together
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+def client(activation, b, seed, m=80, n=90):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers = [nn.Linear(n, m), activation(), nn.Linear(m, m), activation(), nn.Linear(m, 10)]
+        model, inputs = nn.Sequential(*layers), torch.randn(b, n)
+    given = LayerGradient.from_model(model, client_gradient(model, inputs, torch.arange(b) % 10))
+    return inputs.double(), given
+
+
+@pytest.fixture
+def batch():
+    """A problem, its true ``p``, and what fits them."""
+    inputs, given = client(nn.GELU, 12, seed=3)
+    problem = LayerProblem.of(given)
+    views, generator = TwoViews.of_problem(problem), torch.Generator().manual_seed(0)
+    equations = Together((problem.behind, problem.rest))
+    forward = NaturalForward.of(ScaledForward.of(views), equations, generator, 2)
+    factors = problem.factors
+    true = inputs @ torch.from_numpy((factors.right.T / factors.singular_values).copy())
+    return problem, true / (true @ views.scale)[:, None], forward, equations, torch.from_numpy(factors.left)
+
+
+def rms(rows):
+    return float(rows.square().mean().sqrt())
+
+
+def test_the_matrices_are_those_of_the_equations(batch):
+    _, true, forward, equations, _ = batch
+    z = forward.preactivations(forward.coordinates(true))
+    fitted = equations.settled(z)
+    system = _System.of(forward, fitted, z, 1e-12)
+    changes = torch.randn(forward.coordinates(true).shape, generator=torch.Generator().manual_seed(1), dtype=z.dtype)
+    expected = fitted.at(z).curve(changes @ forward.basis.T) @ forward.basis
+    torch.testing.assert_close(system.times(changes), expected, rtol=1e-8, atol=1e-10 * float(expected.abs().max()))
+    torch.testing.assert_close(system.solve(system.times(changes)), changes, rtol=1e-3, atol=1e-3)
+
+
+def test_singular_matrices_are_made_regular():
+    matrices = torch.zeros((2, 3, 3), dtype=torch.float64)
+    matrices[0] = torch.ones((3, 3))
+    system = _System.of_matrices(matrices, 1e-20)
+    solved = system.solve(torch.ones((2, 3), dtype=torch.float64))
+    assert solved.isfinite().all()
+    assert (solved[1] == 0).all()  # of which nothing is said
+
+
+def test_what_is_left_of_the_batch_changes_as_said(batch):
+    problem, true, forward, _, left = batch
+    rest = problem.rest.settled(forward.preactivations(forward.coordinates(true)))
+    here = _Batch.of(forward, rest, left, true)
+    step = 1e-5 * torch.randn((len(true), len(true) - 1), generator=torch.Generator().manual_seed(2), dtype=true.dtype)
+    ends = [_Batch.of(forward, rest, left, true + sign * step @ forward.axes.T) for sign in (1, -1)]
+    # The share is settled by the batch, and taken as it is within a step.
+    ends = [here.share * left.T @ end.at.gradients.detach().T - end.columns for end in ends]
+    expected = (ends[0] - ends[1]) / 2 / here.noise
+    torch.testing.assert_close(here.changed(step), expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
+
+
+def test_pulling_is_the_transpose_of_changing(batch):
+    problem, true, forward, _, left = batch
+    rest = problem.rest.settled(forward.preactivations(forward.coordinates(true)))
+    here, generator = _Batch.of(forward, rest, left, true), torch.Generator().manual_seed(3)
+    step = torch.randn((len(true), len(true) - 1), generator=generator, dtype=true.dtype)
+    residual = torch.randn((len(true), len(true)), generator=generator, dtype=true.dtype)
+    forth, back = (here.changed(step) * residual).sum(), (here.pull(residual) * step).sum()
+    torch.testing.assert_close(forth, back, rtol=1e-8, atol=1e-8 * float(forth.abs()))
+
+
+def test_the_blocks_are_those_of_the_whole(batch):
+    problem, true, forward, _, left = batch
+    rest = problem.rest.settled(forward.preactivations(forward.coordinates(true)))
+    here = _Batch.of(forward, rest, left, true)
+    blocks, d = here.blocks(rest), len(true) - 1
+    for index, axis in ((0, 0), (3, 5), (11, 10)):
+        step = torch.zeros((len(true), d), dtype=true.dtype)
+        step[index, axis] = 1.0
+        image = here.pull(here.changed(step))[index]
+        torch.testing.assert_close(blocks[index, axis], image, rtol=1e-7, atol=1e-9 * float(image.abs().max()))
+
+
+def test_inputs_that_are_off_come_back_and_together_nearer(batch):
+    _, true, forward, equations, left = batch
+    noise = torch.randn(true.shape, generator=torch.Generator().manual_seed(4), dtype=true.dtype)
+    off = forward.inputs(forward.coordinates(true + 1e-4 * true.abs().mean() * noise))
+    alone = LastFit().alone(forward, equations, off)
+    together = LastFit().together(forward, equations, batch[0].rest, left, alone)
+    assert rms(alone - true) < 0.05 * rms(off - true)
+    assert rms(together - true) < rms(alone - true)
+
+
+def test_wrong_inputs_are_not_made_worse(batch):
+    _, true, forward, equations, left = batch
+    wrong = forward.inputs(forward.coordinates(true).flip(0) * 3.0)
+    ends = LastFit().together(forward, equations, batch[0].rest, left, LastFit().alone(forward, equations, wrong))
+    assert ends.isfinite().all()
+
+
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.Sigmoid, nn.SiLU])
+def test_the_last_fit_wins_digits_and_stays_within_what_is_expected(activation):
+    inputs, given = client(activation, 24, seed=5)
+    errors = {}
+    for name, last_fit in (("without", LastFit(widest=0)), ("with", None)):
+        inverter = GradientInverter(ActivationDirections(last_fit=last_fit), random_state=0).fit(given)
+        assert inverter.recovered_.all()
+        match = match_batches(inputs.numpy(), inverter.inputs_)
+        errors[name] = np.sqrt(match.squared_errors)
+        assert (errors[name] < 5 * inverter.uncertainty_[match.order]).all()
+    assert np.median(errors["with"]) < 0.7 * np.median(errors["without"])
+    assert inverter.relative_residual_ < 1e-6
+
+
+def test_a_batch_of_one_needs_no_last_fit():
+    inputs, given = client(nn.GELU, 1, seed=6)
+    inverter = GradientInverter(random_state=0).fit(given)
+    np.testing.assert_allclose(inverter.inputs_, inputs.numpy(), atol=1e-4)
+
+
+def test_the_way_that_brings_more_for_its_cost_leads():
+    lead = Lead(["cheap", "dear"], 0.25, {"dear": 4.0})
+    assert lead.leader == "cheap"
+    lead.learn(2)
+    assert lead.leader == "cheap"  # 2 against 0.25 / 4
+    lead.learn(0)
+    assert lead.leader == "dear"
+    lead.learn(10)
+    assert lead.leader == "dear"  # 10 / 4 against 0.25
+    lead.learn(0.5)
+    assert lead.leader == "cheap"
+
+
+def test_starts_of_a_descent_follow_what_the_last_ones_brought():
+    schedule = Schedule()
+    assert schedule.n_descents(0, 16, 128) == 128
+    assert schedule.n_descents(20, 64, 128) == 40
+    assert schedule.n_descents(1, 64, 128) == 128  # one in 64: fewer would bring none
+    assert schedule.n_descents(2, 4, 128) == 4
+
+
+def test_the_descent_is_not_asked_for_what_the_last_fit_does():
+    _, given = client(nn.GELU, 12, seed=7)
+    search = ActivationDirections(descent=Descent(n_polishing=1))
+    inverter = GradientInverter(search, random_state=0).fit(given)
+    assert inverter.recovered_.all()
