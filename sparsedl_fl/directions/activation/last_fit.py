@@ -31,9 +31,9 @@ class LastFit(BaseEstimator):
     Parameters
     ----------
     widest : int, default=400
-        Layers up to that width; on wider ones the matrices take longer than the search.
-    n_alone, n_together : int, default=3 and 2
-        Steps for each input by itself, and for the batch.
+        Layers up to that width, and heads; on wider ones the matrices take longer than the search.
+    n_alone, n_together : int, default=12 and 2
+        Steps for each input by itself, and for the batch, at most.
     n_products : int, default=300
         Steps of conjugate gradients for each of the latter.
     solved : float, default=1e-8
@@ -47,7 +47,7 @@ class LastFit(BaseEstimator):
     """
 
     widest: int = 400
-    n_alone: int = 3
+    n_alone: int = 12
     n_together: int = 2
     n_products: int = 300
     solved: float = 1e-8
@@ -63,11 +63,17 @@ class LastFit(BaseEstimator):
             fitted = equations.settled(z).by_noise(z)
             here = fitted.at(z)
             system = _System.of(forward, fitted, z, self.ridge)
-            moved = coordinates - system.solve(here.gradient @ forward.basis)
-            is_better = fitted.at(forward.preactivations(moved)).cost < here.cost
-            if not is_better.any():
+            step, cost = -system.solve(here.gradient @ forward.basis), here.cost
+            best = coordinates
+            for length in self.lengths:
+                moved = coordinates + length * step
+                there = fitted.at(forward.preactivations(moved)).cost
+                is_better = there < cost
+                best, cost = torch.where(is_better[:, None], moved, best), torch.where(is_better, there, cost)
+            is_worth = cost < (1 - self.worth) * here.cost
+            coordinates = best
+            if not is_worth.any():
                 break
-            coordinates = torch.where(is_better[:, None], moved, coordinates)
         return forward.inputs(coordinates)
 
     def together(

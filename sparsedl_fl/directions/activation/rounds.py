@@ -10,6 +10,7 @@ from sklearn.base import clone
 from torch.nn.functional import normalize
 
 from sparsedl.arrays import as_tensor
+from sparsedl_fl.activations import Identity
 from sparsedl_fl.directions.activation.alternation import Alternation
 from sparsedl_fl.directions.activation.descent import Descent, NaturalForward
 from sparsedl_fl.directions.activation.knowledge import Knowledge
@@ -92,7 +93,8 @@ class Rounds:
         by_rest = rest if behind is not None and rest is not None and rest.identifies else None
         self.descended = {"descent": self.equations, "rest": by_rest, "all": self.everything}
         self.last_fit = stage(search.last_fit, LastFit())
-        self.is_exact = self.whole is not None and problem.batch_size > 1 and problem.width <= self.last_fit.widest
+        is_small = problem.width <= self.last_fit.widest or isinstance(problem.activation, Identity)
+        self.is_exact = self.whole is not None and problem.batch_size > 1 and is_small
         self.last = self.equations if self.is_exact and self.everything is None else self.everything
         self.rest, self.left = rest, as_tensor(problem.factors.left)
         self.lead = None if equations is None else self.schedule.lead(self._ways(views), problem.width)
