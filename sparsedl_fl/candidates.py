@@ -31,6 +31,9 @@ class Candidates:
     inputs : ndarray of shape (n_inputs, b) or None
         Rows ``p`` of ``Q^-1`` that are known by themselves, up to scale, whether their columns are among the candidates
         or not; None for none.
+    errors : ndarray of shape (n_inputs,) or None
+        Expected error of each of them, root mean square over the entries of an input, if all are right; None where the
+        search does not say.
     """
 
     directions: np.ndarray
@@ -39,6 +42,7 @@ class Candidates:
     n_starts: int
     n_successes: int
     inputs: np.ndarray | None = None
+    errors: np.ndarray | None = None
 
     @classmethod
     def empty(cls, batch_size: int) -> Candidates:
@@ -69,4 +73,5 @@ class Candidates:
             n_starts=self.n_starts + search.n_starts,
             n_successes=self.n_successes + search.n_successes,
             inputs=self.inputs,
+            errors=self.errors,
         )

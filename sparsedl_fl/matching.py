@@ -47,18 +47,21 @@ def first_choice(problem: LayerProblem, candidates: Candidates) -> Hypothesis:
     if candidates.inputs is not None and len(candidates.inputs) and n_found < b:
         completed = _completed_by_inputs(columns, candidates.inputs, problem.factors.singular_values)
         if completed is not None:
-            return _with_known(Hypothesis(problem, *completed), candidates.inputs)
-    return _with_known(Hypothesis(problem, complete_basis(columns), np.arange(b) < n_found), candidates.inputs)
+            return _with_known(Hypothesis(problem, *completed), candidates)
+    return _with_known(Hypothesis(problem, complete_basis(columns), np.arange(b) < n_found), candidates)
 
 
-def _with_known(hypothesis: Hypothesis, inputs: np.ndarray | None) -> Hypothesis:
+def _with_known(hypothesis: Hypothesis, candidates: Candidates) -> Hypothesis:
     """Return the hypothesis with the inputs known, each beside its own column."""
+    inputs = candidates.inputs
     if inputs is None or len(inputs) == 0:
         return hypothesis
     overlaps = np.abs(_overlaps(inputs, hypothesis.basis, hypothesis.problem.factors.singular_values))
     own, known = np.argmax(overlaps, axis=1), np.full(hypothesis.basis.shape, np.nan)
     known[own] = inputs
-    return replace(hypothesis, known=known)
+    errors = np.full(len(known), np.inf)
+    errors[own] = np.inf if candidates.errors is None else candidates.errors
+    return replace(hypothesis, known=known, known_errors=errors)
 
 
 def _overlaps(inputs: np.ndarray, columns: np.ndarray, sizes: np.ndarray) -> np.ndarray:

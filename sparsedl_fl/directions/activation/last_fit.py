@@ -34,6 +34,8 @@ class LastFit(BaseEstimator):
         Layers up to that width, and heads; on wider ones the matrices take longer than the search.
     n_alone, n_together : int, default=12 and 2
         Steps for each input by itself, and for the batch, at most.
+    n_draws : int, default=2
+        Draws of the noise that show how exact the batch is.
     n_products : int, default=300
         Steps of conjugate gradients for each of the latter.
     solved : float, default=1e-8
@@ -49,6 +51,7 @@ class LastFit(BaseEstimator):
     widest: int = 400
     n_alone: int = 12
     n_together: int = 2
+    n_draws: int = 2
     n_products: int = 300
     solved: float = 1e-8
     lengths: tuple[float, ...] = (1.0, 0.25, 0.0625)
@@ -94,47 +97,138 @@ class LastFit(BaseEstimator):
         inputs : torch.Tensor of shape (b, b)
             Rows ``p``, at their true scale.
         """
-        rest = rest.settled(forward.preactivations(forward.coordinates(inputs)))
-        # By their noise the equations of an input weigh as much as one; those of the batch as many as they are.
-        weight = len(left) - len(inputs)
         for _ in range(self.n_together):
-            here = _Batch.of(forward, rest, left, inputs)
-            fitted = equations.settled(here.preactivations).by_noise(here.preactivations)
-            system = _System.of(forward, fitted, here.preactivations, self.ridge)
-            at = fitted.at(here.preactivations)
-            goal = -weight * (at.gradient @ forward.basis) - here.pull(here.residual)
-            blocks = _System.of_matrices(weight * system.matrices + here.blocks(rest), self.ridge)
-            before = weight * at.cost.sum() + here.cost
-            if (goal * blocks.solve(goal)).sum() < self.worth * before:
+            here = _Together.of(forward, equations, rest, left, inputs, self.ridge)
+            if (here.goal * here.blocks.solve(here.goal)).sum() < self.worth * here.cost:
                 break
-            step = self._solved(system, here, weight, goal, blocks) @ forward.axes.T
+            step = self._solved(here, here.goal)[0] @ forward.axes.T
             for length in self.lengths:
-                there = _Batch.of(forward, rest, left, inputs + length * step)
-                if weight * fitted.at(there.preactivations).cost.sum() + there.cost < before:
+                if here.cost_at(inputs + length * step) < here.cost:
                     break
             else:
                 break
             inputs = inputs + length * step
         return inputs
 
-    def _solved(
-        self, system: _System, here: _Batch, weight: float, goal: torch.Tensor, blocks: _System
-    ) -> torch.Tensor:
-        """Return the step that the equations of each and of all ask for, by preconditioned conjugate gradients."""
+    def errors(
+        self,
+        forward: NaturalForward,
+        equations: View,
+        rest: RestView,
+        left: torch.Tensor,
+        inputs: torch.Tensor,
+        generator: torch.Generator,
+    ) -> torch.Tensor | None:
+        """Return how the noise moves a batch that was fitted at once: some draws of it, of shape (n_draws, b, b).
+
+        The changes of noise as large as what is left of all equations; None where these leave nothing to measure it by,
+        or where the method does not end.
+
+        Parameters
+        ----------
+        forward, equations, rest, left, inputs
+            As in `together`.
+        generator : torch.Generator
+            Source of randomness.
+        """
+        here = _Together.of(forward, equations, rest, left, inputs, self.ridge)
+        if here.n_spare <= 0:
+            return None
+        draws = []
+        for _ in range(self.n_draws):
+            change, is_solved = self._solved(here, here.draw(generator))
+            if not is_solved:
+                return None
+            draws.append(change @ forward.axes.T)
+        return torch.stack(draws) * (here.cost / here.n_spare).clamp(min=1.0).sqrt()
+
+    def _solved(self, here: _Together, goal: torch.Tensor) -> tuple[torch.Tensor, bool]:
+        """Return the changes that make ``goal`` of all equations, by preconditioned conjugate gradients."""
         solution, residual = torch.zeros_like(goal), goal
-        scaled = blocks.solve(residual)
+        scaled = here.blocks.solve(residual)
         direction, size = scaled, (residual * scaled).sum()
         enough = self.solved * size
         for _ in range(self.n_products):
-            image = weight * system.times(direction) + here.pull(here.changed(direction))
+            image = here.times(direction)
             length = size / (direction * image).sum()
             solution, residual = solution + length * direction, residual - length * image
-            scaled = blocks.solve(residual)
+            scaled = here.blocks.solve(residual)
             last, size = size, (residual * scaled).sum()
             if not size > enough:
-                break
+                return solution, True
             direction = scaled + size / last * direction
-        return solution
+        return solution, False
+
+
+@dataclass(frozen=True)
+class _Together:
+    """What the equations of each input and those of the whole batch say near some inputs.
+
+    Attributes
+    ----------
+    equations : View
+        Those of each input, by their noise.
+    alone : _System
+        Their matrices.
+    weight : float
+        What they count for: by their noise those of an input weigh as much as one.
+    batch : _Batch
+        Those of all.
+    blocks : _System
+        What both say of each input.
+    cost : torch.Tensor of shape ()
+        How badly they are fulfilled.
+    goal : torch.Tensor of shape (b, d)
+        Minus half its gradient.
+    """
+
+    equations: View
+    alone: _System
+    weight: float
+    batch: _Batch
+    blocks: _System
+    cost: torch.Tensor
+    goal: torch.Tensor
+
+    @classmethod
+    def of(
+        cls,
+        forward: NaturalForward,
+        equations: View,
+        rest: RestView,
+        left: torch.Tensor,
+        inputs: torch.Tensor,
+        ridge: float,
+    ) -> _Together:
+        """Run the batch, and form the matrices."""
+        weight, batch = float(len(left) - len(inputs)), _Batch.of(forward, rest, left, inputs)
+        equations = equations.settled(batch.preactivations).by_noise(batch.preactivations)
+        alone, at = _System.of(forward, equations, batch.preactivations, ridge), equations.at(batch.preactivations)
+        blocks = _System.of_matrices(weight * alone.matrices + batch.blocks(), ridge)
+        goal = -weight * (at.gradient @ forward.basis) - batch.pull(batch.residual)
+        return cls(equations, alone, weight, batch, blocks, weight * at.cost.sum() + batch.cost, goal)
+
+    @property
+    def n_spare(self) -> int:
+        """Equations beyond the unknowns: the rest of the network has ``m`` for each input, ``b`` of them for all."""
+        b, m = self.batch.preactivations.shape
+        return b * (m - self.batch.forward.axes.shape[1])
+
+    def cost_at(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return how badly other inputs fulfil them."""
+        there = _Batch.of(self.batch.forward, self.batch.rest, self.batch.left, inputs)
+        return self.weight * self.equations.at(there.preactivations).cost.sum() + there.cost
+
+    def times(self, coordinates: torch.Tensor) -> torch.Tensor:
+        """Return the product of all their matrices with changes of the inputs."""
+        return self.weight * self.alone.times(coordinates) + self.batch.pull(self.batch.changed(coordinates))
+
+    def draw(self, generator: torch.Generator) -> torch.Tensor:
+        """Return what noise of all equations says of the coordinates: its covariance is the matrix of `times`."""
+        shape, dtype = self.goal.shape, self.goal.dtype
+        by_alone = self.alone.root_times(torch.randn(shape, generator=generator, dtype=dtype))
+        of_batch = torch.randn(self.batch.columns.shape, generator=generator, dtype=dtype)
+        return self.weight**0.5 * by_alone + self.batch.pull(of_batch)
 
 
 @dataclass(frozen=True)
@@ -185,6 +279,11 @@ class _System:
         """Return the product with each matrix."""
         return torch.bmm(self.matrices, coordinates[:, :, None])[:, :, 0]
 
+    def root_times(self, coordinates: torch.Tensor) -> torch.Tensor:
+        """Return the product with a root of each matrix."""
+        image = torch.bmm(self.roots, coordinates[:, :, None])[:, :, 0]
+        return torch.where(self.units > 0, image / self.units, 0.0)
+
     def solve(self, coordinates: torch.Tensor) -> torch.Tensor:
         """Return the product with the inverse of each."""
         scaled = (self.units * coordinates)[:, :, None]
@@ -199,6 +298,8 @@ class _Batch:
     ----------
     forward : NaturalForward
         The forward view.
+    rest : RestView
+        With a label for each input.
     left : torch.Tensor of shape (m, b)
         ``U``.
     preactivations : torch.Tensor of shape (b, m)
@@ -214,6 +315,7 @@ class _Batch:
     """
 
     forward: NaturalForward
+    rest: RestView
     left: torch.Tensor
     preactivations: torch.Tensor
     columns: torch.Tensor
@@ -225,13 +327,14 @@ class _Batch:
     def of(cls, forward: NaturalForward, rest: RestView, left: torch.Tensor, inputs: torch.Tensor) -> _Batch:
         """Run the batch."""
         z = forward.preactivations(forward.coordinates(inputs))
+        rest = rest.settled(z)
         at, columns = rest.at(z), torch.linalg.inv(inputs)
         returned = left.T @ at.gradients.detach().T
         share = (returned * columns).sum() / returned.square().sum()
         sizes = torch.linalg.vector_norm(at.gradients.detach(), dim=1)
         m, b = left.shape
         noise = at.expected * sizes * share / (m - b) ** 0.5
-        return cls(forward, left, z, columns, share, noise, at)
+        return cls(forward, rest, left, z, columns, share, noise, at)
 
     @property
     def residual(self) -> torch.Tensor:
@@ -249,14 +352,14 @@ class _Batch:
         of_columns = self.columns @ (coordinates @ self.forward.axes.T) @ self.columns
         return (self.share * self.left.T @ gradients.T + of_columns) / self.noise
 
-    def blocks(self, rest: RestView) -> torch.Tensor:
+    def blocks(self) -> torch.Tensor:
         """Return what it says of changes of each input by itself, of shape (b, d, d)."""
         Q, axes, n = self.columns, self.forward.axes, self.forward.axes.shape[1]
         of_all = axes.T @ (Q / self.noise**2) @ Q.T @ axes
         found = torch.empty((len(Q), n, n), dtype=Q.dtype)
         for index, z in enumerate(self.preactivations):
             same = torch.full((n,), index)
-            along = rest.of_some(same).at(z.expand(n, -1)).along(self.forward.basis.T)
+            along = self.rest.of_some(same).at(z.expand(n, -1)).along(self.forward.basis.T)
             own, column = Q[:, index] @ axes, Q[:, index]
             changed = self.share * along @ self.left + own[:, None] * column
             of_others = of_all - own[:, None] * own / self.noise[index] ** 2

@@ -172,6 +172,7 @@ class ActivationDirections(Directions):
             n_starts=budget.spent,
             n_successes=knowledge.n_hits,
             inputs=knowledge.inputs.numpy(),
+            errors=None if rounds.errors is None else rounds.errors.numpy(),
         )
 
 

@@ -92,7 +92,7 @@ def test_the_blocks_are_those_of_the_whole(batch):
     problem, true, forward, _, left = batch
     rest = problem.rest.settled(forward.preactivations(forward.coordinates(true)))
     here = _Batch.of(forward, rest, left, true)
-    blocks, d = here.blocks(rest), len(true) - 1
+    blocks, d = here.blocks(), len(true) - 1
     for index, axis in ((0, 0), (3, 5), (11, 10)):
         step = torch.zeros((len(true), d), dtype=true.dtype)
         step[index, axis] = 1.0
