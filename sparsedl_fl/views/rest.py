@@ -195,7 +195,7 @@ class RestView(View):
 class RestAt(Linearization):
     """The gradients at some pre-activations, for one label each.
 
-    The Jacobian of the gradients is the Hessian of the loss, which is symmetric: one more way back for each product.
+    Their Jacobian is the Hessian of the loss, which is symmetric: one more way back for each product.
 
     Attributes
     ----------
@@ -241,10 +241,8 @@ class RestAt(Linearization):
         """Return how the gradients change along rows of shape (n, m): the Hessian of the loss times these."""
         if not self.gradients.requires_grad:
             return torch.zeros_like(rows)
-        (found,) = torch.autograd.grad(
-            self.gradients, self.preactivations, rows, retain_graph=True, materialize_grads=True
-        )
-        return found
+        given = self.gradients, self.preactivations, rows
+        return torch.autograd.grad(*given, retain_graph=True, materialize_grads=True)[0]
 
     @property
     def cost(self) -> torch.Tensor:

@@ -44,7 +44,7 @@ def case(columns, agreement=1.0, consistency=1.0):
     is_active[: round(50 * (1 - consistency))] = False
     is_active[50 : 50 + round(100 * (1 - agreement) - 50 * (1 - consistency))] = True
     problem = SimpleNamespace(activation=ReLU(), is_noise_hidden=False)
-    hypothesis = SimpleNamespace(likely_zeros=zeros, trusted_agreement=0.9, problem=problem)
+    hypothesis = SimpleNamespace(likely_zeros=zeros, trusted_agreement=0.9, problem=problem, known_errors=None)
     made = Case(
         hypothesis,
         np.zeros((4, 9)),

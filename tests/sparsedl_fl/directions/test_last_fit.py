@@ -9,8 +9,8 @@ from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.directions import ActivationDirections
 from sparsedl_fl.directions.activation import Descent, LastFit, TwoViews
 from sparsedl_fl.directions.activation.descent import NaturalForward
-from sparsedl_fl.directions.activation.last_fit import _Batch, _System
 from sparsedl_fl.directions.activation.schedule import Lead, Schedule
+from sparsedl_fl.directions.activation.systems import InputSystems, Returned
 from sparsedl_fl.directions.activation.two_views import ScaledForward
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.problem import LayerProblem
@@ -50,7 +50,7 @@ def test_the_matrices_are_those_of_the_equations(batch):
     _, true, forward, equations, _ = batch
     z = forward.preactivations(forward.coordinates(true))
     fitted = equations.settled(z)
-    system = _System.of(forward, fitted, z, 1e-12)
+    system = InputSystems.of(forward, fitted, z, 1e-12)
     changes = torch.randn(forward.coordinates(true).shape, generator=torch.Generator().manual_seed(1), dtype=z.dtype)
     expected = fitted.at(z).curve(changes @ forward.basis.T) @ forward.basis
     torch.testing.assert_close(system.times(changes), expected, rtol=1e-8, atol=1e-10 * float(expected.abs().max()))
@@ -60,7 +60,7 @@ def test_the_matrices_are_those_of_the_equations(batch):
 def test_singular_matrices_are_made_regular():
     matrices = torch.zeros((2, 3, 3), dtype=torch.float64)
     matrices[0] = torch.ones((3, 3))
-    system = _System.of_matrices(matrices, 1e-20)
+    system = InputSystems.of_matrices(matrices, 1e-20)
     solved = system.solve(torch.ones((2, 3), dtype=torch.float64))
     assert solved.isfinite().all()
     assert (solved[1] == 0).all()  # of which nothing is said
@@ -69,9 +69,9 @@ def test_singular_matrices_are_made_regular():
 def test_what_is_left_of_the_batch_changes_as_said(batch):
     problem, true, forward, _, left = batch
     rest = problem.rest.settled(forward.preactivations(forward.coordinates(true)))
-    here = _Batch.of(forward, rest, left, true)
+    here = Returned.of(forward, rest, left, true)
     step = 1e-5 * torch.randn((len(true), len(true) - 1), generator=torch.Generator().manual_seed(2), dtype=true.dtype)
-    ends = [_Batch.of(forward, rest, left, true + sign * step @ forward.axes.T) for sign in (1, -1)]
+    ends = [Returned.of(forward, rest, left, true + sign * step @ forward.axes.T) for sign in (1, -1)]
     # The share is settled by the batch, and taken as it is within a step.
     ends = [here.share * left.T @ end.at.gradients.detach().T - end.columns for end in ends]
     expected = (ends[0] - ends[1]) / 2 / here.noise
@@ -81,7 +81,7 @@ def test_what_is_left_of_the_batch_changes_as_said(batch):
 def test_pulling_is_the_transpose_of_changing(batch):
     problem, true, forward, _, left = batch
     rest = problem.rest.settled(forward.preactivations(forward.coordinates(true)))
-    here, generator = _Batch.of(forward, rest, left, true), torch.Generator().manual_seed(3)
+    here, generator = Returned.of(forward, rest, left, true), torch.Generator().manual_seed(3)
     step = torch.randn((len(true), len(true) - 1), generator=generator, dtype=true.dtype)
     residual = torch.randn((len(true), len(true)), generator=generator, dtype=true.dtype)
     forth, back = (here.changed(step) * residual).sum(), (here.pull(residual) * step).sum()
@@ -91,7 +91,7 @@ def test_pulling_is_the_transpose_of_changing(batch):
 def test_the_blocks_are_those_of_the_whole(batch):
     problem, true, forward, _, left = batch
     rest = problem.rest.settled(forward.preactivations(forward.coordinates(true)))
-    here = _Batch.of(forward, rest, left, true)
+    here = Returned.of(forward, rest, left, true)
     blocks, d = here.blocks(), len(true) - 1
     for index, axis in ((0, 0), (3, 5), (11, 10)):
         step = torch.zeros((len(true), d), dtype=true.dtype)
@@ -163,3 +163,30 @@ def test_the_descent_is_not_asked_for_what_the_last_fit_does():
     search = ActivationDirections(descent=Descent(n_polishing=1))
     inverter = GradientInverter(search, random_state=0).fit(given)
     assert inverter.recovered_.all()
+
+
+def test_draws_are_as_far_from_the_batch_as_the_truth_is(batch):
+    problem, true, forward, equations, left = batch
+    fitted = LastFit().together(forward, equations, problem.rest, left, true)
+    draws = LastFit(n_draws=4).errors(forward, equations, problem.rest, left, fitted, torch.Generator().manual_seed(0))
+    sizes = torch.from_numpy(problem.factors.singular_values)
+    assert 0.3 < rms((fitted - true) * sizes) / rms(draws * sizes) < 2.0
+
+
+def test_nothing_is_drawn_where_the_method_does_not_end(batch):
+    problem, true, forward, equations, left = batch
+    assert (
+        LastFit(n_products=1).errors(forward, equations, problem.rest, left, true, torch.Generator().manual_seed(0))
+        is None
+    )
+
+
+@pytest.mark.parametrize("activation", [nn.GELU, nn.Tanh])
+def test_errors_of_a_whole_batch_are_neither_too_small_nor_too_large(activation):
+    inputs, given = client(activation, 24, seed=8)
+    inverter = GradientInverter(random_state=0).fit(given)
+    assert inverter.recovered_.all()
+    match = match_batches(inputs.numpy(), inverter.inputs_)
+    ratios = np.sqrt(match.squared_errors) / inverter.uncertainty_[match.order]
+    assert 0.4 < np.median(ratios) < 2
+    assert ratios.max() < 5

@@ -1,0 +1,225 @@
+"""The equations of a last fit: those of each input, with their matrices, and those of the whole batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from sparsedl_fl.directions.activation.descent import NaturalForward
+from sparsedl_fl.views import RestAt, RestView, View
+
+__all__ = ["BatchSystem", "InputSystems", "Returned"]
+
+
+@dataclass(frozen=True)
+class InputSystems:
+    """What equations say of changes of each input: its matrix of shape (d, d), and a root of that.
+
+    Attributes
+    ----------
+    matrices : torch.Tensor of shape (n, d, d)
+        ``K^T J^T J K``.
+    units : torch.Tensor of shape (n, d)
+        What makes their diagonals one.
+    roots : torch.Tensor of shape (n, d, d)
+        Lower triangular, in these units.
+    """
+
+    matrices: torch.Tensor
+    units: torch.Tensor
+    roots: torch.Tensor
+
+    @classmethod
+    def of(cls, forward: NaturalForward, equations: View, preactivations: torch.Tensor, ridge: float) -> InputSystems:
+        """Form the matrices; where one is singular in double precision, its ridge grows until it is not."""
+        d = forward.basis.shape[1]
+        matrices = torch.empty((len(preactivations), d, d), dtype=preactivations.dtype)
+        for index, z in enumerate(preactivations):
+            same = torch.full((d,), index)
+            matrices[index] = equations.of_some(same).at(z.expand(d, -1)).curve(forward.basis.T) @ forward.basis
+        return cls.of_matrices(matrices, ridge)
+
+    @classmethod
+    def of_matrices(cls, matrices: torch.Tensor, ridge: float) -> InputSystems:
+        """Factorise matrices."""
+        d = matrices.shape[1]
+        diagonals = matrices.diagonal(dim1=1, dim2=2)
+        # What nothing is said of stays as it is.
+        units = torch.where(diagonals > 0, diagonals, torch.inf).rsqrt()
+        regular = matrices * units[:, :, None] * units[:, None, :]
+        regular.diagonal(dim1=1, dim2=2).add_(ridge)
+        roots, failed = torch.linalg.cholesky_ex(regular)
+        while failed.any():
+            ridge = 100 * ridge
+            regular[failed > 0] += ridge * torch.eye(d, dtype=regular.dtype)
+            roots, failed = torch.linalg.cholesky_ex(regular)
+        return cls(matrices, units, roots)
+
+    def times(self, coordinates: torch.Tensor) -> torch.Tensor:
+        """Return the product with each matrix."""
+        return torch.bmm(self.matrices, coordinates[:, :, None])[:, :, 0]
+
+    def root_times(self, coordinates: torch.Tensor) -> torch.Tensor:
+        """Return the product with a root of each matrix."""
+        image = torch.bmm(self.roots, coordinates[:, :, None])[:, :, 0]
+        return torch.where(self.units > 0, image / self.units, 0.0)
+
+    def solve(self, coordinates: torch.Tensor) -> torch.Tensor:
+        """Return the product with the inverse of each."""
+        scaled = (self.units * coordinates)[:, :, None]
+        return self.units * torch.cholesky_solve(scaled, self.roots)[:, :, 0]
+
+
+@dataclass(frozen=True)
+class Returned:
+    """What the gradients that come back for a whole batch leave of ``U^T D = P^-1``, in units of the noise.
+
+    Attributes
+    ----------
+    forward : NaturalForward
+        The forward view.
+    rest : RestView
+        With a label for each input.
+    left : torch.Tensor of shape (m, b)
+        ``U``.
+    preactivations : torch.Tensor of shape (b, m)
+        ``z``.
+    columns : torch.Tensor of shape (b, b)
+        ``Q = P^-1``.
+    share : torch.Tensor of shape ()
+        What an input's loss counts for in the client's.
+    noise : torch.Tensor of shape (b,)
+        Of each entry of a column.
+    at : RestAt
+        The gradients that come back, ``D``, up to that share.
+    """
+
+    forward: NaturalForward
+    rest: RestView
+    left: torch.Tensor
+    preactivations: torch.Tensor
+    columns: torch.Tensor
+    share: torch.Tensor
+    noise: torch.Tensor
+    at: RestAt
+
+    @classmethod
+    def of(cls, forward: NaturalForward, rest: RestView, left: torch.Tensor, inputs: torch.Tensor) -> Returned:
+        """Run the batch."""
+        z = forward.preactivations(forward.coordinates(inputs))
+        rest = rest.settled(z)
+        at, columns = rest.at(z), torch.linalg.inv(inputs)
+        returned = left.T @ at.gradients.detach().T
+        share = (returned * columns).sum() / returned.square().sum()
+        sizes = torch.linalg.vector_norm(at.gradients.detach(), dim=1)
+        m, b = left.shape
+        noise = at.expected * sizes * share / (m - b) ** 0.5
+        return cls(forward, rest, left, z, columns, share, noise, at)
+
+    @property
+    def residual(self) -> torch.Tensor:
+        """``U^T D - Q``, of shape (b, b)."""
+        return (self.share * self.left.T @ self.at.gradients.detach().T - self.columns) / self.noise
+
+    @property
+    def cost(self) -> torch.Tensor:
+        """Its square."""
+        return self.residual.square().sum()
+
+    def changed(self, coordinates: torch.Tensor) -> torch.Tensor:
+        """Return how changes of the inputs change it."""
+        gradients = self.at.along(coordinates @ self.forward.basis.T)
+        of_columns = self.columns @ (coordinates @ self.forward.axes.T) @ self.columns
+        return (self.share * self.left.T @ gradients.T + of_columns) / self.noise
+
+    def blocks(self) -> torch.Tensor:
+        """Return what it says of changes of each input by itself, of shape (b, d, d)."""
+        Q, axes, n = self.columns, self.forward.axes, self.forward.axes.shape[1]
+        of_all = axes.T @ (Q / self.noise**2) @ Q.T @ axes
+        found = torch.empty((len(Q), n, n), dtype=Q.dtype)
+        for index, z in enumerate(self.preactivations):
+            same = torch.full((n,), index)
+            along = self.rest.of_some(same).at(z.expand(n, -1)).along(self.forward.basis.T)
+            own, column = Q[:, index] @ axes, Q[:, index]
+            changed = self.share * along @ self.left + own[:, None] * column
+            of_others = of_all - own[:, None] * own / self.noise[index] ** 2
+            found[index] = column.square().sum() * of_others + changed @ changed.T / self.noise[index] ** 2
+        return found
+
+    def pull(self, residual: torch.Tensor) -> torch.Tensor:
+        """Return what a residual says of the coordinates: the transpose of `changed`."""
+        scaled = residual / self.noise
+        by_gradients = self.share * self.at.along((self.left @ scaled).T) @ self.forward.basis
+        return by_gradients + (self.columns.T @ scaled @ self.columns.T) @ self.forward.axes
+
+
+@dataclass(frozen=True)
+class BatchSystem:
+    """What the equations of each input and those of the whole batch say near some inputs.
+
+    Attributes
+    ----------
+    equations : View
+        Those of each input, by their noise.
+    alone : InputSystems
+        Their matrices.
+    weight : float
+        What they count for: by their noise those of an input weigh as much as one.
+    batch : Returned
+        Those of all.
+    blocks : InputSystems
+        What both say of each input.
+    cost : torch.Tensor of shape ()
+        How badly they are fulfilled.
+    goal : torch.Tensor of shape (b, d)
+        Minus half its gradient.
+    """
+
+    equations: View
+    alone: InputSystems
+    weight: float
+    batch: Returned
+    blocks: InputSystems
+    cost: torch.Tensor
+    goal: torch.Tensor
+
+    @classmethod
+    def of(
+        cls,
+        forward: NaturalForward,
+        equations: View,
+        rest: RestView,
+        left: torch.Tensor,
+        inputs: torch.Tensor,
+        ridge: float,
+    ) -> BatchSystem:
+        """Run the batch, and form the matrices."""
+        weight, batch = float(len(left) - len(inputs)), Returned.of(forward, rest, left, inputs)
+        equations = equations.settled(batch.preactivations).by_noise(batch.preactivations)
+        alone, at = InputSystems.of(forward, equations, batch.preactivations, ridge), equations.at(batch.preactivations)
+        blocks = InputSystems.of_matrices(weight * alone.matrices + batch.blocks(), ridge)
+        goal = -weight * (at.gradient @ forward.basis) - batch.pull(batch.residual)
+        return cls(equations, alone, weight, batch, blocks, weight * at.cost.sum() + batch.cost, goal)
+
+    @property
+    def n_spare(self) -> int:
+        """Equations beyond the unknowns: the rest of the network has ``m`` for each input, ``b`` of them for all."""
+        b, m = self.batch.preactivations.shape
+        return b * (m - self.batch.forward.axes.shape[1])
+
+    def cost_at(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return how badly other inputs fulfil them."""
+        there = Returned.of(self.batch.forward, self.batch.rest, self.batch.left, inputs)
+        return self.weight * self.equations.at(there.preactivations).cost.sum() + there.cost
+
+    def times(self, coordinates: torch.Tensor) -> torch.Tensor:
+        """Return the product of all their matrices with changes of the inputs."""
+        return self.weight * self.alone.times(coordinates) + self.batch.pull(self.batch.changed(coordinates))
+
+    def draw(self, generator: torch.Generator) -> torch.Tensor:
+        """Return what noise of all equations says of the coordinates: its covariance is the matrix of `times`."""
+        shape, dtype = self.goal.shape, self.goal.dtype
+        by_alone = self.alone.root_times(torch.randn(shape, generator=generator, dtype=dtype))
+        of_batch = torch.randn(self.batch.columns.shape, generator=generator, dtype=dtype)
+        return self.weight**0.5 * by_alone + self.batch.pull(of_batch)
