@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sparsedl_fl.reproduce.alone import HEAD_ROWS, REST_ROWS
-from sparsedl_fl.reproduce.any_activation import MODULES, ActivationBatch
+from sparsedl_fl.reproduce.any_activation import ACTIVATION_ROWS, QUANTISED_ROWS, SPAN_ROWS
 from sparsedl_fl.reproduce.clients import DPSGD, FEDAVG_SETTINGS, FedAvg, FedSGD, Wired
 from sparsedl_fl.reproduce.experiments import (
     Experiment,
@@ -155,21 +155,19 @@ TABLES = {
     ),
     "activations": Table(
         "Any activation, with the gradients of the layers behind",
-        {
-            f"{name}-{b}x{m}": ActivationBatch(b, m, activation=name)
-            for b, m in ((20, 200), (50, 200), (80, 200), (95, 200), (100, 1000), (300, 1000))
-            for name in MODULES
-        },
+        ACTIVATION_ROWS,
         ("activation-next",),
         n_batches=20,
     ),
     "spans": Table(
         "Beyond half the width: the gradients of two and three layers behind (three and four hidden layers)",
-        {
-            f"{name}-{b}x{m}-spans{n_hidden - 1}": ActivationBatch(b, m, n_hidden=n_hidden, activation=name)
-            for name in ("gelu", "silu", "elu", "tanh", "relu")
-            for b, m, n_hidden in ((105, 200, 3), (110, 200, 3), (120, 200, 3), (125, 200, 3), (140, 200, 4))
-        },
+        SPAN_ROWS,
+        ("activation-next",),
+        n_batches=10,
+    ),
+    "quantised": Table(
+        "Coarse number formats, with the gradients of the layers behind, b = 16 at 400; exact is 35 dB and more here",
+        QUANTISED_ROWS,
         ("activation-next",),
         n_batches=10,
     ),

@@ -233,6 +233,13 @@ class SpansAt(Linearization):
         return torch.stack(inside).all(dim=0)
 
     @property
+    def is_exact(self) -> torch.Tensor:
+        """Return which are no further from each span than rounding explains of ends that are exact themselves."""
+        parts = zip(self.view.spans, self.activations, self._distances, strict=True)
+        noise = [(span.noise_of(y).clamp(min=LEAST_DISTANCE), distance) for span, y, distance in parts]
+        return torch.stack([distance <= ROUNDING_SHARE * least for least, distance in noise]).all(dim=0)
+
+    @property
     def log_chances(self) -> torch.Tensor:
         """Return the logarithms of the distances, once for each equation of a span that is nearer than wrong ends."""
         parts = []

@@ -94,8 +94,12 @@ class Rounds:
         self.descended = {"descent": self.equations, "rest": by_rest, "all": self.everything}
         self.last_fit = stage(search.last_fit, LastFit())
         is_small = problem.width <= self.last_fit.widest or isinstance(problem.activation, Identity)
-        self.is_exact = self.whole is not None and problem.batch_size > 1 and is_small
+        self.is_exact = equations is not None and problem.batch_size > 1 and is_small
         self.last = self.equations if self.is_exact and self.everything is None else self.everything
+        self.natural = self.whole
+        if self.is_exact and self.whole is None:
+            forward = ScaledForward.of(views)
+            self.natural = NaturalForward.of(forward, self.equations, generator, self.descent.n_probes)
         self.rest, self.left, self.errors = rest, as_tensor(problem.factors.left), None
         self.n_inputs = problem.layer_gradient.shape[1]
         self.lead = None if equations is None else self.schedule.lead(self._ways(views), problem.width)
@@ -145,7 +149,8 @@ class Rounds:
     def settle(self) -> None:
         """Fit the inputs once more to all that is known, and their columns to their zeros."""
         knowledge = self.knowledge
-        knowledge.inputs = self._refined(knowledge.inputs)
+        if not self.activation.has_flat_part:
+            knowledge.inputs = self._refined(knowledge.inputs)
         if self.rest is not None and self.is_exact and len(knowledge.inputs) == knowledge.inputs.shape[1]:
             self._fit_together()
         knowledge.settle()
@@ -176,11 +181,20 @@ class Rounds:
         if self.last is None or len(inputs) == 0:
             return inputs
         if self.is_exact:
-            refined = self.last_fit.alone(self.whole, self.last, self._at_scale(inputs))
+            refined = self.last_fit.alone(self.natural, self.last, self._at_scale(inputs))
         else:
             refined = self._at_scale(self.descent.refined(self.whole, self.last, self._at_scale(inputs)))
         fits = self.last.at(self._preactivations(refined)).is_inside
         return torch.where(fits[:, None], normalize(refined, dim=1), inputs)
+
+    def _exact(self, inputs: torch.Tensor, is_determined: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return inputs fitted exactly, without those that are then further from the spans than rounding explains.
+
+        A descent among straight pieces may end in a wrong one, next to an input, or before its last step.
+        """
+        inputs = self._refined(inputs)
+        kept = self.behind.at(self._preactivations(self._at_scale(inputs))).is_exact | ~is_determined
+        return inputs[kept], is_determined[kept]
 
     def _by_equations(self) -> bool:
         knowledge, leader = self.knowledge, self.lead.leader
@@ -202,7 +216,10 @@ class Rounds:
             inputs, is_determined = self.projection.run(views, span, n_starts, self.generator, reflection)
             if not self.activation.has_flat_part:  # with two slopes an end may be in the first span by a wrong one
                 inputs, is_determined = self._descended(inputs / (inputs @ views.scale)[:, None], self.equations)
-        if not self.is_ample and leader not in ("rest", "all"):  # columns are as exact as the inputs they come from
+        if self.activation.has_flat_part:
+            if leader == "scale" and self.is_exact:
+                inputs, is_determined = self._exact(inputs, is_determined)
+        elif not self.is_ample and leader not in ("rest", "all"):  # columns are as exact as their inputs
             inputs = self._refined(inputs)
         is_new = knowledge.add_inputs(inputs, is_determined)
         self.lead.learn((knowledge.n_known - n_before) / share)
