@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
-from sparsedl_fl.metrics import match_batches
+from sparsedl_fl.metrics import are_wrong, match_batches
 from sparsedl_fl.reproduce.data import load_adult, load_images
 from sparsedl_fl.reproduce.experiments import Attack, Score
 from sparsedl_fl.reproduce.methods import Problem, fed_to
@@ -90,7 +90,8 @@ class RawBatch(Attack):
         allowed = np.maximum(10 * inverter.uncertainty_[order], 1e-3 * sizes)
         is_right = (order >= 0) & (errors <= allowed) & inverter.recovered_[order]
         relative = np.where(order >= 0, errors / np.maximum(sizes, np.finfo(float).tiny), np.inf)
-        is_wrong = (order >= 0) & inverter.recovered_[order] & (errors > allowed)
+        certified = inverter.recovered_
+        is_wrong = are_wrong(true, inverter.inputs_[certified], inverter.uncertainty_[certified])
         exact = bool(is_right.all() and inverter.batch_size_ == self.batch_size)
         return {"exact": exact, "wrong": int(is_wrong.sum()), "error": [float(f"{error:.2g}") for error in relative]}
 

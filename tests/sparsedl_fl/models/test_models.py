@@ -221,6 +221,16 @@ class TestNames:
         assert list(named_gradients(model, wrapped)) == list(gradients)
         assert list(named_gradients(nn.DataParallel(model), gradients)) == list(gradients)
 
+    def test_compiled_models_are_looked_at_as_others(self):
+        model = nn.Sequential(nn.Linear(40, 60), nn.GELU(), nn.Linear(60, 60), nn.GELU(), nn.Linear(60, 10))
+        compiled, inputs = torch.compile(model, backend="eager"), torch.randn(6, 40)
+        nn.functional.cross_entropy(compiled(inputs), torch.arange(6)).backward()
+        gradients = {name: parameter.grad for name, parameter in compiled.named_parameters()}
+        given = LayerGradient.from_model(compiled, gradients)
+        assert given.activation == "gelu"
+        assert given.next_weight_grad is not None
+        assert given.rest is not None
+
     def test_what_is_mixed_up_is_named(self):
         model = fully_connected(5, width=6, random_state=0)
         gradients = client_gradient(model, torch.randn(2, 5), torch.arange(2))
