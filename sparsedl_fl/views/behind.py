@@ -233,11 +233,11 @@ class SpansAt(Linearization):
         return torch.stack(inside).all(dim=0)
 
     @property
-    def is_exact(self) -> torch.Tensor:
-        """Return which are no further from each span than rounding explains of ends that are exact themselves."""
+    def over_noise(self) -> torch.Tensor:
+        """Return how far each is from any span, over what the noise of the span moves its activations, at most."""
         parts = zip(self.view.spans, self.activations, self._distances, strict=True)
-        noise = [(span.noise_of(y).clamp(min=LEAST_DISTANCE), distance) for span, y, distance in parts]
-        return torch.stack([distance <= ROUNDING_SHARE * least for least, distance in noise]).all(dim=0)
+        ratios = [distance / span.noise_of(y).clamp(min=LEAST_DISTANCE) for span, y, distance in parts]
+        return torch.stack(ratios).amax(dim=0)
 
     @property
     def log_chances(self) -> torch.Tensor:

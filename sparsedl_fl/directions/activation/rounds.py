@@ -22,6 +22,7 @@ from sparsedl_fl.directions.activation.schedule import Schedule
 from sparsedl_fl.directions.activation.two_views import ScaledForward, TwoViews
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.views import SpansBehind, Together, View
+from sparsedl_fl.views.span import ROUNDING_SHARE
 
 if TYPE_CHECKING:
     from sparsedl_fl.directions.activation.search import ActivationDirections
@@ -193,7 +194,8 @@ class Rounds:
         A descent among straight pieces may end in a wrong one, next to an input, or before its last step.
         """
         inputs = self._refined(inputs)
-        kept = self.behind.at(self._preactivations(self._at_scale(inputs))).is_exact | ~is_determined
+        over_noise = self.behind.at(self._preactivations(self._at_scale(inputs))).over_noise
+        kept = (over_noise <= ROUNDING_SHARE) | ~is_determined
         return inputs[kept], is_determined[kept]
 
     def _by_equations(self) -> bool:
