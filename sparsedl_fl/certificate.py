@@ -83,9 +83,8 @@ def certify(case: Case, kinds: tuple[Evidence, ...] = EVIDENCE) -> Certificate:
             evidence = np.where(proven & (evidence == NONE), kind.kind, evidence)
             errors = np.minimum(errors, by_kind)
     known = case.hypothesis.known_errors
-    if (
-        known is not None and (evidence != NONE).all()
-    ):  # they were fitted all at once, and are as exact if all are right
+    if known is not None and (evidence != NONE).all():
+        # They were fitted all at once, and are as exact as that says if all are right.
         errors = np.minimum(errors, np.hypot(known, case.errors_by_columns[2]))
     found = Certificate(evidence.astype(str), errors)
     return found.without(np.full(len(errors), case.hypothesis.problem.is_noise_hidden))

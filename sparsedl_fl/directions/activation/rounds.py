@@ -203,8 +203,8 @@ class Rounds:
         n_before, n_starts, share = knowledge.n_known, 2 * self.n_starts, 1.0
         views = knowledge.views
         if leader in self.descended:
-            inputs = knowledge.inputs / (knowledge.inputs @ views.scale)[:, None]
-            elsewhere = self.descended[leader].besides(inputs @ views.forward.T + views.kink)
+            found = self._preactivations(self._at_scale(knowledge.inputs))
+            elsewhere = self.descended[leader].besides(found)
             n_descents = self.n_descents[leader]
             share = n_descents / n_starts
             inputs, is_determined = self.descent.run(views, elsewhere, n_descents, self.generator, self.whole)
@@ -217,7 +217,7 @@ class Rounds:
             span = self.behind.spans[0].up_to_scale()
             inputs, is_determined = self.projection.run(views, span, n_starts, self.generator, reflection)
             if not self.activation.has_flat_part:  # with two slopes an end may be in the first span by a wrong one
-                inputs, is_determined = self._descended(inputs / (inputs @ views.scale)[:, None], self.equations)
+                inputs, is_determined = self._descended(self._at_scale(inputs), self.equations)
         if self.activation.has_flat_part:
             if leader == "scale" and self.is_exact:
                 inputs, is_determined = self._exact(inputs, is_determined)

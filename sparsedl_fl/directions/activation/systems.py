@@ -32,7 +32,7 @@ class InputSystems:
 
     @classmethod
     def of(cls, forward: NaturalForward, equations: View, preactivations: torch.Tensor, ridge: float) -> InputSystems:
-        """Form the matrices; where one is singular in double precision, its ridge grows until it is not."""
+        """Form the matrices."""
         d = forward.basis.shape[1]
         matrices = torch.empty((len(preactivations), d, d), dtype=preactivations.dtype)
         for index, z in enumerate(preactivations):
@@ -42,7 +42,7 @@ class InputSystems:
 
     @classmethod
     def of_matrices(cls, matrices: torch.Tensor, ridge: float) -> InputSystems:
-        """Factorise matrices."""
+        """Factorise matrices; where one is singular in double precision, its ridge grows until it is not."""
         d = matrices.shape[1]
         diagonals = matrices.diagonal(dim1=1, dim2=2)
         # What nothing is said of stays as it is.
