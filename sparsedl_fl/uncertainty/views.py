@@ -187,20 +187,26 @@ def _rounding(behind: SpansBehind, here: SpansAt, residuals: list[np.ndarray]) -
     """Return how far rounding explains each distance, relative, and how far it moved it, both of shape (levels, k).
 
     How far rounding moves each is known up to a factor, which each input shows by its own equations; that of all
-    inputs of a layer counts as so many equations more.
+    inputs counts as so many equations more. A fit may leave nothing of one layer's equations at the cost of
+    another's: no layer is taken for more exact than all of them together.
     """
     b = behind.spans[0].basis.shape[1]
     n_unknown = np.minimum(np.sum(here.slopes[0].numpy() != 0, axis=1), b - 1)
-    rounding, deviations = [], []
+    rounding, sizes, squares, freedom = [], [], [], []
     for span, y, residual in zip(behind.spans, here.activations, residuals, strict=True):
-        n_equations = len(span.basis) - b
-        freedom = np.maximum(n_equations * (1 - n_unknown / behind.n_equations), 1)
         rounding.append(span.rounding_of(y).numpy())
-        sizes = np.linalg.norm(y.numpy(), axis=1) * rounding[-1]
-        squares = np.sum((residual / sizes[:, None]) ** 2, axis=1)
-        shared = np.mean(squares / freedom)
-        deviations.append(sizes * np.sqrt((squares + SHARED * shared) / (freedom + SHARED)))
-    return np.array(rounding), np.array(deviations)
+        sizes.append(np.linalg.norm(y.numpy(), axis=1) * rounding[-1])
+        squares.append(np.sum((residual / sizes[-1][:, None]) ** 2, axis=1))
+        freedom.append(np.maximum((len(span.basis) - b) * (1 - n_unknown / behind.n_equations), 1))
+    of_layers = _factor(np.array(squares), np.array(freedom))
+    of_all = _factor(np.sum(squares, axis=0), np.sum(freedom, axis=0))
+    return np.array(rounding), np.array(sizes) * np.maximum(of_layers, of_all)
+
+
+def _factor(squares: np.ndarray, freedom: np.ndarray) -> np.ndarray:
+    """Return by what factor noise is larger than expected, by its squares; that of all counts for each as well."""
+    shared = np.mean(squares / freedom, axis=-1, keepdims=True)
+    return np.sqrt((squares + SHARED * shared) / (freedom + SHARED))
 
 
 def _moved(
