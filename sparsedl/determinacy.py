@@ -66,16 +66,12 @@ class Determinacy:
         of what excludes a direction to its noise.
     full_leverage : float, default=1 - 1e-4
         Leverage above which a zero row is the only one that says what it says.
-    chance_multiple, no_chance : float, default=1.5 and 0.1
-        Rows that exclude another kernel, over those expected to be zero by chance; fewer of these count as none.
     clearly : float, default=10
         Ratio to a threshold from which on an estimate of the second eigenvalue will do.
     """
 
     kernel_ratio: float = 4.0
     full_leverage: float = 1 - 1e-4
-    chance_multiple: float = 1.5
-    no_chance: float = 0.1
     clearly: float = 10.0
 
     def of(
@@ -94,7 +90,7 @@ class Determinacy:
         zeros : torch.Tensor of shape (n_directions, n_samples) of bool
             Zero rows of each direction.
         by_chance : torch.Tensor of shape (n_directions,) or None, default=None
-            How many of them are expected to be zero by chance; None for none.
+            How many of them may be zero by chance, at most; None for none.
         noise : DirectionalNoise or None, default=None
             Of these observations; None where it is the same in all directions.
         """
@@ -122,7 +118,7 @@ class Determinacy:
         whitener = torch.linalg.solve_triangular(factor, identity.expand_as(gram), upper=False).mT
         leverages = (observations @ whitener).square().sum(dim=2) * zeros
         determined = one_dimensional & (info == 0) & (leverages.amax(dim=1) < self.full_leverage)
-        if noise is None and (by_chance < self.no_chance).all():
+        if noise is None and not by_chance.any():
             return determined
         # The direction that the zeros exclude least, and how many of them take part in that.
         other = torch.ones_like(kernel)[..., None]
@@ -134,7 +130,7 @@ class Determinacy:
         n_effective = energies.sum(dim=1).square() / energies.square().sum(dim=1).clamp(
             min=torch.finfo(gram.dtype).tiny
         )
-        return determined & (n_effective > self.chance_multiple * by_chance)
+        return determined & (n_effective > by_chance + 1)  # one row more is zero by the choice of the mixture
 
     def _is_more_than_noise(
         self,

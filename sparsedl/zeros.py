@@ -26,6 +26,9 @@ __all__ = [
 FALSE_ACCEPTANCE = 1e-9
 """Probability at which a direction that is no column passes the count of zeros."""
 
+FALSE_MIXTURE = 1e-6
+"""Probability at which chance determines a mixture of columns whose common zeros pass that count."""
+
 _HALF_NORMAL_DENSITY = 0.7978845608028654
 
 
@@ -41,6 +44,16 @@ def required_zeros(n_rows: int, n_components: int, chance: float, false_acceptan
     """
     free = n_components - 1
     return free + 1 + int(binom.isf(false_acceptance, max(n_rows - free, 0), min(chance, 1.0)))
+
+
+def _most_by_chance(n_rows: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
+    """Return how many other rows of a mixture may be zero by chance, each with its own, shape (n_directions,).
+
+    None of a million mixtures has more. The expected number would not do: it was 0.2, where mixtures of two and three
+    columns that a search had ended at had two zeros by chance, beside those by their choice.
+    """
+    most = binom.isf(FALSE_MIXTURE, n_rows.clamp(min=0).cpu().numpy(), chances.cpu().numpy())
+    return torch.as_tensor(most, dtype=chances.dtype, device=chances.device).clamp(min=0)
 
 
 def informative_rows(observations: torch.Tensor) -> torch.Tensor:
@@ -199,9 +212,29 @@ class ZeroTest:
             dtype=torch.bool,
             device=directions.device,
         )
-        expected = chances * (n_rows - counts) if by_chance else torch.zeros_like(chances)
-        proven[proven.clone()] = self.determinacy.of(self.observations, zeros[proven], expected[proven], self.noise)
+        most = _most_by_chance(n_rows - counts, chances) if by_chance else torch.zeros_like(chances)
+        proven[proven.clone()] = self.determinacy.of(self.observations, zeros[proven], most[proven], self.noise)
         return proven
+
+    def apart(self, directions: torch.Tensor, zeros: torch.Tensor, eligible: torch.Tensor) -> torch.Tensor:
+        """Return which directions of a basis are no mixture of another with whatever has zeros in common with it.
+
+        Of the zeros of such a mixture the other direction lacks those alone that came by choice and by chance.
+
+        Parameters
+        ----------
+        directions : torch.Tensor of shape (n_directions, n_components)
+            Unit rows, linearly independent.
+        zeros, eligible : torch.Tensor of shape (n_directions, n_samples) of bool
+            As in `prove`.
+        """
+        rows = self.distinct_rows & eligible
+        zeros = zeros & rows
+        n_others = (rows & ~zeros).sum(dim=1)
+        most = _most_by_chance(n_others, self._chances(directions, rows, each=True))
+        lacking = zeros.to(directions.dtype) @ (~self.zeros(directions)).to(directions.dtype).T
+        lacking.fill_diagonal_(torch.inf)
+        return lacking.amin(dim=1) > most + 1
 
     def _chances(self, directions: torch.Tensor, rows: torch.Tensor, each: bool) -> torch.Tensor:
         """Return the mean probability of a zero by chance, for entries as large as their row, or all alike.

@@ -216,7 +216,9 @@ class Assembly:
         expected = np.where(fits, ~hypothesis.is_active, True)
         # Where noise makes zero wide, mixtures of columns have zeros as well, and only the pattern tells.
         widths = np.sqrt(len(zeros)) * factors.tolerances(hypothesis.basis).mean(axis=0)
-        return factors.prove(hypothesis.basis, zeros & (rows | ~fits), expected) & (fits | (widths < self.narrow))
+        counted = zeros & (rows | ~fits)
+        proven = factors.prove(hypothesis.basis, counted, expected) & (fits | (widths < self.narrow))
+        return proven & factors.apart(hypothesis.basis, counted, expected)
 
 
 def _known_where_undetermined(hypothesis: Hypothesis, whitened: np.ndarray, determined: np.ndarray) -> np.ndarray:

@@ -107,8 +107,7 @@ class LowRankGradient:
 
     def tolerances(self, directions: np.ndarray) -> np.ndarray:
         """Return the width of zero of ``U q`` for unit columns of shape (b, c): an array of shape (m, c)."""
-        rows = rows_of(directions)
-        return self.zero_test.tolerances(rows).numpy().T / np.sqrt(len(self.left))
+        return self.zero_test.tolerances(rows_of(directions)).numpy().T / np.sqrt(len(self.left))
 
     def calibrated(self, directions: np.ndarray, *, clear_zeros: float = 1e3) -> LowRankGradient:
         """Raise the noise level to what the zeros of the directions found show, where it is too low.
@@ -141,21 +140,24 @@ class LowRankGradient:
 
         One for each column of ``weights``, of shape (m, c).
         """
-        rows = rows_of(weights).double()
-        return self.zero_test.vanishing(rows).numpy().T
+        return self.zero_test.vanishing(rows_of(weights).double()).numpy().T
 
     def prove(self, directions: np.ndarray, zeros: np.ndarray, eligible: np.ndarray | None = None) -> np.ndarray:
         """Return which unit columns of shape (b, c) their zeros prove (see `sparsedl.zeros.ZeroTest.prove`)."""
         rows, is_zero, expected = (None if array is None else rows_of(array) for array in (directions, zeros, eligible))
         return self.zero_test.prove(rows, is_zero, expected).numpy()
 
+    def apart(self, directions: np.ndarray, zeros: np.ndarray, eligible: np.ndarray) -> np.ndarray:
+        """Return which unit columns of shape (b, c) no mixtures of others are (see `sparsedl.zeros.ZeroTest.apart`)."""
+        rows, is_zero, expected = (rows_of(array) for array in (directions, zeros, eligible))
+        return self.zero_test.apart(rows, is_zero, expected).numpy()
+
     def likely_zeros(self, directions: np.ndarray) -> np.ndarray:
         """Return which entries of ``U q`` are likelier zero than not, a boolean array of shape (m, c).
 
         What is to be compared with a pattern is better cut closer than `zeros` under heavy noise.
         """
-        rows = rows_of(directions)
-        return self.zero_test.likely_zeros(rows).numpy().T
+        return self.zero_test.likely_zeros(rows_of(directions)).numpy().T
 
 
 def factorize(

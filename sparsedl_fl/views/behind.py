@@ -229,7 +229,10 @@ class SpansAt(Linearization):
         inside = []
         parts = zip(self.view.spans, self.activations, self._limits, self._distances, strict=True)
         for span, y, limit, distance in parts:
-            inside.append(distance <= torch.maximum(span.rounding_of(y), limit.clamp(max=span.allowance)))
+            allowed = torch.maximum(span.rounding_of(y), limit.clamp(max=span.allowance))
+            # Where noise alone reaches further than wrong ends, the span says nothing of it: others have to.
+            allowed = torch.where(span.noise_of(y) > limit, torch.maximum(allowed, span.noise_of(y)), allowed)
+            inside.append(distance <= allowed)
         return torch.stack(inside).all(dim=0)
 
     @property

@@ -23,6 +23,16 @@ __all__ = ["ROUNDING_SHARE", "ActivationSpan", "lengths"]
 ROUNDING_SHARE = 10.0
 """Times the expected rounding that counts as inside."""
 
+UNUSABLE = 3.0
+"""Times the noise over the largest singular value beyond the width of a span, for it to be of no use: inputs that left
+much of a gradient are off by half the noise (int8, 16 inputs at 400)."""
+
+WIDTH, WIDTH_OF_FEW = 1e-3, 0.08
+"""Widest a span may be up to half the width of the layer, and for a single input of many units.
+
+The nearest ends that are none stay at ``0.2 (1 - 2 b / m)^2`` (LeakyReLU, the least of 2,000 starts in two batches each
+of (16, 100), (30, 100) and (40, 100): 0.11, 0.04 and 0.007; GELU and tanh had none there)."""
+
 
 @dataclass(frozen=True)
 class ActivationSpan:
@@ -45,7 +55,7 @@ class ActivationSpan:
     least_rounding : float, default=1e-5
         Distance that the client's own rounding explains.
     largest_tolerance : float, default=1e-3
-        No width of a span is larger: the nearest ends that are none come as close.
+        No width of a span is larger: the nearest ends that are none come as close, the larger the batch the closer.
     """
 
     basis: torch.Tensor
@@ -54,7 +64,7 @@ class ActivationSpan:
     duals: torch.Tensor | None = None
     allowance: float = 0.0
     least_rounding: float = 1e-5
-    largest_tolerance: float = 1e-3
+    largest_tolerance: float = WIDTH
 
     @classmethod
     def of(
@@ -65,9 +75,9 @@ class ActivationSpan:
     ) -> ActivationSpan | None:
         """Return the span, or None where there is no gradient, too narrow a layer, or too much noise to use it.
 
-        Noise is too much where the tolerance would be larger than the largest for every input: the nearest ends that
-        are none come as close. A tolerance is `ROUNDING_SHARE` times what rounding as large as the largest singular
-        value behind the batch explains.
+        Noise is too much where it would take every input about as far out as the nearest ends that are none. A
+        tolerance is `ROUNDING_SHARE` times what rounding as large as the largest singular value behind the batch
+        explains.
         """
         if next_weight_grad is None or min(next_weight_grad.shape) <= batch_size or not next_weight_grad.any():
             return None
@@ -75,8 +85,8 @@ class ActivationSpan:
             in_double(next_weight_grad.T), batch_size, min(next_weight_grad.shape), n_iterations=(1, 3)
         )
         V, noise, S = as_tensor(V[:, :batch_size].astype(float)), float(S[batch_size]), as_tensor(S[:batch_size])
-        largest_tolerance = cls.largest_tolerance
-        if ROUNDING_SHARE * noise > largest_tolerance * S[0]:
+        largest_tolerance = _largest_tolerance(len(V), batch_size, activation)
+        if UNUSABLE * noise > largest_tolerance * S[0]:
             return None
         # Where a singular value is no larger than the noise, its direction is as good as any. With squares for fourth
         # powers weak directions were held against inputs: two tokens of a picture were off by 14 expected errors.
@@ -84,7 +94,14 @@ class ActivationSpan:
         tolerance = min(max(cls.least_rounding, float(ROUNDING_SHARE * noise / S[-1])), largest_tolerance)
         # A candidate is not exact itself: below a tenth of the largest, all are given what the worst may need.
         allowance, duals = min(tolerance, largest_tolerance / 10), ROUNDING_SHARE * noise * V * (kept / S)
-        return cls(V * kept.sqrt(), tolerance, activation, duals=duals, allowance=allowance)
+        return cls(
+            V * kept.sqrt(),
+            tolerance,
+            activation,
+            duals=duals,
+            allowance=allowance,
+            largest_tolerance=largest_tolerance,
+        )
 
     def to(self, dtype: torch.dtype) -> ActivationSpan:
         """Return the same in another precision."""
@@ -152,6 +169,12 @@ class ActivationSpan:
         """Return the span for a search whose pre-activations have no scale yet, or None where these need one."""
         shape = self.activation.shape_at_kink()
         return None if shape is None else replace(self, activation=shape)
+
+
+def _largest_tolerance(width: int, batch_size: int, activation: Activation) -> float:
+    """Return how wide a span may be; behind flat parts, where ends with few units on come near to it, no wider."""
+    surplus = 0.0 if activation.has_flat_part else max(0.0, 1 - 2 * batch_size / width)
+    return max(WIDTH, WIDTH_OF_FEW * surplus**2)
 
 
 def lengths(activations: torch.Tensor) -> torch.Tensor:

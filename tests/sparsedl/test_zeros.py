@@ -57,6 +57,21 @@ def test_a_mixture_of_two_columns_is_not_accepted_even_with_one_zero_more():
     assert not accepted.item()
 
 
+def test_a_mixture_with_zeros_by_chance_is_not_apart_from_what_it_is_mixed_of():
+    exact, true, codes = build(sparsity=0.6)
+    row = np.flatnonzero(codes[:, 0] * codes[:, 1])[0]
+    entries = exact.observations[row] @ true[:2].T
+    mixture = entries[1] * true[0] - entries[0] * true[1]
+    basis = torch.cat([(mixture / mixture.norm())[None], true[1:]])
+    # Noise so wide that further rows of the mixture are zero by chance: then none of them has leverage one.
+    noisy = ZeroTest(exact.observations, exact.unmixing, 3e12 * exact.noise_level)
+    everywhere = torch.ones((10, 200), dtype=torch.bool)
+    zeros = noisy.zeros(basis)
+    assert zeros[0].sum() > exact.zeros(basis)[0].sum() + 1
+    assert noisy.apart(basis, zeros, everywhere).tolist() == [False] + [True] * 9
+    assert exact.apart(true, exact.zeros(true), everywhere).all()
+
+
 def test_refit_repairs_an_error_of_a_millionth():
     test, true, _ = build()
     noise = torch.randn(true.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

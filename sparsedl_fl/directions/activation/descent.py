@@ -185,8 +185,8 @@ class Descent(BaseEstimator):
             ends = forward.coordinates(starts).to(WORKING)
             varied = at_first.settled(forward.preactivations(ends.double()))
             ends = self._descend(working, varied.to(WORKING), ends, torch.full_like(ends[:, :1], self.last_ridge))
-        is_near = varied.to(WORKING).at(working.preactivations(ends)).distances < self.worth_polishing
-        kept = torch.nonzero(is_near)[:, 0]
+        here = varied.to(WORKING).at(working.preactivations(ends))
+        kept = torch.nonzero((here.distances < self.worth_polishing) | here.is_inside)[:, 0]
         kept = kept[leaders(ends[kept], self.same_end).unique()] if d else kept
         inputs = forward.inputs(ends[kept])
         if len(inputs) == 0:

@@ -14,6 +14,7 @@ from sparsedl_fl.directions.activation.descent import NaturalForward
 from sparsedl_fl.directions.activation.two_views import ScaledForward
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.simulation import client_gradient
+from sparsedl_fl.simulation.wire import WIRES
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -87,6 +88,20 @@ def test_spans_behind_reach_beyond_half_the_width(seed):
     assert (errors(true, inverter.inputs_) < 10 * inverter.uncertainty_).all()
     alone = GradientInverter(random_state=seed).fit(replace(given, behind=(), rest=None))
     assert not alone.recovered_.any()
+
+
+@pytest.mark.parametrize("wire", ["bfloat16", "int8", "int8 by row"])
+@pytest.mark.parametrize("activation", [nn.GELU, nn.Tanh, lambda: nn.LeakyReLU(0.2)], ids=lambda made: repr(made()))
+def test_small_batches_come_back_from_coarse_numbers(activation, wire):
+    model = network(activation, (100, 200, 200), 0)
+    batch = 1.5 * torch.randn((6, 100), generator=torch.Generator().manual_seed(0))
+    gradients = client_gradient(model, batch, torch.arange(6))
+    given = LayerGradient.from_model(model, {name: WIRES[wire](gradient) for name, gradient in gradients.items()})
+    inverter = GradientInverter(random_state=0).fit(given)
+    assert inverter.recovered_.all()
+    ratios = errors(batch.double().numpy(), inverter.inputs_) / inverter.uncertainty_
+    assert 0.2 < np.median(ratios) < 3
+    assert ratios.max() < 10
 
 
 @pytest.mark.parametrize(("real", "declared"), [(nn.GELU, "silu"), (nn.SiLU, GELU("tanh")), (nn.Tanh, "softplus")])

@@ -15,6 +15,7 @@ from sparsedl_fl.directions.activation.two_views import ScaledForward
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.simulation import client_gradient
+from sparsedl_fl.uncertainty import errors_from_views
 from sparsedl_fl.views import Together
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -190,3 +191,21 @@ def test_errors_of_a_whole_batch_are_neither_too_small_nor_too_large(activation)
     ratios = np.sqrt(match.squared_errors) / inverter.uncertainty_[match.order]
     assert 0.4 < np.median(ratios) < 2
     assert ratios.max() < 5
+
+
+def test_a_fit_that_leaves_nothing_of_one_span_is_still_determined_by_all():
+    """Beyond half the width each span alone says too little, and fits any batch."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = [layer for n in (90, 50, 50) for layer in (nn.Linear(n, 50), nn.GELU())]
+        model, inputs = nn.Sequential(*layers, nn.Linear(50, 10)), torch.randn(30, 90)
+    problem = LayerProblem.of(LayerGradient.from_model(model, client_gradient(model, inputs, torch.arange(30) % 10)))
+    views, generator, factors = TwoViews.of_problem(problem), torch.Generator().manual_seed(0), problem.factors
+    true = inputs.double() @ torch.from_numpy((factors.right.T / factors.singular_values).copy())
+    forward = NaturalForward.of(ScaledForward.of(views), problem.behind, generator, 2)
+    by_first = LastFit().alone(forward, problem.behind.first, true / (true @ views.scale)[:, None]).numpy()
+    forward_matrix, scale = problem.forward.regressors(), problem.forward.scale
+    columns, products = np.linalg.inv(by_first).T, np.full((30, 30), np.inf)
+    expected = errors_from_views(factors, forward_matrix, scale, problem.behind, by_first, columns, products)
+    assert problem.behind.n_equations > 30 > problem.behind.first.n_equations
+    assert np.isfinite(expected).all()
