@@ -85,10 +85,10 @@ def is_contradicted(fed: np.ndarray, known: np.ndarray, *, far: float = 1e-2) ->
 
     Parameters
     ----------
-    fed : ndarray of shape (b, n)
-        What the model makes of the inputs of a layer in front.
-    known : ndarray of shape (b', n)
+    fed : ndarray of shape (k, n)
+        What the model makes of the inputs of a layer in front, or of some of them.
+    known : ndarray of shape (b, n)
         What the layer was fed, in any order.
     """
-    match = match_batches(known, fed)
+    match = match_batches(fed, known)
     return bool(np.sqrt(np.mean(match.squared_errors)) > far * np.sqrt(np.mean(known**2)))

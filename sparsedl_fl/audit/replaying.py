@@ -37,17 +37,18 @@ def replay_found(subject: Subject, found: Iterable[LayerAudit]) -> tuple[Replay 
     why_not : str
         Why there is none.
     contradicted : list of LayerAudit
-        Layers in front of the one that replays the client, which the model turns into something else; nothing of them
-        is certified any more.
+        Layers in front of the one that replays the client, whose certified inputs the model turns into something else;
+        nothing of them is certified any more.
     """
     order = list(dict.fromkeys(use.name for use in subject.trace.layers))
+    found = [layer for layer in found if layer.n_certified and layer.name in order]
     whole = sorted(
-        (layer for layer in found if layer.n_certified and layer.batch.is_whole and layer.name in order),
+        (layer for layer in found if layer.batch.is_whole),
         key=lambda layer: (layer.row.feeds != FED_THE_INPUT, order.index(layer.name)),
     )
     noise = max((layer.inverter.relative_residual_ for layer in whole if layer.inverter is not None), default=0.0)
     done, why_not = None, NOTHING_WHOLE
-    for number, layer in enumerate(whole):
+    for layer in whole:
         try:
             here = replay(subject.run_from(layer.name), layer.batch, subject.gradients, loss=subject.loss, noise=noise)
         except Exception as error:  # a model may raise anything on inputs that it was not given before
@@ -56,7 +57,8 @@ def replay_found(subject: Subject, found: Iterable[LayerAudit]) -> tuple[Replay 
         if done is None or here.n_matching > done.n_matching:
             done = replace(here, start=layer.name)
         if done.is_match:
-            return done, "", _contradicted(subject, layer, whole[:number])
+            before = order[: order.index(layer.name)]
+            return done, "", _contradicted(subject, layer, [other for other in found if other.name in before])
     return done, "" if done else why_not, []
 
 
@@ -64,7 +66,7 @@ def _contradicted(subject: Subject, replayed: LayerAudit, before: list[LayerAudi
     """Return the layers in front of one that replays the client which the model turns into other inputs than its."""
     found = []
     for layer in before:
-        fed = subject.run_from(layer.name).fed(layer.batch.inputs)
+        fed = subject.run_from(layer.name).fed(layer.batch.inputs[layer.batch.certified])
         if replayed.name in fed and is_contradicted(fed[replayed.name], replayed.batch.inputs):
             reason = (
                 f"contradicted by layer '{replayed.name}': the model turns these into other inputs than those that "

@@ -116,3 +116,13 @@ def test_a_span_proves_only_by_equations_that_an_end_could_break(seed):
         warnings.simplefilter("ignore")
         audit = audit_model(problem.model, problem.gradients, layers=["layers.0"], max_seconds=10)
     assert problem.lies_of(audit)[1] == []
+
+
+def test_a_layer_behind_contradicts_single_inputs_as_well():
+    """The first layer's gradient came scaled; one of nine inputs was certified too small, the whole next layer told."""
+    problem = hostile_audit(20312)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        audit = audit_model(problem.model, problem.gradients, max_seconds=6)
+    assert problem.lies_of(audit)[1] == []
+    assert "contradicted by layer 'layers.1'" in audit["layers.0"].reason
