@@ -41,7 +41,7 @@ LAYERS = {
         {"certificate"},
         {"assembly"},
         {"inverter"},
-        {"peeling", "reconstruction", "tabular"},
+        {"patches", "peeling", "reconstruction", "tabular"},
         {"feeding", "replay"},
         {"audit", "demo"},
         {"federation"},

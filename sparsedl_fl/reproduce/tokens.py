@@ -1,29 +1,36 @@
-"""Tokens of a transformer, as they enter the first block's perceptron."""
+"""Tokens of a transformer, as they enter the first block's perceptron, and pixels from its attention."""
 
 from __future__ import annotations
 
 import codecs
 import contextlib
 import io
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
+from torch import nn
+from torch.nn import functional
 
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
-from sparsedl_fl.metrics import are_wrong, match_batches
+from sparsedl_fl.metrics import are_wrong, match_batches, psnr
+from sparsedl_fl.patches import PatchEmbedding, recover_patches
 from sparsedl_fl.reproduce.data import load_images
-from sparsedl_fl.reproduce.experiments import Attack, Score
-from sparsedl_fl.reproduce.methods import Problem, fed_to
+from sparsedl_fl.reproduce.experiments import Attack, Experiment, Score
+from sparsedl_fl.reproduce.methods import Budget, Problem, fed_to
 from sparsedl_fl.simulation import client_gradient
 from sparsedl_fl.transformers import text_transformer, vision_transformer
 
-__all__ = ["TOKEN_ROWS", "TokenBatch", "texts"]
+__all__ = ["TOKEN_ROWS", "PixelBatch", "TokenBatch", "texts"]
 
 LAYER = "blocks.0.fc1"
+CLEAR = 35.0
+"""Mean PSNR in dB above which a picture counts: nothing is left to hide."""
+
 TOLERANCE = 1e-3
 """Relative error up to which a token counts as right."""
 
@@ -55,12 +62,7 @@ class TokenBatch(Attack):
         def draw(n: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
             return pictures(n, number, data) if is_vision else texts(n, number)
 
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        for step in range(self.n_steps):
-            inputs, labels = draw(32, 10_000 * (seed + 1) + step)
-            optimizer.zero_grad()
-            cross_entropy(model(inputs), labels).backward()
-            optimizer.step()
+        _train(model, draw, self.n_steps, seed)
         inputs, labels = draw(self.n_samples, seed)
         sent = LayerGradient.from_model(model, client_gradient(model, inputs, labels), LAYER, example=inputs[:1])
         return Problem(fed_to(model, LAYER, inputs).flatten(0, 1), sent, model, labels), lambda recovered: {}
@@ -78,6 +80,62 @@ class TokenBatch(Attack):
             "wrong": int(wrong.sum()),
             "error": [float(f"{error:.2g}") for error in errors],
         }
+
+
+@dataclass(frozen=True)
+class PixelBatch(Experiment):
+    """The pixels of a picture from the gradient of a transformer's first attention; ``batch_size`` counts patches.
+
+    Attributes
+    ----------
+    n_steps : int
+        Steps of training (AdamW, rate 1e-3) before the gradient is taken.
+    """
+
+    metrics: ClassVar[tuple[str, ...]] = ("psnr", "error_ratio")
+    n_steps: int = 0
+
+    def run(self, method: str, seed: int, data: str | None, budget: Budget) -> dict[str, Any]:
+        """Recover the picture of a seed; exact is a mean PSNR of its patches above `CLEAR`, and certified none is."""
+        model = vision_transformer(random_state=seed)
+        _train(model, lambda n, number: pictures(n, number, data), self.n_steps, seed)
+        inputs, labels = pictures(1, seed, data)
+        gradient = client_gradient(model, inputs, labels)["blocks.0.qkv.weight"]
+        start = time.perf_counter()
+        embedding = PatchEmbedding.of(model.patches, model.positions, model.blocks[0].norm1)
+        found = recover_patches(gradient, embedding)
+        seconds = round(time.perf_counter() - start, 3)
+        side = model.patches.kernel_size[0]
+        images = load_images("cifar10", data)
+
+        def patches(picture: np.ndarray) -> np.ndarray:
+            pixels = images.denormalize(picture.transpose(1, 2, 0).reshape(1, -1)).reshape(32, 32, 3)
+            blocks = pixels.reshape(32 // side, side, 32 // side, side, 3).transpose(0, 2, 1, 3, 4)
+            return blocks.reshape(len(found.values), -1)
+
+        quality = psnr(patches(inputs[0].double().numpy()), patches(found.picture()), data_range=1.0)
+        true = functional.unfold(inputs.double(), side, stride=side)[0].T.numpy()
+        ratios = np.sqrt(np.mean((found.values - true) ** 2, axis=1)) / found.errors
+        return {
+            "exact": bool(quality.mean() > CLEAR),
+            "psnr": [round(float(value), 2) for value in quality],
+            "error_ratio": [float(f"{ratio:.3g}") for ratio in ratios],
+            "certified": 0,
+            "starts": 0,
+            "seconds": seconds,
+            "status": f"expected errors up to {found.errors.max():.1e}",
+        }
+
+
+def _train(
+    model: nn.Module, draw: Callable[[int, int], tuple[torch.Tensor, torch.Tensor]], n_steps: int, seed: int
+) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(n_steps):
+        inputs, labels = draw(32, 10_000 * (seed + 1) + step)
+        optimizer.zero_grad()
+        functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
 
 
 def pictures(n: int, seed: int, data: str | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -104,4 +162,5 @@ TOKEN_ROWS = {
     for n in (1, 2)
     for steps in (0, 200)
 }
-"""Of the table of tokens: network, pictures or texts, steps of training."""
+TOKEN_ROWS |= {f"pixels-1-{steps}": PixelBatch(64, 576, n_steps=steps) for steps in (0, 200)}
+"""Of the table of tokens: network, pictures or texts, steps of training; and a picture's pixels."""

@@ -59,14 +59,17 @@ class SpansBehind(View):
         Where zeros and the first span identify the inputs, the others would cost more than they bring. A FedAvg
         client's weights behind move, and the spans behind the next one need them.
         """
-        first = ActivationSpan.of(layer_gradient.next_weight_grad, batch_size, activation)
+        in_front = layer_gradient.weight, layer_gradient.bias
+        first = ActivationSpan.of(layer_gradient.next_weight_grad, batch_size, activation, in_front)
         if first is None:
             return None
         spans, layers = [first], []
         suffices = layer_gradient.is_update or (activation.has_flat_part and first.identifies)
         for layer in () if suffices else layer_gradient.behind:
             follows = None if layer.activation is None else resolve(layer.activation)
-            span = None if follows is None else ActivationSpan.of(layer.next_weight_grad, batch_size, follows)
+            if follows is None:
+                break
+            span = ActivationSpan.of(layer.next_weight_grad, batch_size, follows, (layer.weight, layer.bias))
             if span is None:
                 break
             spans.append(span)
@@ -90,8 +93,8 @@ class SpansBehind(View):
 
     @property
     def n_equations(self) -> int:
-        """The sum of ``m - b`` over the spans."""
-        return sum(m - b for m, b in (span.basis.shape for span in self.spans))
+        """The sum of ``m - b`` over the spans, without units that are copies."""
+        return sum(max(0, span.n_equations) for span in self.spans)
 
     @property
     def n_unknowns(self) -> int:
@@ -247,9 +250,8 @@ class SpansAt(Linearization):
         """Return the logarithms of the distances, once for each equation of a span that is nearer than wrong ends."""
         parts = []
         for span, limit, distance in zip(self.view.spans, self._limits, self._distances, strict=True):
-            m, b = span.basis.shape
             told = torch.where(distance <= limit, torch.log10(distance.clamp(min=LEAST_DISTANCE)), 0.0)
-            parts.append(told[:, None].expand(-1, m - b))
+            parts.append(told[:, None].expand(-1, max(0, span.n_equations)))
         return torch.cat(parts, dim=1)
 
     @cached_property

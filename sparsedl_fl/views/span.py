@@ -52,6 +52,9 @@ class ActivationSpan:
         What takes activations to how far rounding moves them; None where that is the same for all.
     allowance : float, default=0
         Distance that counts as inside for all: a candidate is not exact itself.
+    stand_for : torch.Tensor of shape (m,) or None, default=None
+        How many units each stands for, itself included: 0 where another one does. What units that are copies of each
+        other say twice is no evidence, every end fulfils that. None where there are no copies.
     least_rounding : float, default=1e-5
         Distance that the client's own rounding explains.
     largest_tolerance : float, default=1e-3
@@ -63,6 +66,7 @@ class ActivationSpan:
     activation: Activation
     duals: torch.Tensor | None = None
     allowance: float = 0.0
+    stand_for: torch.Tensor | None = None
     least_rounding: float = 1e-5
     largest_tolerance: float = WIDTH
 
@@ -72,12 +76,24 @@ class ActivationSpan:
         next_weight_grad: np.ndarray | None,
         batch_size: int,
         activation: Activation,
+        layer: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> ActivationSpan | None:
         """Return the span, or None where there is no gradient, too narrow a layer, or too much noise to use it.
 
         Noise is too much where it would take every input about as far out as the nearest ends that are none. A
         tolerance is `ROUNDING_SHARE` times what rounding as large as the largest singular value behind the batch
         explains.
+
+        Parameters
+        ----------
+        next_weight_grad : ndarray of shape (k, m) or None
+            ``dL/dW2``.
+        batch_size : int
+            ``b``.
+        activation : Activation
+            ``phi``.
+        layer : (ndarray of shape (m, n), ndarray of shape (m,)) or None, default=None
+            Weights and biases in front, which show units that are copies; None takes all for different.
         """
         if next_weight_grad is None or min(next_weight_grad.shape) <= batch_size or not next_weight_grad.any():
             return None
@@ -100,18 +116,25 @@ class ActivationSpan:
             activation,
             duals=duals,
             allowance=allowance,
+            stand_for=None if layer is None else _stand_for(*map(as_tensor, layer)),
             largest_tolerance=largest_tolerance,
         )
 
     def to(self, dtype: torch.dtype) -> ActivationSpan:
         """Return the same in another precision."""
-        return replace(self, basis=self.basis.to(dtype), duals=None if self.duals is None else self.duals.to(dtype))
+        given = {"basis": self.basis, "duals": self.duals, "stand_for": self.stand_for}
+        return replace(self, **{name: None if part is None else part.to(dtype) for name, part in given.items()})
+
+    @property
+    def n_equations(self) -> int:
+        """Units that are no copies of others, less those that inputs of a batch need."""
+        m, b = self.basis.shape
+        return (m if self.stand_for is None else int((self.stand_for > 0).sum())) - b
 
     @property
     def identifies(self) -> bool:
         """Whether the batch is small enough for the span to leave nothing but its inputs."""
-        m, b = self.basis.shape
-        return m - 2 * b >= LEAST_SURPLUS
+        return self.n_equations - self.basis.shape[1] >= LEAST_SURPLUS
 
     def outside(self, activations: torch.Tensor) -> torch.Tensor:
         """Return the part of activations of shape (n, m) that lies outside of the span."""
@@ -152,13 +175,15 @@ class ActivationSpan:
         The singular values of what lies outside of the span, on the units that are on: those beyond their number, and
         as many as the span holds with these units alone, are zero.
         """
-        m, b = self.basis.shape
-        basis = torch.nn.functional.normalize(self.basis, dim=0)
+        b, n_equations = self.basis.shape[1], self.n_equations
+        basis, stands = torch.nn.functional.normalize(self.basis, dim=0), torch.ones(len(self.basis), dtype=torch.bool)
+        if self.stand_for is not None:
+            basis, stands = basis * self.stand_for[:, None].sqrt(), self.stand_for > 0
         found = torch.zeros_like(activations)
-        for index, is_on in enumerate(activations != 0):
+        for index, is_on in enumerate((activations != 0) & stands):
             n_on = int(is_on.sum())
-            if n_on == m:
-                found[index, : m - b] = 1.0
+            if n_on == n_equations + b:
+                found[index, : max(0, n_equations)] = 1.0
                 continue
             held = torch.linalg.eigvalsh(basis[is_on].T @ basis[is_on])[max(0, b - n_on) :]
             found[index, : n_on - len(held)] = 1.0
@@ -175,6 +200,21 @@ def _largest_tolerance(width: int, batch_size: int, activation: Activation) -> f
     """Return how wide a span may be; behind flat parts, where ends with few units on come near to it, no wider."""
     surplus = 0.0 if activation.has_flat_part else max(0.0, 1 - 2 * batch_size / width)
     return max(WIDTH, WIDTH_OF_FEW * surplus**2)
+
+
+def _stand_for(
+    weight: torch.Tensor, bias: torch.Tensor, *, alike: float = 1 - 1e-4, n_probes: int = 32
+) -> torch.Tensor | None:
+    """Return how many units each stands for, of shape (m,); None where all differ.
+
+    Units whose weights and biases have one direction are copies. One without either says the same of all inputs.
+    """
+    probes = torch.randn((weight.shape[1], n_probes), generator=torch.Generator().manual_seed(0))
+    rows = torch.cat([weight.float() @ probes, n_probes**0.5 * bias.float()[:, None]], dim=1)
+    rows = torch.nn.functional.normalize(rows, dim=1)
+    first = (rows @ rows.T > alike).to(torch.uint8).argmax(dim=1)
+    counts = torch.bincount(first[rows.any(dim=1)], minlength=len(rows))
+    return None if (counts == 1).all() else counts.double()
 
 
 def lengths(activations: torch.Tensor) -> torch.Tensor:

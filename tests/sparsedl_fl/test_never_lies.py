@@ -19,9 +19,9 @@ RIGHT = 1e-2
 """Error, relative to the size of an input, below which it counts as right."""
 
 
-def attack(seed):
+def attack(seed, twist=None, random_state=None):
     """Attack a problem; return how many inputs are right, how many of these certified, and those certified wrongly."""
-    problem = hostile_problem(seed)
+    problem = hostile_problem(seed, twist)
     if problem.layer_gradient is None:
         assert problem.refusal
         return 0, 0, []
@@ -30,7 +30,9 @@ def attack(seed):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", (ConvergenceWarning, UserWarning))
         try:
-            inverter = GradientInverter(search, random_state=seed, **problem.told).fit(problem.layer_gradient)
+            inverter = GradientInverter(
+                search, random_state=seed if random_state is None else random_state, **problem.told
+            ).fit(problem.layer_gradient)
         except ValueError as error:
             if any(reason in str(error) for reason in REFUSALS):
                 return 0, 0, []
@@ -126,3 +128,9 @@ def test_a_layer_behind_contradicts_single_inputs_as_well():
         audit = audit_model(problem.model, problem.gradients, max_seconds=6)
     assert problem.lies_of(audit)[1] == []
     assert "contradicted by layer 'layers.1'" in audit["layers.0"].reason
+
+
+@pytest.mark.parametrize("random_state", range(2))
+def test_copies_of_units_prove_nothing_twice(random_state):
+    """A third of the units are copies: what the span says of both is the same, and all of 31 inputs were wrong."""
+    assert attack(300324, "dead and doubled units", random_state=random_state)[2] == []

@@ -38,6 +38,18 @@ class TestActivationSpan:
         inside = span.distances_of(torch.from_numpy(Y)) <= span.tolerances_of(torch.from_numpy(Y))
         assert inside.tolist() == [True] * 5 + [False]
 
+    def test_copies_of_units_count_once_also_where_one_of_them_is_dead(self):
+        rng = np.random.default_rng(4)
+        X, weight, bias = rng.standard_normal((6, 20)), rng.standard_normal((50, 20)), rng.standard_normal(50)
+        weight[40:], bias[40:], bias[:3] = weight[:10], bias[:10], -100.0
+        gradient = rng.standard_normal((40, 6)) @ np.maximum(X @ weight.T + bias, 0)
+        span = ActivationSpan.of(gradient, 6, ReLU(), (weight, bias))
+        assert span.stand_for.tolist() == [1.0] * 3 + [2.0] * 7 + [1.0] * 33 + [0.0] * 7
+        assert span.n_equations == 43 - 6
+        strengths = span.strengths_of(torch.from_numpy(np.maximum(rng.standard_normal((1, 20)) @ weight.T + bias, 0)))
+        assert (strengths > 0).sum() <= 37
+        assert ActivationSpan.of(gradient, 6, ReLU(), (rng.standard_normal((50, 20)), bias)).stand_for is None
+
     def test_noise_as_large_as_the_gradient_leaves_no_span(self):
         rng = np.random.default_rng(3)
         assert ActivationSpan.of(rng.standard_normal((40, 50)), 6, ReLU()) is None
