@@ -74,7 +74,12 @@ class Attack(Experiment):
         with warnings.catch_warnings():
             # The record says what was not recovered, and whether the batch size was right.
             warnings.simplefilter("ignore", UserWarning)
-            inverter.fit(problem.layer_gradient)
+            try:
+                inverter.fit(problem.layer_gradient)
+            except ValueError as refusal:
+                seconds = round(time.perf_counter() - start, 3)
+                status = f"refused: {refusal}"
+                return {"exact": False, "certified": 0, "starts": 0, "seconds": seconds, "status": status}
         seconds = time.perf_counter() - start
         return {
             **self.measure(problem, score, inverter),

@@ -81,7 +81,8 @@ def write_summary(
 
 
 def _mean(group: list[dict[str, Any]], metric: str) -> float:
-    return float(np.mean([np.mean(record[metric]) for record in group if metric in record]))
+    values = [np.mean(record[metric]) for record in group if metric in record]  # a refused batch has none
+    return float(np.mean(values)) if values else np.nan
 
 
 def _successful(group: list[dict[str, Any]]) -> str:

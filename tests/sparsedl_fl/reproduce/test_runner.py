@@ -4,6 +4,7 @@ import json
 import pytest
 from threadpoolctl import threadpool_limits
 
+from sparsedl_fl import GradientInverter
 from sparsedl_fl.cli import main
 from sparsedl_fl.reproduce import Budget, read_records, reproduce, summarize, write_figure, write_summary
 from sparsedl_fl.reproduce import runner as runner_module
@@ -27,6 +28,17 @@ def test_a_record_says_what_was_run(tiny, source, tmp_path):
         assert {"starts", "seconds", "matching", "residual", "device", "status"} <= set(record)
         assert {"python", "numpy", "torch", "sparsedl"} <= set(record["versions"])
     assert [json.loads(line)["seed"] for line in (tmp_path / "tiny.jsonl").read_text().splitlines()]
+
+
+def test_a_batch_that_is_refused_is_a_failure_with_its_reason(tiny, source, tmp_path, monkeypatch):
+    def fit(self, given):
+        raise ValueError("the batch is too large")
+
+    monkeypatch.setattr(GradientInverter, "fit", fit)
+    records = reproduce("tiny", out=tmp_path, data=source, methods=["activation"], n_batches=1)
+    assert not any(record["exact"] for record in records)
+    assert {record["status"] for record in records} == {"refused: the batch is too large"}
+    assert write_summary("tiny", records, tmp_path).read_text().count("| 0 % |") == 2
 
 
 def test_it_stays_within_the_threads_that_the_caller_allows(tiny, source, tmp_path):
