@@ -120,7 +120,8 @@ def peel_back(
         inverse = _inverse(factors.left.T @ gradients)
         inputs = (inverse * factors.singular_values) @ factors.right
         z, weight_of_y = before.preactivations(inputs), BRANCH
-    return _held_against(known, before, factors, gradients, inverse, inputs, least_log_chance)
+    doubt = _doubt(phi, z, y, known.errors, slopes) * sent_back
+    return _held_against(known, before, factors, gradients, inverse, inputs, doubt, least_log_chance)
 
 
 def _held_against(
@@ -130,10 +131,11 @@ def _held_against(
     gradients: np.ndarray,
     inverse: np.ndarray,
     inputs: np.ndarray,
+    doubt: np.ndarray,
     least_log_chance: float,
 ) -> KnownBatch:
     """Return the batch of the layer before, certified where everything about it fits: each input needs all columns."""
-    errors, log_chance = _errors(factors, gradients, inverse, inputs)
+    errors, log_chance = _errors(factors, gradients, inverse, inputs, doubt)
     reproduced = resolve(before.activation).value(as_tensor(before.preactivations(inputs))).numpy()
     fits = (
         _is_reproduced(known, before.weight, errors, reproduced)
@@ -173,6 +175,14 @@ def _on_graph(phi: Activation, z: np.ndarray, y: np.ndarray, weight: float) -> n
     return found
 
 
+def _doubt(phi: Activation, z: np.ndarray, y: np.ndarray, errors: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+    """Return by how much derivatives may be off, since the activations are, of shape (m, b)."""
+    if phi.is_piecewise_linear:  # there a derivative is right, or the columns do not fit at all
+        return np.zeros_like(slopes)
+    moved = [phi.derivative(as_tensor(_on_graph(phi, z, y + sign * errors, BRANCH))).numpy() for sign in (-1, 1)]
+    return np.max(np.abs(np.stack(moved) - slopes), axis=0)
+
+
 def _inverse(columns: np.ndarray) -> np.ndarray:
     if not np.isfinite(columns).all() or np.linalg.matrix_rank(columns) < len(columns):
         raise ValueError("the gradients sent back are no basis: units that are off for all but one input, or more")
@@ -180,19 +190,26 @@ def _inverse(columns: np.ndarray) -> np.ndarray:
 
 
 def _errors(
-    factors: LowRankGradient, gradients: np.ndarray, inverse: np.ndarray, inputs: np.ndarray, *, prior: float = 4.0
+    factors: LowRankGradient,
+    gradients: np.ndarray,
+    inverse: np.ndarray,
+    inputs: np.ndarray,
+    doubt: np.ndarray,
+    *,
+    prior: float = 4.0,
 ) -> tuple[np.ndarray, float]:
     """Return the expected error of each input, and the logarithm of the chance that the columns fit as they do.
 
     What of the columns lies outside the column space is their error in ``m - b`` directions; inside it is as large.
-    That of one column counts with its directions, that of all together with ``prior``.
+    That of one column counts with its directions, that of all together with ``prior``. The ``doubt`` in its entries is
+    another.
     """
     left, (m, b) = factors.left, factors.left.shape
     outside = gradients - left @ (left.T @ gradients)
     norms = np.maximum(np.linalg.norm(gradients, axis=0), np.finfo(float).tiny)
     squares = np.sum((outside / norms) ** 2, axis=0)
     pooled = squares.sum() / (b * (m - b))
-    per_entry = (squares + prior * pooled) / (m - b + prior) * norms**2
+    per_entry = (squares + prior * pooled) / (m - b + prior) * norms**2 + np.mean(doubt**2, axis=0)
     # A column that has nothing to do with the layer lies outside by sqrt(1 - b / m).
     shares = np.sqrt(np.maximum(squares, np.finfo(float).eps ** 2) / (1 - b / m))
     log_chance = float(np.sum(np.minimum((m - b) * np.log10(shares), 0.0)))

@@ -37,6 +37,9 @@ class LastFit(BaseEstimator):
         Steps for each input by itself, and for the batch, at most.
     n_draws : int, default=2
         Draws of the noise that show how exact the batch is.
+    agreeing : float, default=3
+        Times that the equations of the batch may be fulfilled worse than those of each input, by their noise. Of 100
+        random problems, most stay below 2; three batches with 9 to 15 were off by 5, 9 and 240 expected errors.
     n_products : int, default=300
         Steps of conjugate gradients for each of the latter.
     solved : float, default=1e-8
@@ -53,6 +56,7 @@ class LastFit(BaseEstimator):
     n_alone: int = 12
     n_together: int = 2
     n_draws: int = 2
+    agreeing: float = 3.0
     n_products: int = 300
     solved: float = 1e-8
     lengths: tuple[float, ...] = (1.0, 0.25, 0.0625)
@@ -123,7 +127,7 @@ class LastFit(BaseEstimator):
         """Return how the noise moves a batch that was fitted at once: some draws of it, of shape (n_draws, b, b).
 
         The changes of noise as large as what is left of all equations; None where these leave nothing to measure it by,
-        or where the method does not end.
+        where the batch is a minimum that is not theirs, or where the method does not end.
 
         Parameters
         ----------
@@ -133,7 +137,7 @@ class LastFit(BaseEstimator):
             Source of randomness.
         """
         here = BatchSystem.of(forward, equations, rest, left, inputs, self.ridge)
-        if here.n_spare <= 0:
+        if here.n_spare <= 0 or here.disagreement > self.agreeing:
             return None
         draws = []
         for _ in range(self.n_draws):

@@ -208,6 +208,13 @@ class BatchSystem:
         b, m = self.batch.preactivations.shape
         return b * (m - self.batch.forward.axes.shape[1])
 
+    @property
+    def disagreement(self) -> float:
+        """How badly the equations of the batch are fulfilled, over those of each input, all by their noise."""
+        of_batch = self.batch.cost / self.batch.columns.numel()
+        of_inputs = (self.cost - self.batch.cost) / (self.weight * len(self.batch.columns))
+        return float(of_batch / of_inputs.clamp(min=1.0))
+
     def cost_at(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return how badly other inputs fulfil them."""
         there = Returned.of(self.batch.forward, self.batch.rest, self.batch.left, inputs)
