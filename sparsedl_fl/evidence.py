@@ -179,7 +179,6 @@ class ThroughRest(Evidence):
     """
 
     kind = "rest of the network"
-    is_last_resort = True
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Measure the distances from the column space."""
