@@ -9,18 +9,17 @@ every hidden layer behind adds equations, and the rest of the network says what 
 import os
 
 import matplotlib.pyplot as plt
-import numpy as np
 import torch
-from sklearn.datasets import load_sample_images
 from torch import nn
 
 from sparsedl_fl import GradientInverter, LayerGradient
+from sparsedl_fl.demo import natural_patches
 from sparsedl_fl.directions import ActivationDirections
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.simulation import client_gradient
 
 SMALL = bool(os.environ.get("SPARSEDL_SMALL"))
-width, side = (40, 8) if SMALL else (200, 32)
+width = 40 if SMALL else 200
 SETTINGS = {
     "the next layer's gradient": (8 if SMALL else 60, True),
     "this layer's gradient alone": (4 if SMALL else 40, False),
@@ -30,31 +29,20 @@ SETTINGS = {
 
 # %%
 # The private pictures: pieces of two photographs.
-rng, photographs = np.random.default_rng(0), load_sample_images().images
-
-
-def pieces(n):
-    """Return pieces of the photographs that are no plain sky, of shape (n, side, side, 3), in [0, 1]."""
-    found = []
-    while len(found) < n:
-        photograph = photographs[len(found) % 2] / 255.0
-        top, left = (rng.integers(size - side) for size in photograph.shape[:2])
-        piece = photograph[top : top + side, left : left + side]
-        found += [piece] if piece.std() > 0.1 else []
-    return np.array(found)
-
+biggest = max(batch_size for batch_size, _ in SETTINGS.values())
+private, mean, std = natural_patches(biggest, random_state=0)
 
 # %%
 # A network of GELUs and what one client sends for each setting.
 torch.manual_seed(0)
-sizes = [3 * side**2, width, width, width]
+sizes = [private[0].size, width, width, width]
 layers = [part for size in zip(sizes[:-1], sizes[1:], strict=True) for part in (nn.Linear(*size), nn.GELU())]
 model = nn.Sequential(*layers, nn.Linear(width, 10))
 
 results = {}
 for name, (batch_size, uses_others) in SETTINGS.items():
-    pictures, labels = pieces(batch_size), torch.arange(batch_size) % 10
-    batch = torch.tensor((pictures - 0.45) / 0.25, dtype=torch.float32).flatten(1)
+    pictures, labels = private[:batch_size], torch.arange(batch_size) % 10
+    batch = torch.tensor((pictures - mean) / std, dtype=torch.float32).flatten(1)
     given = LayerGradient.from_model(model, client_gradient(model, batch, labels))
     inverter = GradientInverter(ActivationDirections(use_next_layer=uses_others), random_state=0).fit(given)
     match = match_batches(batch.double().numpy(), inverter.inputs_)
@@ -65,7 +53,7 @@ for name, (batch_size, uses_others) in SETTINGS.items():
 # %%
 figure, axes = plt.subplots(2 * len(SETTINGS), 10, figsize=(9, 6.2), layout="constrained", squeeze=False)
 for row, (name, (pictures, inverter, order)) in enumerate(results.items()):
-    recovered = inverter.inputs_[order].reshape(pictures.shape) * 0.25 + 0.45
+    recovered = inverter.inputs_[order].reshape(pictures.shape) * std + mean
     for column, axis in enumerate(axes[2 * row : 2 * row + 2].T):
         for part, shown in zip(axis, (pictures, recovered), strict=True):
             part.axis("off")

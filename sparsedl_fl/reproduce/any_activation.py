@@ -11,7 +11,7 @@ from sparsedl_fl.reproduce.clients import Wired
 from sparsedl_fl.reproduce.experiments import ImageBatch
 from sparsedl_fl.simulation import fully_connected
 
-__all__ = ["ACTIVATION_ROWS", "MODULES", "QUANTISED_ROWS", "SPAN_ROWS", "ActivationBatch"]
+__all__ = ["ACTIVATION_ROWS", "COARSE", "MODULES", "QUANTISED_ROWS", "SPAN_ROWS", "ActivationBatch"]
 
 MODULES: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,

@@ -19,6 +19,7 @@ from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.metrics import are_wrong, match_batches, psnr
 from sparsedl_fl.patches import PatchEmbedding, recover_patches
+from sparsedl_fl.reproduce.any_activation import COARSE
 from sparsedl_fl.reproduce.data import load_images
 from sparsedl_fl.reproduce.experiments import Attack, Experiment, Score
 from sparsedl_fl.reproduce.methods import Budget, Problem, fed_to
@@ -28,9 +29,6 @@ from sparsedl_fl.transformers import text_transformer, vision_transformer
 __all__ = ["TOKEN_ROWS", "PixelBatch", "TokenBatch", "texts"]
 
 LAYER = "blocks.0.fc1"
-CLEAR = 35.0
-"""Mean PSNR in dB above which a picture counts: nothing is left to hide."""
-
 TOLERANCE = 1e-3
 """Relative error up to which a token counts as right."""
 
@@ -96,7 +94,7 @@ class PixelBatch(Experiment):
     n_steps: int = 0
 
     def run(self, method: str, seed: int, data: str | None, budget: Budget) -> dict[str, Any]:
-        """Recover the picture of a seed; exact is a mean PSNR of its patches above `CLEAR`, and certified none is."""
+        """Recover the picture of a seed; exact is a mean PSNR of its patches above `COARSE`, and certified none is."""
         model = vision_transformer(random_state=seed)
         _train(model, lambda n, number: pictures(n, number, data), self.n_steps, seed)
         inputs, labels = pictures(1, seed, data)
@@ -117,7 +115,7 @@ class PixelBatch(Experiment):
         true = functional.unfold(inputs.double(), side, stride=side)[0].T.numpy()
         ratios = np.sqrt(np.mean((found.values - true) ** 2, axis=1)) / found.errors
         return {
-            "exact": bool(quality.mean() > CLEAR),
+            "exact": bool(quality.mean() > COARSE),
             "psnr": [round(float(value), 2) for value in quality],
             "error_ratio": [float(f"{ratio:.3g}") for ratio in ratios],
             "certified": 0,
