@@ -18,6 +18,7 @@ from sparsedl_fl.audit.replaying import replay_found
 from sparsedl_fl.audit.result import NOT_REACHED, AuditResult, LayerAudit
 from sparsedl_fl.audit.spreading import Spreading
 from sparsedl_fl.audit.subject import Subject
+from sparsedl_fl.audit.verdicts import Verdict
 from sparsedl_fl.diagnosis import is_sparsified, visible_reason
 from sparsedl_fl.directions import KnownInputs, best_known
 from sparsedl_fl.gradients import LayerGradient
@@ -114,6 +115,8 @@ class _Attack:
     max_seconds: float | None
     report: Callable[[str], None]
     found: dict[str, LayerAudit] = field(default_factory=dict)
+    searched: float = 0.0
+    """Seconds spent on searches, those of layers that follow from others by now as well."""
 
     @classmethod
     def of(
@@ -184,7 +187,7 @@ class _Attack:
         start = time.perf_counter()
         inverter = clone(self.inverter)
         if self.max_seconds is not None and inverter.directions is None:
-            left = self.max_seconds - sum(layer.seconds for layer in self.found.values() if layer.source == "attacked")
+            left = self.max_seconds - self.searched
             if left <= 0:
                 spent = f"the budget of {self.max_seconds:g} seconds was spent before"
                 return LayerAudit(row.name, None, spent, row, source=NOT_REACHED)
@@ -197,6 +200,7 @@ class _Attack:
         except (ValueError, RuntimeError) as error:
             return LayerAudit(row.name, None, str(error), row, seconds=time.perf_counter() - start)
         seconds = time.perf_counter() - start
+        self.searched += seconds
         return LayerAudit(row.name, inverter, reason, row, KnownBatch.of(inverter), "attacked", seconds)
 
     @staticmethod
@@ -222,7 +226,7 @@ class _Attack:
         begin, known = time.perf_counter(), spreading.labelled(start.name, start.batch)
         self.found[start.name] = replace(start, batch=known)
         for name, batch, source in spreading.from_layer(start.name, known):
-            if name not in self.rows or (name in self.found and self.found[name].verdict <= start.verdict):
+            if name not in self.rows or (name in self.found and self.found[name].verdict is Verdict.RECOVERED):
                 continue
             self.report(f"layer '{name}': {source}")
             inverter, batch = self._confirmed(name, batch)

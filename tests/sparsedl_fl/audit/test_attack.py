@@ -91,6 +91,26 @@ def test_obstacles_are_named():
     assert "of the classes of a head" in audits["head"].reason
 
 
+@pytest.mark.parametrize("n_left", [0, 5])
+def test_a_layer_of_which_a_search_left_some_or_all_open_is_peeled_from_one_behind(monkeypatch, n_left):
+    model = fully_connected(30, width=50, n_hidden=3, random_state=0)
+    batch = torch.randn(6, 30, generator=torch.Generator().manual_seed(0))
+    whole, seen = GradientInverter.fit, []
+
+    def cut_short(inverter, given):
+        whole(inverter, given)
+        if not seen:
+            inverter.recovered_[n_left:] = False
+        seen.append(inverter)
+        return inverter
+
+    monkeypatch.setattr(GradientInverter, "fit", cut_short)
+    audit = audit_model(model, client_gradient(model, batch, torch.arange(6)))
+    assert [layer.n_certified for layer in audit.layers] == [6, 6, 6, 6]
+    assert audit["0"].source == "peeled back from layer '2'"
+    assert match_batches(batch.numpy(), audit["0"].batch.inputs).squared_errors.max() < 1e-8
+
+
 def test_layers_can_be_chosen():
     model = fully_connected(30, width=60, random_state=0)
     gradients = client_gradient(model, torch.randn(4, 30, generator=torch.Generator().manual_seed(0)), torch.arange(4))
