@@ -8,14 +8,14 @@ import numpy as np
 
 from sparsedl.arrays import as_tensor, rows_of
 from sparsedl_fl.blocks import residual_norms, row_norms
-from sparsedl_fl.certificate import certify
+from sparsedl_fl.certificate import Certificate, certify
 from sparsedl_fl.evidence import Case, SpanOfNextLayer
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.hypothesis import Hypothesis
 from sparsedl_fl.likelihood import maximum_likelihood
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.pairs import Indistinguishable
-from sparsedl_fl.scale import is_scale_doubtful
+from sparsedl_fl.scale import doubt_in_scale
 
 __all__ = ["Assembly", "Batch"]
 
@@ -82,6 +82,11 @@ class Assembly:
         certified: rounding alone reaches 5.2 (see `sparsedl_fl.spectrum.rank_above_white_noise`).
     worthless : float, default=0.3
         Expected error, relative to the size of an input, above which it is no recovery whatever proves it.
+    off_scale : float, default=0.1
+        Factor, less one, by which the scale of all inputs may be off for nothing to be certified; a smaller one is an
+        error.
+    clearly : float, default=10
+        Expected errors by which a unit has to be off to say something of the scale.
     pairs : Indistinguishable
         Which inputs have to be taken for two.
     """
@@ -92,6 +97,8 @@ class Assembly:
     borderline: float = 1e-5
     unexplained: float = 10.0
     worthless: float = 0.3
+    off_scale: float = 0.1
+    clearly: float = 10.0
     pairs: Indistinguishable = Indistinguishable()
 
     def of(self, hypothesis: Hypothesis) -> Batch:
@@ -124,7 +131,7 @@ class Assembly:
             gradients = np.where(self._active(hypothesis, whitened), factors.left @ disaggregation, 0.0)
         sizes = np.sqrt(np.mean(inputs**2, axis=1))
         case = Case(hypothesis, inputs, whitened, columns, used, determined, disaggregation, problem.is_active(ends))
-        certificate = certify(case)
+        certificate, is_off_scale = self._with_doubt_in_scale(hypothesis, ends[0], sizes, certify(case))
         is_worthless = certificate.errors > self.worthless * np.maximum(sizes, np.finfo(float).tiny)
         expected = (
             None if problem.rest is None or has_pattern else problem.rest.sizes(as_tensor(ends[0].T.copy())).numpy()
@@ -136,9 +143,7 @@ class Assembly:
             certificate.errors, problem, ends, gradients, sizes, is_difference, expected
         )
         repeats = _repeats(inputs, np.where(certificate.proven & ~is_worthless, certificate.errors, np.inf))
-        proven = certificate.proven
-        off_scale = is_scale_doubtful(problem, ends[0][:, proven], ~hypothesis.likely_zeros[:, proven])
-        is_doubtful = factors.excess > self.unexplained or off_scale
+        is_doubtful = factors.excess > self.unexplained or is_off_scale
         certificate = certificate.without(is_worthless | repeats | is_doubtful)
         return Batch(
             inputs=inputs,
@@ -152,6 +157,19 @@ class Assembly:
             uncertainty=uncertainty,
             resolution=resolution,
         )
+
+    def _with_doubt_in_scale(
+        self, hypothesis: Hypothesis, preactivations: np.ndarray, sizes: np.ndarray, certificate: Certificate
+    ) -> tuple[Certificate, bool]:
+        """Return the certificate whose errors allow for a doubt in the scale, and whether that is too large.
+
+        One unit that is taken for off and was hardly on looks as if all were a little too large or too small.
+        """
+        problem, proven = hypothesis.problem, certificate.proven
+        widths = self.clearly * row_norms(problem.layer_gradient.weight)[:, None] * certificate.errors[proven]
+        has_gradient = ~hypothesis.likely_zeros[:, proven]
+        doubt = doubt_in_scale(problem, preactivations[:, proven], has_gradient, widths)
+        return replace(certificate, errors=np.hypot(certificate.errors, doubt * sizes)), doubt > self.off_scale
 
     def _active(self, hypothesis: Hypothesis, whitened: np.ndarray) -> np.ndarray:
         """Return which units were active for which input.

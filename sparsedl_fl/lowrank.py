@@ -15,7 +15,14 @@ from sparsedl_fl.blocks import in_double, residual_norms, transposed_times
 from sparsedl_fl.diagnosis import visible_reason
 from sparsedl_fl.formats import rounding_noise
 from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.spectrum import distinct_rank, leading_left, precision_of, rank_above_rounding, rank_above_white_noise
+from sparsedl_fl.spectrum import (
+    believed_noise,
+    distinct_rank,
+    leading_left,
+    precision_of,
+    rank_above_rounding,
+    rank_above_white_noise,
+)
 
 __all__ = ["LowRankGradient", "factorize"]
 
@@ -45,6 +52,8 @@ class LowRankGradient:
         to 3.3 where rounding follows the size of the entries (float32 and bfloat16 clients on CIFAR-10).
     beyond_left : ndarray of shape (m,)
         Its left singular vector.
+    bias_excess : float
+        By how much the noise of the bias gradient, which the scale of an input comes from, exceeds that of the weights.
     precision : float
         Relative precision of the client's numbers.
     is_coarse : bool
@@ -62,6 +71,7 @@ class LowRankGradient:
     beyond: float
     excess: float
     beyond_left: np.ndarray
+    bias_excess: float = 1.0
     precision: float = float(np.finfo(np.float32).eps)
     is_coarse: bool = False
     clear_gap: float = 10.0
@@ -217,13 +227,13 @@ def factorize(
     right = transposed_times(G, U).T / S[:, None]
     rows, columns = residual_norms(G, U * S, right)
     floor, freedom = np.finfo(float).eps * np.linalg.norm(S) / np.sqrt(m * n), (m - b) * (n - b)
-    told = _believed(noise_level, np.sqrt(np.sum(rows**2) / freedom), freedom, S)
+    told = believed_noise(noise_level, np.sqrt(np.sum(rows**2) / freedom), freedom, S)
     noise = np.maximum(rows / np.sqrt(n - b) if told is None else np.full(m, told), floor)
     input_noise = np.maximum(columns / np.sqrt(m - b) if told is None else np.full(n, told), floor)
-    _check_bias_gradient(layer_gradient.bias_grad, U, noise, S, b)
+    bias_excess = _bias_excess(layer_gradient.bias_grad, U, noise, S)
     excess = beyond / max(_edge_of_white_noise(max(np.sum(rows**2) - beyond**2, 0.0), alive), floor)
     behind_batch = signal_to_noise, beyond, excess, beyond_left
-    return LowRankGradient(U, S, right, noise, input_noise, *behind_batch, precision_of(G), is_coarse)
+    return LowRankGradient(U, S, right, noise, input_noise, *behind_batch, bias_excess, precision_of(G), is_coarse)
 
 
 def _edge_of_white_noise(squares: float, alive: np.ndarray) -> float:
@@ -250,33 +260,6 @@ def _uncertain(layer_gradient: LayerGradient, batch_size: int, gap: float) -> st
     )
 
 
-def _believed(
-    told: float | None,
-    measured: float,
-    freedom: int,
-    S: np.ndarray,
-    *,
-    enough: int = 100,
-    off_by: float = 3.0,
-    visible: float = 1e-4,
-) -> float | None:
-    """Return the noise level that was told, or None where what lies beyond the batch contradicts it.
-
-    It does where there are ``enough`` entries to measure it, it is ``off_by`` a factor, and no mere rounding: a visible
-    share of the gradient.
-    """
-    if told is None or freedom < enough or measured / off_by <= told <= off_by * measured:
-        return told
-    if told > measured or measured > visible * np.linalg.norm(S) / np.sqrt(freedom):
-        warnings.warn(
-            f"noise_level={told:.2g}, but the gradient differs from rank {len(S)} by {measured:.2g} an entry, which is "
-            "taken instead; is it the noise on the mean over the batch (noise multiplier * clipping / batch size)?",
-            UserWarning,
-            stacklevel=4,
-        )
-    return None
-
-
 def _check_arguments(batch_size: int | None, noise_level: float | None) -> None:
     if batch_size is not None and (
         isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1
@@ -287,13 +270,20 @@ def _check_arguments(batch_size: int | None, noise_level: float | None) -> None:
         raise ValueError(f"noise_level must be a non-negative number or None, got {noise_level!r}")
 
 
-def _check_bias_gradient(bias_grad: np.ndarray, left: np.ndarray, noise: np.ndarray, S: np.ndarray, b: int) -> None:
-    """Raise unless the bias gradient lies in the column space of the weight gradient, ``g = D 1``."""
-    outside = np.linalg.norm(bias_grad - left @ (left.T @ bias_grad))
-    # The column space itself is only known to the noise over the smallest singular value.
-    amplification = 1 + np.linalg.norm(bias_grad) * np.sqrt(len(left)) / S[b - 1]
+def _bias_excess(bias_grad: np.ndarray, left: np.ndarray, noise: np.ndarray, S: np.ndarray) -> float:
+    """Return by how much the bias gradient is noisier than the weights', one at least, as far as ``g = D 1`` tells.
+
+    Some clients clip or round tensors one by one. Raise where ``g`` does not belong to the weight gradient at all.
+    """
+    m, b = left.shape
+    within = left.T @ bias_grad
+    outside = np.linalg.norm(bias_grad - left @ within)
+    # The column space itself is only known to the noise over the singular values.
+    amplification = 1 + np.linalg.norm(bias_grad) * np.sqrt(m) / S[b - 1]
     if outside > 100 * np.linalg.norm(noise) * amplification + 1e-3 * np.linalg.norm(bias_grad):
         raise ValueError(
             "bias_grad does not lie in the column space of weight_grad: they are not of the same layer and batch "
             f"(relative distance {outside / np.linalg.norm(bias_grad):.2g}), or batch_size={b} is too small"
         )
+    expected = np.sqrt((m - b) * np.mean(noise**2) * (1 + np.sum((within / S) ** 2)))
+    return max(1.0, float(outside / max(expected, np.finfo(float).tiny)))

@@ -10,19 +10,21 @@ import numpy as np
 
 from sparsedl_fl.problem import LayerProblem
 
-__all__ = ["is_scale_doubtful"]
+__all__ = ["doubt_in_scale"]
 
 
-def is_scale_doubtful(
+def doubt_in_scale(
     problem: LayerProblem,
     preactivations: np.ndarray,
     has_gradient: np.ndarray,
+    widths: np.ndarray,
     *,
     better: float = 0.34,
+    smallest: float = 1e-4,
     largest: float = 4.0,
-    n_factors: int = 81,
-) -> bool:
-    """Return whether another scale of all inputs fits the pattern far better than theirs.
+    n_factors: int = 49,
+) -> float:
+    """Return by how much all inputs may be too large or too small, as a share; zero where nothing speaks for that.
 
     Parameters
     ----------
@@ -32,28 +34,32 @@ def is_scale_doubtful(
         Of recovered inputs.
     has_gradient : ndarray of shape (m, k) of bool
         Where their columns are not zero.
+    widths : ndarray of shape (m, k)
+        By how much pre-activations may be off: a unit that is so near its kink contradicts nothing.
     better : float, default=0.34
-        Share of the contradictions that another scale leaves, at most. A unit within rounding of its kink contradicts
-        too, but where there are many units any other scale makes more of them.
-    largest : float, default=4
-        Largest factor that is tried, and its inverse the smallest.
-    n_factors : int, default=81
-        How many, evenly by their logarithms; one is among them.
+        Share of the contradictions that another scale leaves, at most: where there are many units any other scale makes
+        more of them, unless it is right. The one that leaves least counts, and the nearest of several.
+    smallest, largest : float, default=1e-4 and 4
+        Least and largest factor that is tried, the least over one; and their inverses.
+    n_factors : int, default=49
+        How many of each, evenly by the logarithms of what they change.
     """
     if (
         not problem.activation.has_flat_part
         or problem.layer_gradient.is_update
         or not np.isfinite(preactivations).all()
     ):
-        return False
+        return 0.0
     bias = problem.layer_gradient.bias[:, None]
     linear = preactivations - bias
+    is_clear = problem.distance_to_kink([preactivations]) > widths
 
     def contradictions(factor: float) -> int:
-        return int(np.sum(problem.is_active([factor * linear + bias]) != has_gradient))
+        return int(np.sum((problem.is_active([factor * linear + bias]) != has_gradient) & is_clear))
 
     at_one = contradictions(1.0)
     if at_one == 0:
-        return False
-    factors = np.geomspace(1 / largest, largest, n_factors)
-    return min(contradictions(factor) for factor in factors) <= better * at_one
+        return 0.0
+    changes = np.geomspace(smallest, np.log(largest), n_factors)
+    left = [min(contradictions(np.exp(change)), contradictions(np.exp(-change))) for change in changes]
+    return float(np.expm1(changes[np.argmin(left)])) if min(left) <= better * at_one else 0.0

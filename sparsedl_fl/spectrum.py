@@ -9,7 +9,14 @@ from scipy.linalg import svd
 
 from sparsedl_fl.blocks import column_blocks, row_factor, row_norms, times, transposed_times
 
-__all__ = ["distinct_rank", "leading_left", "precision_of", "rank_above_rounding", "rank_above_white_noise"]
+__all__ = [
+    "believed_noise",
+    "distinct_rank",
+    "leading_left",
+    "precision_of",
+    "rank_above_rounding",
+    "rank_above_white_noise",
+]
 
 
 def leading_left(
@@ -180,3 +187,30 @@ def _rounding_floor(G: np.ndarray, total: float) -> float:
     the spectrum, which must not pass for the end of the batch.
     """
     return 0.1 * precision_of(G) * total / np.sqrt(min(G.shape))
+
+
+def believed_noise(
+    told: float | None,
+    measured: float,
+    freedom: int,
+    S: np.ndarray,
+    *,
+    enough: int = 100,
+    off_by: float = 3.0,
+    visible: float = 1e-4,
+) -> float | None:
+    """Return the noise level that was told, or None where what lies beyond the batch contradicts it.
+
+    It does where there are ``enough`` entries to measure it, it is ``off_by`` a factor, and no mere rounding: a visible
+    share of the gradient.
+    """
+    if told is None or freedom < enough or measured / off_by <= told <= off_by * measured:
+        return told
+    if told > measured or measured > visible * np.linalg.norm(S) / np.sqrt(freedom):
+        warnings.warn(
+            f"noise_level={told:.2g}, but the gradient differs from rank {len(S)} by {measured:.2g} an entry, which is "
+            "taken instead; is it the noise on the mean over the batch (noise multiplier * clipping / batch size)?",
+            UserWarning,
+            stacklevel=4,
+        )
+    return None

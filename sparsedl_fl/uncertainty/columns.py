@@ -45,7 +45,7 @@ def errors_from_zeros(
     spread = (Q / S[:, None]).T @ (Q / S[:, None])
     wobble, excess = _wobble(U, Q, P, zeros & determined, noise, spread)
     duals = P @ U.T
-    direct = np.sum((duals * noise) ** 2, axis=1) * excess * (1 + np.diag(moments))
+    direct = np.sum((duals * noise) ** 2, axis=1) * excess * (1 + factors.bias_excess**2 * np.diag(moments))
     total = wobble.sum(axis=1)
     own = np.einsum("ijk,ij->ik", wobble, moments)
     each = np.einsum("ijk,ijk->ik", wobble, np.einsum("jl,ilk->ijk", moments, wobble, optimize=True))

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -53,6 +54,14 @@ def test_noise_level_is_that_of_the_gradient():
     noisy = layer_gradient(*factors_of(5, m=60, n=200), noise=1e-3)
     factors = factorize(noisy, batch_size=5)
     assert np.sqrt(np.mean(factors.noise_level**2)) == pytest.approx(1e-3, rel=0.1)
+
+
+@pytest.mark.parametrize("excess", [1.0, 3.0, 100.0])
+def test_a_bias_gradient_that_is_noisier_than_the_weights_is_seen(excess):
+    noisy = layer_gradient(*factors_of(5, m=200, n=400), noise=1e-6)
+    more = 1e-6 * np.sqrt(excess**2 - 1) * np.random.default_rng(1).standard_normal(200)
+    noisy = replace(noisy, bias_grad=noisy.bias_grad + more)
+    assert factorize(noisy).bias_excess == pytest.approx(excess, rel=0.2)
 
 
 def test_true_zeros_are_zeros_and_nothing_else_under_noise():

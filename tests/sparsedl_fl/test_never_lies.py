@@ -12,6 +12,8 @@ from sparsedl_fl.audit import audit_model
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections
 from sparsedl_fl.reproduce.hostile import TWISTS, hostile_problem
 from sparsedl_fl.reproduce.hostile.audits import LIES, hostile_audit
+from sparsedl_fl.reproduce.methods import Budget
+from sparsedl_fl.reproduce.tables import TABLES
 
 REFUSALS = ("as large as the layer", "column space", "all zeros", "does not span the activations", "nowhere zero")
 N_SEEDS, N_CHUNKS = 100, 4
@@ -145,3 +147,27 @@ def test_a_batch_that_was_not_fitted_to_its_own_gradients_does_not_say_how_exact
     certified, lies = problem.lies_of(audit)
     assert lies == []
     assert certified > 100
+
+
+@pytest.mark.parametrize(
+    ("seed", "layer"),
+    [
+        pytest.param(40119, "layers.1", id="bias gradient clipped, of which alone the scale comes"),
+        pytest.param(40349, "layers.1", id="weight gradient scaled by 0.98, which few units tell"),
+        pytest.param(40423, "layers.2", id="a direction of which all equations hardly say anything"),
+    ],
+)
+def test_inputs_are_no_further_off_than_is_said(seed, layer):
+    """All of these came back certified, and off by 200 expected errors and more."""
+    problem = hostile_audit(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        audit = audit_model(problem.model, problem.gradients, layers=[layer], max_seconds=20)
+    assert problem.lies_of(audit)[1] == []
+
+
+def test_zeros_that_two_inputs_share_in_one_ratio_prove_no_mixture(shared_data):
+    """A stroke of one digit is a tenth of another's all along it: a mixture of the two has zeros there, all at once."""
+    row = TABLES["frontier-raw"].rows["mnist-unit-20x200-2000"]
+    folder = str(shared_data("mnist.npz").parent)
+    assert row.run("activation", 1001, folder, Budget(seconds=20))["wrong"] == 0

@@ -215,6 +215,11 @@ class BatchSystem:
         of_inputs = (self.cost - self.batch.cost) / (self.weight * len(self.batch.columns))
         return float(of_batch / of_inputs.clamp(min=1.0))
 
+    @property
+    def promise(self) -> float:
+        """Share of the cost that a step of each input by itself promises to take away."""
+        return float((self.goal * self.blocks.solve(self.goal)).sum() / self.cost)
+
     def cost_at(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return how badly other inputs fulfil them."""
         there = Returned.of(self.batch.forward, self.batch.rest, self.batch.left, inputs)

@@ -1,0 +1,21 @@
+"""Kinds of evidence for an input, one class each.
+
+Every input is orthogonal to the columns of all others, ``P Q = I``: it is right when *those* are, whatever its own is.
+So a column can be proven, by more zeros than chance which determine it, and then it counts for all other inputs; or an
+input can be proven by itself.
+"""
+
+from sparsedl_fl.evidence._base import Case, Evidence
+from sparsedl_fl.evidence.views import ReplayOfAll, SpanOfNextLayer, ThroughRest
+from sparsedl_fl.evidence.zeros import ZerosOfAll, ZerosOfInput, ZerosOfOthers
+
+__all__ = [
+    "Case",
+    "Evidence",
+    "ReplayOfAll",
+    "SpanOfNextLayer",
+    "ThroughRest",
+    "ZerosOfAll",
+    "ZerosOfInput",
+    "ZerosOfOthers",
+]
