@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -56,13 +57,16 @@ class LeNet(nn.Module):
 class RawBatch(Attack):
     """A batch is exact when all of it is certified, and right within ten times the expected errors or 1e-3.
 
+    Trained networks have inputs whose loss is zero in single precision, which leave nothing in the gradient: `silent`.
+    A batch with one of them is not exact; it is ``audible`` when all others came back so.
+
     Attributes
     ----------
     n_steps : int
         Steps of training before the gradient is taken.
     """
 
-    metrics: ClassVar[tuple[str, ...]] = ("error",)
+    metrics: ClassVar[tuple[str, ...]] = ("error", "audible")
     n_steps: int = 0
 
     @abstractmethod
@@ -79,7 +83,8 @@ class RawBatch(Attack):
         model, draw, layer = self._trained(seed, data)
         inputs, labels = draw(self.batch_size, seed)
         sent = LayerGradient.from_model(model, client_gradient(model, inputs, labels), layer, example=inputs[:2])
-        return Problem(fed_to(model, layer, inputs), sent, model, labels), lambda recovered: {}
+        is_silent = silent(model, layer, inputs, labels, sent.weight_grad)
+        return Problem(fed_to(model, layer, inputs), sent, model, labels), lambda recovered: {"silent": is_silent}
 
     def measure(self, problem: Problem, score: Score, inverter: GradientInverter) -> dict[str, Any]:
         """Compare with the truth; ``error`` is the relative one of each input, infinite where it did not come back."""
@@ -92,8 +97,14 @@ class RawBatch(Attack):
         relative = np.where(order >= 0, errors / np.maximum(sizes, np.finfo(float).tiny), np.inf)
         certified = inverter.recovered_
         is_wrong = are_wrong(true, inverter.inputs_[certified], inverter.uncertainty_[certified])
-        exact = bool(is_right.all() and inverter.batch_size_ == self.batch_size)
-        return {"exact": exact, "wrong": int(is_wrong.sum()), "error": [float(f"{error:.2g}") for error in relative]}
+        is_silent = score(inverter.inputs_)["silent"]
+        return {
+            "exact": bool(is_right.all() and inverter.batch_size_ == self.batch_size),
+            "audible": float((is_right | is_silent).all() and inverter.batch_size_ <= self.batch_size),
+            "silent": int(is_silent.sum()),
+            "wrong": int(is_wrong.sum()),
+            "error": [float(f"{error:.2g}") for error in relative],
+        }
 
     def _trained(self, seed: int, data: str | None) -> tuple[nn.Module, Draw, str]:
         return _train(self._without_size(), seed, data)
@@ -101,6 +112,24 @@ class RawBatch(Attack):
     def _without_size(self) -> RawBatch:
         """Return the same for another batch size: one training serves them all."""
         return type(self)(**{**self.__dict__, "batch_size": 0})
+
+
+def silent(
+    model: nn.Module, layer: str, inputs: torch.Tensor, labels: torch.Tensor, weight_grad: np.ndarray
+) -> np.ndarray:
+    """Return which inputs leave less in a layer's gradient than its rounding is large, by spectral norms, shape (b,).
+
+    The rounding is what the gradient that was sent differs from the same in double precision.
+    """
+    seen = {}
+    exact = deepcopy(model).double()
+    module = exact.get_submodule(layer)
+    hook = module.register_forward_hook(lambda _, given, made: seen.update(x=given[0].detach(), z=made))
+    loss = cross_entropy(exact(inputs.double()), labels)
+    hook.remove()
+    (sent_back,) = torch.autograd.grad(loss, seen["z"])
+    rounding = np.linalg.norm(weight_grad - (sent_back.T @ seen["x"]).numpy(), 2)
+    return (sent_back.norm(dim=1) * seen["x"].norm(dim=1)).numpy() < rounding
 
 
 @lru_cache(maxsize=16)

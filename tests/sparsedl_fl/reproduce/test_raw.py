@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from sparsedl_fl.reproduce import raw
-from sparsedl_fl.reproduce.methods import Budget
+from sparsedl_fl.reproduce.methods import Budget, Problem
 from sparsedl_fl.reproduce.raw import RawImages
+from sparsedl_fl.simulation import client_gradient, fully_connected
 
 
 @pytest.mark.parametrize(
@@ -47,4 +48,22 @@ def test_what_is_certified_and_off_is_counted_as_wrong(source):
 
     measured = RawImages(3, 60).measure(problem, score, Fitted())
     assert not measured["exact"]
+    assert not measured["audible"]
     assert measured["wrong"] == 1
+
+
+def test_an_input_without_a_loss_is_silent_and_its_batch_not_exact():
+    model = fully_connected(20, width=30, n_classes=3, random_state=0)
+    inputs, labels = torch.randn(3, 20, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2])
+    with torch.no_grad():
+        model[-1].bias[1] = 40.0  # whatever comes in is of class 1, beyond single precision
+    sent = client_gradient(model, inputs, labels)
+    assert raw.silent(model, "0", inputs, labels, sent["0.weight"].numpy()).tolist() == [False, True, False]
+
+    class Fitted:
+        inputs_ = inputs.double().numpy()[[0, 2]]
+        uncertainty_, recovered_, batch_size_ = np.full(2, 1e-6), np.ones(2, dtype=bool), 2
+
+    problem = Problem(inputs, None, model, labels)
+    measured = RawImages(3, 30).measure(problem, lambda recovered: {"silent": np.array([0, 1, 0], bool)}, Fitted())
+    assert (measured["exact"], measured["audible"], measured["silent"]) == (False, 1.0, 1)
