@@ -41,11 +41,25 @@ def small_client(n_inputs=20, width=200, batch_size=12):
 def test_a_scale_that_is_a_little_off_is_an_error(factor):
     given, _ = small_client()
     exact, scaled = fitted(given), fitted(replace(given, weight_grad=factor * given.weight_grad))
-    off = abs(factor - 1) * np.sqrt(np.mean(exact.inputs_**2, axis=1))
+    off = abs(1 / factor - 1) * np.sqrt(np.mean(scaled.inputs_**2, axis=1))
     assert scaled.recovered_.all()
     assert (scaled.uncertainty_ > 0.5 * off).all()
     assert (scaled.uncertainty_ < 2 * off).all()
-    assert (exact.uncertainty_ < 1e-3 * off).all()
+    assert (exact.uncertainty_ < 1e-3 * off.min()).all()
+
+
+@pytest.mark.parametrize("factor", [0.98, 1.03])
+def test_the_span_of_the_next_layer_tells_a_scale_that_the_pattern_does_not(cifar, factor):
+    _, inputs, labels, model = cifar.client(12, 100, 0)
+    given = LayerGradient.from_model(model, client_gradient(model, inputs, labels))
+    exact, scaled = fitted(given), fitted(replace(given, weight_grad=factor * given.weight_grad))
+    off = abs(1 / factor - 1) * np.sqrt(np.mean(scaled.inputs_**2, axis=1))
+    assert scaled.recovered_.all()
+    assert (scaled.uncertainty_ > 0.9 * off).all()
+    assert (exact.uncertainty_ < 1e-3 * off.min()).all()
+    problem = LayerProblem.of(replace(given, weight_grad=factor * given.weight_grad))
+    z = given.preactivations(factor * inputs.double().numpy())
+    assert doubt_in_scale(problem, z, z > 0, np.zeros_like(z)) == pytest.approx(max(factor, 1 / factor) - 1, rel=1e-2)
 
 
 @pytest.mark.parametrize("n_contradicting", [0, 1, 2])
