@@ -62,7 +62,7 @@ class LayerProblem:
         activation = resolve(layer_gradient.activation)
         factors = factorize(layer_gradient, batch_size, noise_level)
         forward = ForwardView.of(layer_gradient, factors)
-        behind = SpansBehind.of(layer_gradient, factors.batch_size, activation)
+        behind = SpansBehind.of(layer_gradient, factors.batch_size, activation, factors.signal_to_noise)
         column = ColumnView.of(layer_gradient, factors, behind)
         return cls(layer_gradient, factors, activation, forward, behind, column)
 

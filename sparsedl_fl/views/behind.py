@@ -53,14 +53,16 @@ class SpansBehind(View):
             object.__setattr__(self, "weights", (torch.ones((), dtype=self.spans[0].basis.dtype),) * len(self.spans))
 
     @classmethod
-    def of(cls, layer_gradient: LayerGradient, batch_size: int, activation: Activation) -> SpansBehind | None:
+    def of(
+        cls, layer_gradient: LayerGradient, batch_size: int, activation: Activation, gap: float = 1.0
+    ) -> SpansBehind | None:
         """Return all spans that the gradients behind have, or None where the next one has none.
 
         Where zeros and the first span identify the inputs, the others would cost more than they bring. A FedAvg
         client's weights behind move, and the spans behind the next one need them.
         """
         in_front = layer_gradient.weight, layer_gradient.bias
-        first = ActivationSpan.of(layer_gradient.next_weight_grad, batch_size, activation, in_front)
+        first = ActivationSpan.of(layer_gradient.next_weight_grad, batch_size, activation, in_front, gap)
         if first is None:
             return None
         spans, layers = [first], []
@@ -69,7 +71,7 @@ class SpansBehind(View):
             follows = None if layer.activation is None else resolve(layer.activation)
             if follows is None:
                 break
-            span = ActivationSpan.of(layer.next_weight_grad, batch_size, follows, (layer.weight, layer.bias))
+            span = ActivationSpan.of(layer.next_weight_grad, batch_size, follows, (layer.weight, layer.bias), gap)
             if span is None:
                 break
             spans.append(span)

@@ -14,6 +14,7 @@ from sparsedl_fl.behind import LayerBehind
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.simulation import client_gradient, fully_connected
 from sparsedl_fl.views import ActivationSpan, ColumnView, SpansBehind
+from sparsedl_fl.views.span import ROUNDING_SHARE
 
 
 def activations(b=6, m=50, seed=0):
@@ -207,3 +208,21 @@ class TestSpansBehind:
                 np.ones(50),
                 behind=[LayerBehind(**{**arguments, **change})],
             )
+
+
+def test_a_next_gradient_of_lower_rank_spans_the_inputs_whose_columns_are_independent():
+    """Two inputs whose gradients are parallel leave one direction: neither lies inside, and noise does not tell."""
+    rng = np.random.default_rng(0)
+    activations = np.maximum(rng.standard_normal((8, 60)), 0)
+    columns = rng.standard_normal((20, 8))
+    columns[:, 1] = columns[:, 0]
+    given = columns @ activations + 1e-8 * rng.standard_normal((20, 60))
+    short, open_ = (ActivationSpan.of(given, 8, ReLU(), gap=gap) for gap in (1e5, 10.0))
+    y = torch.from_numpy(activations)
+    over_noise, if_it_were_weak = ((span.distances_of(y) / span.noise_of(y)) for span in (short, open_))
+    assert (over_noise[2:] < 5).all()
+    assert (over_noise[:2] > 1e3).all()
+    assert (
+        if_it_were_weak < ROUNDING_SHARE
+    ).all()  # inside: an input that left little of a gradient could be anything there
+    assert short.n_equations == open_.n_equations == 60 - 8

@@ -194,8 +194,8 @@ class Rounds:
         A descent among straight pieces may end in a wrong one, next to an input, or before its last step.
         """
         inputs = self._refined(inputs)
-        over_noise = self.behind.at(self._preactivations(self._at_scale(inputs))).over_noise
-        kept = (over_noise <= ROUNDING_SHARE) | ~is_determined
+        here = self.behind.at(self._preactivations(self._at_scale(inputs)))
+        kept = (here.is_likely & (here.over_noise <= ROUNDING_SHARE)) | ~is_determined
         return inputs[kept], is_determined[kept]
 
     def _by_equations(self) -> bool:
