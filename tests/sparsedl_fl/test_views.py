@@ -222,7 +222,5 @@ def test_a_next_gradient_of_lower_rank_spans_the_inputs_whose_columns_are_indepe
     over_noise, if_it_were_weak = ((span.distances_of(y) / span.noise_of(y)) for span in (short, open_))
     assert (over_noise[2:] < 5).all()
     assert (over_noise[:2] > 1e3).all()
-    assert (
-        if_it_were_weak < ROUNDING_SHARE
-    ).all()  # inside: an input that left little of a gradient could be anything there
+    assert (if_it_were_weak < ROUNDING_SHARE).all()  # what left little of a gradient could be anything there
     assert short.n_equations == open_.n_equations == 60 - 8
