@@ -109,6 +109,8 @@ def _quote(quoted: dict[str, float], metrics: tuple[str, ...]) -> str:
 def _format(column: str, value: Any) -> str:
     if not isinstance(value, float):
         return str(value)
+    if np.isnan(value):  # records of before that was measured, or refusals
+        return ""
     if column == "accuracy":
         return f"{value:.0f} %"
     return f"{value:.1f}" if column in ("psnr", "seconds") else f"{value:.4g}"
