@@ -44,7 +44,8 @@ def doubt_in_scale(
         Share of the contradictions that another scale leaves, at most: where there are many units any other scale makes
         more of them, unless it is right. The one that leaves least counts, and the nearest of several.
     far : float, default=5
-        Distance from the spans, by their noise, up to which inputs lie inside at their scale.
+        Distance from the spans, by their noise, up to which inputs lie inside at their scale: there they had 1.4
+        to 2.8, and 2 % beside it 1,600 and more (one batch of CIFAR-10, (20, 200)); not varied.
     smallest, largest : float, default=1e-4 and 4
         Least and largest factor that is tried, the least over one; and their inverses.
     n_factors : int, default=49

@@ -36,7 +36,8 @@ The nearest ends that are none stay at ``0.2 (1 - 2 b / m)^2`` (LeakyReLU 0.2, t
 
 NO_GAP, CLEAR_GAP = 30.0, 1e4
 """Times the noise up to which a singular value is none, and gap in the layer's own gradient from which on
-that cannot be for inputs that left little of a gradient: then columns of the next layer depend on each other."""
+that cannot be for inputs that left little of a gradient: then columns of the next layer depend on each other (LeNet
+``fc1``, ten batches of 45: gaps of 1e5; 3 times the noise were too little for one of them; not varied else)."""
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,8 @@ class LastFit(BaseEstimator):
         Steps of conjugate gradients for each of the latter, and for each draw.
     solved : (float, float), default=(1e-8, 1e-14)
         Share of the square of what is left at which they end. Directions of which the equations hardly say anything are
-        no matter for a step, and are all that matters for how exact it is: of a few batches in a thousand 1e-8 left
-        them out, which were off by 300 expected errors.
+        no matter for a step, and are all that matters for how exact it is: 1e-8 left them out in one of 500 hostile
+        audits, whose inputs were off by 300 expected errors.
     lengths : tuple of float, default=(1, 1/4, 1/16)
         Shares of a step that are tried, until all equations together are fulfilled better.
     worth, ended : float, default=0.01 and 0.1
