@@ -17,7 +17,7 @@ from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.pairs import Indistinguishable
 from sparsedl_fl.scale import doubt_in_scale
 
-__all__ = ["Assembly", "Batch"]
+__all__ = ["Assembly", "Batch", "repeats"]
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,9 @@ class Assembly:
         resolution, uncertainty = self.pairs.errors(
             certificate.errors, problem, ends, gradients, sizes, is_difference, expected
         )
-        repeats = _repeats(inputs, np.where(certificate.proven & ~is_worthless, certificate.errors, np.inf))
+        is_repeat = repeats(inputs, np.where(certificate.proven & ~is_worthless, certificate.errors, np.inf))
         is_doubtful = factors.excess > self.unexplained or is_off_scale
-        certificate = certificate.without(is_worthless | repeats | is_doubtful)
+        certificate = certificate.without(is_worthless | is_repeat | is_doubtful)
         return Batch(
             inputs=inputs,
             disaggregation=disaggregation,
@@ -249,7 +249,7 @@ def _known_where_undetermined(hypothesis: Hypothesis, whitened: np.ndarray, dete
     return np.where(is_better[:, None], hypothesis.known / np.where(is_better, scale, 1.0)[:, None], whitened)
 
 
-def _repeats(inputs: np.ndarray, errors: np.ndarray, *, deviations: float = 3.0) -> np.ndarray:
+def repeats(inputs: np.ndarray, errors: np.ndarray, *, deviations: float = 3.0) -> np.ndarray:
     """Return which inputs cannot be told from one that is more exact: all of a batch differ, by its rank."""
     squares = np.sum(inputs**2, axis=1)
     apart = np.maximum(squares[:, None] + squares - 2 * inputs @ inputs.T, 0.0) / inputs.shape[1]

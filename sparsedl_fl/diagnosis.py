@@ -11,7 +11,16 @@ from sparsedl_fl.activations import KNOWN, resolve
 from sparsedl_fl.blocks import column_blocks
 from sparsedl_fl.gradients import LayerGradient
 
-__all__ = ["advice", "is_sparsified", "obstacle", "visible_reason", "without_span"]
+__all__ = [
+    "advice",
+    "advice_for_crowd",
+    "is_sparsified",
+    "obstacle",
+    "too_large",
+    "uncertain_size",
+    "visible_reason",
+    "without_span",
+]
 
 
 def obstacle(layer_gradient: LayerGradient) -> str:
@@ -86,6 +95,24 @@ def visible_reason(
             "(tokens and patches count as inputs each), or the gradient is noisy: pass batch_size"
         )
     return ""
+
+
+def too_large(layer_gradient: LayerGradient, batch_size: int, limit: int) -> str:
+    """Say that the gradient has as many inputs as the layer has rows or columns that are not zero, or more."""
+    (m, n), reason = layer_gradient.shape, visible_reason(layer_gradient)
+    return (
+        f"the batch (size {batch_size}) is as large as the layer or larger: its inputs cannot be separated (of {m} "
+        f"outputs and {n} inputs {limit} have a gradient); {reason or 'tokens, patches and time steps count as inputs'}"
+    )
+
+
+def uncertain_size(layer_gradient: LayerGradient, batch_size: int, gap: float) -> str:
+    """Say that the singular values do not show well how large the batch is."""
+    reason = visible_reason(layer_gradient)
+    return (
+        f"{reason}{'; ' if reason else ''}the batch size is uncertain: the gap behind singular value {batch_size} of "
+        f"weight_grad is only {gap:.2g}; the gradient may be noisy or the batch as large as the layer: pass batch_size"
+    )
 
 
 def is_sparsified(
@@ -186,4 +213,17 @@ def advice(
     return (
         f"Raise the search's budget ({verdict}); a batch near half the layer's width or beyond cannot be recovered, "
         "and under noise batch_size has to be given"
+    )
+
+
+def advice_for_crowd(n_found: int, n_certified: int, batch_size: int) -> str:
+    """Say what a batch lacks that has more inputs than their features have dimensions."""
+    if n_found < batch_size:
+        return (
+            "The layer has more inputs than their features have dimensions, and each is found by itself: raise the "
+            "search's time; those that left little of a gradient, or switch the same units as another, may never be"
+        )
+    return (
+        f"All {batch_size} inputs were found, and {batch_size - n_certified} of them are not told well enough by the "
+        "next layer's gradient, or what they make of the layer's own is not what was sent: check the weights behind"
     )

@@ -12,8 +12,9 @@ from threadpoolctl import threadpool_limits
 
 from sparsedl_fl.assembly import Assembly, Batch
 from sparsedl_fl.candidates import Candidates
-from sparsedl_fl.diagnosis import advice, obstacle, visible_reason, without_span
-from sparsedl_fl.directions import Directions, best_known
+from sparsedl_fl.crowded import CrowdedProblem, CrowdedSearch, Found, crowded_batch
+from sparsedl_fl.diagnosis import advice, advice_for_crowd, obstacle, visible_reason, without_span
+from sparsedl_fl.directions import ActivationDirections, Directions, KnownInputs, best_known
 from sparsedl_fl.evidence import ZerosOfAll
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.labels import labels_of
@@ -154,6 +155,8 @@ class GradientInverter(BaseEstimator):
             raise ValueError(why_not)
         self.directions_ = best_known() if self.directions is None else clone(self.directions)
         given, scale = layer_gradient.in_range()
+        if self._fit_crowded(given, scale):
+            return self
         problem = LayerProblem.of(given, self.batch_size, self.noise_level)
         if not problem.activation.has_flat_part and problem.behind is None and problem.rest is None:
             raise ValueError(without_span(given, problem.batch_size))
@@ -176,7 +179,31 @@ class GradientInverter(BaseEstimator):
             warnings.warn(f"{self.status_}. {text}", ConvergenceWarning, stacklevel=2)
         return self
 
-    def _expose(self, batch: Batch, proposed: np.ndarray, candidates: Candidates, scale: float) -> None:
+    def _fit_crowded(self, given: LayerGradient, scale: float) -> bool:
+        """Recover a batch with more inputs than their features have dimensions; return whether it is one.
+
+        Where nothing at all is found it is left to the searches for all others.
+        """
+        problem = CrowdedProblem.of(given, self.batch_size) if self.noise_level is None else None
+        search = CrowdedSearch(max_seconds=getattr(self.directions_, "max_seconds", None))
+        if problem is None or not isinstance(self.directions_, ActivationDirections | KnownInputs):
+            return False
+        if isinstance(self.directions_, KnownInputs):
+            found = search.confirm(problem, self.directions_.inputs)
+        else:
+            found = search.run(problem, random_state=self.random_state, verbose=self.verbose)
+        if len(found.whitened) == 0:
+            return False
+        with threadpool_limits(limits=1):
+            batch, self.labels_ = crowded_batch(problem, found.whitened)
+        proposed = np.arange(problem.batch_size) < len(found.whitened)
+        self._expose(batch, proposed, found, scale)
+        if not batch.recovered.all():
+            text = advice_for_crowd(len(found.whitened), int(batch.recovered.sum()), problem.batch_size)
+            warnings.warn(f"{self.status_}. {text}", ConvergenceWarning, stacklevel=3)
+        return True
+
+    def _expose(self, batch: Batch, proposed: np.ndarray, candidates: Candidates | Found, scale: float) -> None:
         self.batch_size_ = len(batch.inputs)
         self.inputs_ = batch.inputs
         self.recovered_ = batch.recovered
@@ -190,12 +217,14 @@ class GradientInverter(BaseEstimator):
         self.relative_residual_ = batch.relative_residual
         self.n_starts_ = candidates.n_starts
         self.n_successes_ = candidates.n_successes
+        kind = "inputs" if isinstance(candidates, Found) else "columns"
+        told = {"sparsity matching {:.4f}": self.sparsity_matching_, "relative residual {:.1e}": batch.relative_residual}
+        told = ", ".join(text.format(value) for text, value in told.items() if not np.isnan(value))
         self.status_ = "; ".join(
             [
                 f"{int(batch.recovered.sum())} of {self.batch_size_} inputs certified{_precision_of(batch)}",
-                f"{int(proposed.sum())} columns found, search {candidates.status}",
-                f"sparsity matching {self.sparsity_matching_:.4f}, "
-                f"relative residual {batch.relative_residual:.1e} (noise {batch.residual_floor:.1e})",
+                f"{int(proposed.sum())} {kind} found, search {candidates.status}",
+                *([f"{told} (noise {batch.residual_floor:.1e})"] if told else []),
             ]
         )
 

@@ -12,19 +12,20 @@ from scipy.stats import norm
 from sparsedl.arrays import as_tensor, rows_of
 from sparsedl.zeros import ZeroTest
 from sparsedl_fl.blocks import in_double, residual_norms, transposed_times
-from sparsedl_fl.diagnosis import visible_reason
+from sparsedl_fl.diagnosis import too_large, uncertain_size
 from sparsedl_fl.formats import rounding_noise
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.spectrum import (
     believed_noise,
     distinct_rank,
+    edge_of_white_noise,
     leading_left,
     precision_of,
     rank_above_rounding,
     rank_above_white_noise,
 )
 
-__all__ = ["LowRankGradient", "factorize"]
+__all__ = ["LowRankGradient", "cut", "factorize"]
 
 
 @dataclass(frozen=True)
@@ -216,47 +217,47 @@ def factorize(
         above_noise = rank_above_white_noise(S, b, G) if is_open else b
         b = above_noise if above_noise < limit else b
     if b >= limit:
-        raise ValueError(_too_large(layer_gradient, b, limit))
+        raise ValueError(too_large(layer_gradient, b, limit))
     if batch_size is not None:
         b = distinct_rank(S, b, LowRankGradient.clear_gap)
-    signal_to_noise = float(S[b - 1] / S[b]) if S[b] > 0 else np.inf
-    if batch_size is None and rounding is None and signal_to_noise < LowRankGradient.clear_gap:
-        warnings.warn(_uncertain(layer_gradient, b, signal_to_noise), UserWarning, stacklevel=3)
+    found = cut(G, U, S, b, noise_level, is_coarse)
+    if batch_size is None and rounding is None and not found.ends_clearly:
+        warnings.warn(uncertain_size(layer_gradient, b, found.signal_to_noise), UserWarning, stacklevel=3)
+    excess = _bias_excess(layer_gradient.bias_grad, found.left, found.noise_level, found.singular_values)
+    return replace(found, bias_excess=excess)
+
+
+def cut(
+    G: np.ndarray, U: np.ndarray, S: np.ndarray, b: int, noise_level: float | None = None, is_coarse: bool = False
+) -> LowRankGradient:
+    """Return the factorisation of a matrix cut behind its ``b``-th singular value, with the noise that is left.
+
+    Parameters
+    ----------
+    G : ndarray of shape (m, n)
+        The matrix.
+    U, S : ndarray of shape (m, k) and (k,)
+        Its leading left singular vectors and values, ``k >= b``: one more shows what lies behind, if there is any.
+    b : int
+        Where it ends. No noise is left of a matrix of full rank.
+    noise_level, is_coarse
+        As in `factorize` and of `LowRankGradient`.
+    """
+    m, n = G.shape
+    alive = np.array([max(1, int(G.any(axis=1).sum())), max(1, int(G.any(axis=0).sum()))])
+    signal_to_noise = float(S[b - 1] / S[b]) if len(S) > b and S[b] > 0 else np.inf
     beyond, beyond_left = (float(S[b]), U[:, b]) if len(S) > b else (0.0, np.zeros(m))
     U, S = U[:, :b], S[:b]
     right = transposed_times(G, U).T / S[:, None]
     rows, columns = residual_norms(G, U * S, right)
-    floor, freedom = np.finfo(float).eps * np.linalg.norm(S) / np.sqrt(m * n), (m - b) * (n - b)
+    floor, freedom = np.finfo(float).eps * np.linalg.norm(S) / np.sqrt(m * n), max(1, (m - b) * (n - b))
     told = believed_noise(noise_level, np.sqrt(np.sum(rows**2) / freedom), freedom, S)
-    noise = np.maximum(rows / np.sqrt(n - b) if told is None else np.full(m, told), floor)
-    input_noise = np.maximum(columns / np.sqrt(m - b) if told is None else np.full(n, told), floor)
-    bias_excess = _bias_excess(layer_gradient.bias_grad, U, noise, S)
-    excess = beyond / max(_edge_of_white_noise(max(np.sum(rows**2) - beyond**2, 0.0), alive), floor)
+    noise = np.maximum(rows / np.sqrt(max(n - b, 1)) if told is None else np.full(m, told), floor)
+    input_noise = np.maximum(columns / np.sqrt(max(m - b, 1)) if told is None else np.full(n, told), floor)
+    excess = beyond / max(edge_of_white_noise(max(np.sum(rows**2) - beyond**2, 0.0), alive), floor)
     behind_batch = signal_to_noise, beyond, excess, beyond_left
-    return LowRankGradient(U, S, right, noise, input_noise, *behind_batch, bias_excess, precision_of(G), is_coarse)
-
-
-def _edge_of_white_noise(squares: float, alive: np.ndarray) -> float:
-    """Return the largest singular value of white noise of a strength.
-
-    Rows and columns of zeros have none: one-hot inputs leave most columns empty.
-    """
-    return float(np.sqrt(squares / np.prod(alive, dtype=float)) * np.sum(np.sqrt(alive)))
-
-
-def _too_large(layer_gradient: LayerGradient, batch_size: int, limit: int) -> str:
-    (m, n), reason = layer_gradient.shape, visible_reason(layer_gradient)
-    return (
-        f"the batch (size {batch_size}) is as large as the layer or larger: its inputs cannot be separated (of {m} "
-        f"outputs and {n} inputs {limit} have a gradient); {reason or 'tokens, patches and time steps count as inputs'}"
-    )
-
-
-def _uncertain(layer_gradient: LayerGradient, batch_size: int, gap: float) -> str:
-    reason = visible_reason(layer_gradient)
-    return (
-        f"{reason}{'; ' if reason else ''}the batch size is uncertain: the gap behind singular value {batch_size} of "
-        f"weight_grad is only {gap:.2g}; the gradient may be noisy or the batch as large as the layer: pass batch_size"
+    return LowRankGradient(
+        U, S, right, noise, input_noise, *behind_batch, precision=precision_of(G), is_coarse=is_coarse
     )
 
 

@@ -12,8 +12,10 @@ from sparsedl_fl.blocks import column_blocks, row_factor, row_norms, times, tran
 __all__ = [
     "believed_noise",
     "distinct_rank",
+    "edge_of_white_noise",
     "leading_left",
     "precision_of",
+    "rank_above_floor",
     "rank_above_rounding",
     "rank_above_white_noise",
 ]
@@ -136,6 +138,22 @@ def rank_above_white_noise(
     return int(ends[is_end][-1]) if is_end.any() else rank
 
 
+def rank_above_floor(singular_values: np.ndarray, G: np.ndarray, *, clearly_above: float = 30.0) -> int:
+    """Return how many singular values are clearly more than rounding, wherever gaps lie: of a matrix of full rank all.
+
+    Parameters
+    ----------
+    singular_values : ndarray of shape (k,)
+        The leading ones, descending.
+    G : ndarray of shape (m, n)
+        The matrix.
+    clearly_above : float, default=30
+        Times the size below which they are rounding and say nothing.
+    """
+    floor = _rounding_floor(G, float(np.linalg.norm(row_norms(G))))
+    return int(np.sum(singular_values > clearly_above * floor))
+
+
 def distinct_rank(S: np.ndarray, batch_size: int, clear_gap: float, *, noise_spread: float = 10.0) -> int:
     """Return the batch size, or the rank where the rest of a batch clearly repeats it or has no loss.
 
@@ -180,6 +198,14 @@ def precision_of(G: np.ndarray) -> float:
     return float(np.finfo(np.float32 if is_single else np.float64).eps)
 
 
+def edge_of_white_noise(squares: float, alive: np.ndarray) -> float:
+    """Return the largest singular value of white noise of a strength, in so many rows and columns.
+
+    Those of zeros have none: one-hot inputs leave most columns empty.
+    """
+    return float(np.sqrt(squares / np.prod(alive, dtype=float)) * np.sum(np.sqrt(alive)))
+
+
 def _rounding_floor(G: np.ndarray, total: float) -> float:
     """Return a size below which singular values are rounding and say nothing.
 
@@ -211,6 +237,6 @@ def believed_noise(
             f"noise_level={told:.2g}, but the gradient differs from rank {len(S)} by {measured:.2g} an entry, which is "
             "taken instead; is it the noise on the mean over the batch (noise multiplier * clipping / batch size)?",
             UserWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     return None

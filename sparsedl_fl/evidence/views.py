@@ -10,7 +10,7 @@ from sparsedl_fl.evidence._base import Case, Evidence
 from sparsedl_fl.uncertainty import errors_from_views
 from sparsedl_fl.views import LEAST_DISTANCE, LOG_CHANCE, Together, View, log_chance
 
-__all__ = ["ReplayOfAll", "SpanOfNextLayer", "ThroughRest"]
+__all__ = ["ReplayOfAll", "SpanOfNextLayer", "ThroughRest", "in_line"]
 
 
 class SpanOfNextLayer(Evidence):
@@ -28,7 +28,7 @@ class SpanOfNextLayer(Evidence):
         if problem.behind is None or not problem.behind.identifies:
             return np.zeros(b, dtype=bool), np.full(b, np.inf)
         here = problem.behind.at(as_tensor(problem.at(case.whitened)[0].T.copy()))
-        in_line = _in_line(here.over_noise.numpy()) | (not problem.activation.is_piecewise_linear)
+        in_line = in_line(here.over_noise.numpy()) | (not problem.activation.is_piecewise_linear)
         alone = _with_errors(case, problem.behind, here.is_proof.numpy() & in_line)
         if alone[0].all() or not problem.activation.has_flat_part or not np.isfinite(case.whitened).all():
             return alone
@@ -86,7 +86,7 @@ class ReplayOfAll(Evidence):
         return _with_errors(case, view, np.ones(b, dtype=bool))
 
 
-def _in_line(over_noise: np.ndarray, *, least: float = 0.5, most: float = 5.0) -> np.ndarray:
+def in_line(over_noise: np.ndarray, *, least: float = 0.5, most: float = 5.0) -> np.ndarray:
     """Return which inputs are not far further from the spans than the others, by their noise.
 
     Among straight pieces a unit taken for off that was hardly on leaves a few times what the others do: certified, such

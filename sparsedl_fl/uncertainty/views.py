@@ -145,7 +145,7 @@ class _OfSpans(_Information):
             information = information + precision * (gram - inside.T @ inside)
             squares = squares + precision * gram
             pull = pull + precision * (change.T @ self.residuals[level][index])
-        if _has_a_double(self.slopes[0].T, index):
+        if _has_a_double(self.slopes[0].T, index, free.shape[1]):
             information = _beyond_rounding(information, squares, lambda mixing: self._rounding_of(index, moved, mixing))
         return free, information, pull
 
@@ -240,12 +240,13 @@ def _orthonormal(moved: np.ndarray, free: np.ndarray, *, regular: float = 1e-10)
     return orthonormal, solve_triangular(mixing, free.T, trans="T").T
 
 
-def _has_a_double(slopes: np.ndarray, index: int, *, few_inputs: int = 100, own_units: float = 0.1) -> bool:
+def _has_a_double(slopes: np.ndarray, index: int, n_free: int, *, few_inputs: int = 100, own_units: float = 0.1) -> bool:
     """Return whether another input may switch nearly the same units, all but a share of its own.
 
-    With few inputs each is taken to: it costs little to look (a share of 0.1 was seen between the nearest of hundreds).
+    With few inputs, or few numbers that each is made of, each is taken to: it costs little to look (a share of 0.1 was
+    seen between the nearest of hundreds).
     """
-    if slopes.shape[1] < few_inputs:
+    if min(slopes.shape[1], n_free) < few_inputs:
         return True
     is_on = slopes != 0
     alone = is_on[:, [index]] & ~np.delete(is_on, index, axis=1)

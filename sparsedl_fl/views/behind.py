@@ -41,12 +41,15 @@ class SpansBehind(View):
         What the squares of the residuals of each span are multiplied with, of shape ().
     factors : tuple of torch.Tensor
         The same for each of ``n`` inputs, of shape (n, 1); none where all have the same weights.
+    unknowns : int or None, default=None
+        Numbers that a candidate is made of; None takes as many as there are inputs.
     """
 
     spans: tuple[ActivationSpan, ...]
     layers: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()
     weights: tuple[torch.Tensor, ...] = ()
     factors: tuple[torch.Tensor, ...] = ()
+    unknowns: int | None = None
 
     def __post_init__(self) -> None:
         if not self.weights:
@@ -100,8 +103,8 @@ class SpansBehind(View):
 
     @property
     def n_unknowns(self) -> int:
-        """``b``."""
-        return self.spans[0].basis.shape[1]
+        """``b``, or fewer."""
+        return self.spans[0].basis.shape[1] if self.unknowns is None else self.unknowns
 
     def scaled_to(self, preactivations: torch.Tensor) -> SpansBehind:
         """Return the same with residuals relative to the activations at typical pre-activations."""

@@ -1,0 +1,148 @@
+"""When a batch is crowded, and what is known of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from sparsedl.arrays import as_tensor
+from sparsedl_fl.activations import resolve
+from sparsedl_fl.blocks import in_double, times
+from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.lowrank import LowRankGradient, cut
+from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.spectrum import leading_left, rank_above_floor, rank_above_white_noise
+from sparsedl_fl.views import ForwardView, SpansBehind
+
+__all__ = ["CrowdedProblem"]
+
+
+@dataclass(frozen=True)
+class CrowdedProblem:
+    """A layer whose batch has more inputs than its features have dimensions.
+
+    The bias is one more input, which is one for all: ``[G, g] = D [X, 1]^T = U S V^T`` has the rank ``r < b`` of these,
+    and every input is ``(x, 1) = V S p`` for some ``p`` of ``r`` numbers, with ``h^T p = 1`` and ``z = F p`` as ever.
+
+    Attributes
+    ----------
+    layer : LayerProblem
+        The layer with its bias as one more input; its "batch size" is ``r``.
+    next_layer : LowRankGradient
+        ``G2^T`` of the next layer, ``A D2^T`` for the activations ``A``; its batch size is ``b``.
+    """
+
+    layer: LayerProblem
+    next_layer: LowRankGradient
+
+    @classmethod
+    def of(
+        cls, layer_gradient: LayerGradient, batch_size: int | None = None, *, clear_gap: float = 1e4
+    ) -> CrowdedProblem | None:
+        """Return the problem, or None where the batch is not crowded or the next layer does not show it.
+
+        Parameters
+        ----------
+        layer_gradient : LayerGradient
+            Weights and gradients, those of the next layer with them, of one step.
+        batch_size : int or None, default=None
+            Number of inputs; None takes the rank of the next layer's gradient.
+        clear_gap : float, default=1e4
+            Gap behind the rank of the inputs, where they do not fill all features, for it to be theirs and not that of
+            those that left a gradient at all.
+        """
+        given = layer_gradient
+        activation = resolve(given.activation)
+        if given.next_weight is None or given.next_weight_grad is None or given.is_update or activation is None:
+            return None
+        if not given.next_weight_grad.any() or not given.bias_grad.any():
+            return None
+        factors = _with_bias(given, clear_gap)
+        next_layer = None if factors is None else _next_layer(given, batch_size)
+        if next_layer is None or not _is_crowded(factors, next_layer):
+            return None
+        behind = SpansBehind.of(given, next_layer.batch_size, activation)
+        if behind is None:
+            return None
+        behind = replace(behind, unknowns=factors.batch_size)
+        if not behind.identifies:
+            return None
+        features = factors.right[:, :-1]
+        matrix = times(given.weight, (factors.singular_values[:, None] * features).T)
+        scale = factors.singular_values * factors.right[:, -1] / _unit_of_bias(given)
+        forward = ForwardView(((matrix, given.bias),), scale)
+        return cls(LayerProblem(given, factors, activation, forward, behind), next_layer)
+
+    @property
+    def batch_size(self) -> int:
+        """The number of inputs, ``b``."""
+        return self.next_layer.batch_size
+
+    @cached_property
+    def is_free(self) -> bool:
+        """Whether inputs fill all features, so that the layer's own gradient says nothing of any of them."""
+        return self.layer.batch_size == self.layer.factors.right.shape[1]
+
+    def shared(self) -> np.ndarray:
+        """Return the ``p`` of what all inputs share, of shape (r,)."""
+        prior = 1 / self.layer.factors.singular_values
+        return prior * self.layer.forward.scale / np.sum(prior * self.layer.forward.scale**2)
+
+    def inputs(self, whitened: np.ndarray) -> np.ndarray:
+        """Return ``X`` of shape (k, n) for rows ``p`` at their true scale."""
+        factors = self.layer.factors
+        return (whitened * factors.singular_values) @ factors.right[:, :-1]
+
+    def whitened(self, inputs: np.ndarray) -> np.ndarray:
+        """Return the rows ``p`` of inputs of shape (k, n), the nearest there are."""
+        factors, unit = self.layer.factors, _unit_of_bias(self.layer.layer_gradient)
+        return (inputs @ factors.right[:, :-1].T + unit * factors.right[:, -1]) / factors.singular_values
+
+    def preactivations(self, whitened: np.ndarray) -> torch.Tensor:
+        """Return ``z`` of shape (k, m) for rows ``p`` at their true scale."""
+        return as_tensor(whitened @ self.layer.forward.regressors().T)
+
+    def activations(self, whitened: np.ndarray) -> torch.Tensor:
+        """Return ``phi(z)`` of shape (k, m)."""
+        return self.layer.activation.value(self.preactivations(whitened))
+
+
+def _unit_of_bias(given: LayerGradient) -> float:
+    """Return how large the input of the bias is: about as large as the others, and a power of two, which rounds nothing."""
+    n_alive = max(1, int(given.weight_grad.any(axis=0).sum()))
+    ratio = np.linalg.norm(given.weight_grad) / np.linalg.norm(given.bias_grad) / np.sqrt(n_alive)
+    return float(2.0 ** np.round(np.log2(ratio)))
+
+
+def _with_bias(given: LayerGradient, clear_gap: float) -> LowRankGradient | None:
+    """Return the factors of ``[G, g]``, or None where their rank is not clear."""
+    G = np.hstack([in_double(given.weight_grad), _unit_of_bias(given) * given.bias_grad[:, None]])
+    limit = int(min(G.any(axis=1).sum(), G.any(axis=0).sum()))
+    U, S, _ = leading_left(G, None, limit)
+    rank = rank_above_floor(S[:limit], G)
+    if rank == 0 or (rank < limit and (len(S) <= rank or S[rank - 1] < clear_gap * S[rank])):
+        return None
+    factors = cut(G, U, S, rank)
+    # Of features that are all filled nothing is left to show noise, and none of it would move an input.
+    return replace(factors, precision=0.0) if rank == G.shape[1] else factors
+
+
+def _next_layer(given: LayerGradient, batch_size: int | None) -> LowRankGradient | None:
+    """Return the factors of ``G2^T``, or None where their rank is not clear."""
+    G = in_double(given.next_weight_grad.T)
+    limit = int(min(G.any(axis=1).sum(), G.any(axis=0).sum()))
+    if batch_size is not None and batch_size >= limit:
+        return None
+    U, S, b = leading_left(G, batch_size, limit)
+    b = b if batch_size is not None else rank_above_white_noise(S, b, G)
+    factors = None if b >= limit or len(S) <= b else cut(G, U, S, b)
+    return factors if factors is not None and factors.ends_clearly else None
+
+
+def _is_crowded(factors: LowRankGradient, next_layer: LowRankGradient) -> bool:
+    """Return whether there are more inputs than dimensions; the bias may be what makes these as many."""
+    rank, n_all = factors.batch_size, factors.right.shape[1]
+    return next_layer.batch_size > rank or next_layer.batch_size == rank == n_all

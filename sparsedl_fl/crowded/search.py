@@ -1,0 +1,156 @@
+"""Starts, descents and deflation, until all inputs of a crowded batch are there."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from threadpoolctl import threadpool_limits
+
+from sparsedl.arrays import as_tensor, draw_generator
+from sparsedl.progress import progress_bar
+from sparsedl_fl.crowded.columns import NextColumns
+from sparsedl_fl.crowded.problem import CrowdedProblem
+from sparsedl_fl.directions.activation import Descent, LastFit, ScaledReflection, TwoViews
+from sparsedl_fl.directions.activation.descent import NaturalForward
+from sparsedl_fl.directions.activation.two_views import ScaledForward, leaders
+from sparsedl_fl.views import ActivationSpan, SpansBehind
+
+__all__ = ["CrowdedSearch", "Found"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search has found.
+
+    Attributes
+    ----------
+    whitened : ndarray of shape (k, r)
+        Rows ``p`` at their true scale.
+    status : str
+        How it ended, in words.
+    n_starts, n_successes : int
+        Starts spent, and those that ended at an input, new or not.
+    """
+
+    whitened: np.ndarray
+    status: str
+    n_starts: int
+    n_successes: int
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class CrowdedSearch(BaseEstimator):
+    """Searches for the few numbers of an input whose activations lie in the span of the next layer's gradient.
+
+    Reflections lead starts near to inputs, a descent takes them there. Each one found whose column in the next layer is
+    determined takes a dimension from the span: without that most starts end at the same inputs, those that have least
+    in common with the others.
+
+    Parameters
+    ----------
+    n_starts : int, default=64
+        Starts of a round.
+    patience : int, default=40
+        Rounds without a new input after which the search gives up; a round without the span of the others deflated, of
+        every ``whole_every``.
+    whole_every : int, default=4
+        Since a column that is not exact hides inputs.
+    same : float, default=1e-4
+        Relative distance of two inputs, by their activations, up to which they are one.
+    max_seconds : float or None, default=None
+        A cap on the time.
+    """
+
+    n_starts: int = 64
+    patience: int = 40
+    whole_every: int = 4
+    same: float = 1e-4
+    max_seconds: float | None = None
+
+    def run(self, problem: CrowdedProblem, *, random_state: Any = None, verbose: bool = False) -> Found:
+        """Search until all inputs are found, or the patience or the time is spent."""
+        generator = draw_generator(check_random_state(random_state))
+        rounds, deadline = _Rounds(self, problem, generator), time.monotonic() + (self.max_seconds or np.inf)
+        b, idle, status = problem.batch_size, 0, ""
+        # One thread: the matrices are small, and spinning threads cost more than they bring.
+        with progress_bar(verbose, total=b, description="inputs") as report, threadpool_limits(limits=1):
+            try:
+                while len(rounds.found) < b and not status:
+                    idle = 0 if rounds.run_next(is_whole=idle % self.whole_every == self.whole_every - 1) else idle + 1
+                    report(len(rounds.found), f"{rounds.n_starts} starts, {rounds.n_successes} at an input")
+                    if idle >= self.patience:
+                        status = f"nothing new in {idle} rounds"
+                    elif time.monotonic() >= deadline and len(rounds.found) < b:
+                        status = f"cut short by the cap of {self.max_seconds:g} seconds"
+            except KeyboardInterrupt:
+                status = "interrupted"
+        views = "weights and the next layer's gradient, more inputs than features have dimensions"
+        return Found(rounds.found.numpy(), f"{status or 'complete'} (views: {views})", rounds.n_starts, rounds.n_successes)
+
+    def confirm(self, problem: CrowdedProblem, inputs: np.ndarray) -> Found:
+        """Return inputs of shape (k, n) that are known, fitted to the views."""
+        rounds = _Rounds(self, problem, torch.Generator().manual_seed(0))
+        with threadpool_limits(limits=1):
+            rounds.add(as_tensor(problem.whitened(inputs)))
+        return Found(rounds.found.numpy(), "not needed (inputs given)", len(inputs), len(rounds.found))
+
+
+class _Rounds:
+    """One round after the other, on what is known."""
+
+    def __init__(self, search: CrowdedSearch, problem: CrowdedProblem, generator: torch.Generator) -> None:
+        activation = problem.layer.activation
+        self.search, self.problem, self.generator = search, problem, generator
+        self.reflection = ScaledReflection() if activation.is_piecewise_linear else ScaledReflection.for_smooth()
+        self.descent, self.last_fit, self.columns = Descent(), LastFit(), NextColumns(problem)
+        self.views, self.behind = TwoViews.of_problem(problem.layer), problem.layer.behind
+        forward = ScaledForward.of(self.views)
+        typical = forward.preactivations(forward.draw(search.n_starts, generator))
+        self.equations = self.behind.scaled_to(typical)
+        self.natural = NaturalForward.of(forward, self.equations, generator, self.descent.n_probes)
+        self.found = torch.zeros((0, problem.layer.batch_size), dtype=torch.float64)
+        self.n_starts = self.n_successes = 0
+        self.others: SpansBehind = self.equations
+
+    def run_next(self, is_whole: bool) -> bool:
+        """Run a round, in the whole span or in that of the others; return whether it brought anything new."""
+        equations = self.equations if is_whole else self.others
+        starts = self.reflection.inputs(self.views, equations.spans[0], self.search.n_starts, self.generator)
+        self.n_starts += self.search.n_starts
+        if len(starts) == 0:
+            return False
+        whole = self.natural
+        ends, is_determined = self.descent.run(self.views, self.equations, starts, self.generator, whole, equations)
+        ends = ends[is_determined]
+        if len(ends) == 0 or not self.add(ends / (ends @ self.views.scale)[:, None]):
+            return False
+        self.others = self._without_those_found()
+        return True
+
+    def add(self, ends: torch.Tensor) -> bool:
+        """Take in ends, at their true scale, that are proven once they are fitted; return whether any is new."""
+        ends = self.last_fit.alone(self.natural, self.equations, ends)
+        proven = self.behind.at(self.problem.preactivations(ends.numpy())).is_proof
+        ends = ends[proven & ends.isfinite().all(dim=1)]
+        self.n_successes += len(ends)
+        together = torch.cat([self.found, ends])
+        activations = self.problem.activations(together.numpy())
+        own = torch.arange(len(together))
+        is_new = leaders(activations, 1 - self.search.same**2 / 2) == own
+        n_before, self.found = len(self.found), together[is_new][: self.problem.batch_size]
+        return len(self.found) > n_before
+
+    def _without_those_found(self) -> SpansBehind:
+        """Return the equations with the first span left to the inputs that are not known."""
+        first: ActivationSpan = self.equations.spans[0]
+        basis = self.columns.span_without(self.found)
+        if basis.shape[1] == 0:
+            return self.equations
+        deflated = replace(first, basis=basis, duals=None)
+        return replace(self.equations, spans=(deflated, *self.equations.spans[1:]))
