@@ -218,8 +218,11 @@ class GradientInverter(BaseEstimator):
         self.n_starts_ = candidates.n_starts
         self.n_successes_ = candidates.n_successes
         kind = "inputs" if isinstance(candidates, Found) else "columns"
-        told = {"sparsity matching {:.4f}": self.sparsity_matching_, "relative residual {:.1e}": batch.relative_residual}
-        told = ", ".join(text.format(value) for text, value in told.items() if not np.isnan(value))
+        numbers = {
+            "sparsity matching {:.4f}": batch.agreement.mean(),
+            "relative residual {:.1e}": batch.relative_residual,
+        }
+        told = ", ".join(text.format(value) for text, value in numbers.items() if not np.isnan(value))
         self.status_ = "; ".join(
             [
                 f"{int(batch.recovered.sum())} of {self.batch_size_} inputs certified{_precision_of(batch)}",

@@ -1,9 +1,9 @@
 """Batches with more inputs than their features have dimensions: 64 patients with 13 numbers each.
 
-The gradient of such a layer has the rank of the inputs, not that of the batch, and no column of ``D`` lies in its column
-space: the papers' searches and ours need ``b <= n``. But the next layer's gradient spans the *activations*, which are
-independent: ``phi(W x + bias)`` of a true input lies in a space of ``b`` dimensions out of ``m``, which makes ``m - b``
-equations for the few numbers that an input is made of. The fewer features, the more inputs come back.
+The gradient of such a layer has the rank of the inputs, not that of the batch, and the columns of ``D`` do not lie in
+its column space: the papers' searches and our own need ``b <= n``. But the next layer's gradient spans the activations,
+which are independent: ``phi(W x + bias)`` of a true input lies in a space of ``b`` dimensions out of ``m``. That makes
+``m - b`` equations for the few numbers that an input is made of; the fewer features, the more inputs come back.
 
 - `problem`: when a batch is crowded, and what is known of it.
 - `columns`: the next layer's column of an input found takes one dimension from the span, so that the others show.

@@ -40,7 +40,12 @@ class CrowdedProblem:
 
     @classmethod
     def of(
-        cls, layer_gradient: LayerGradient, batch_size: int | None = None, *, clear_gap: float = 1e4
+        cls,
+        layer_gradient: LayerGradient,
+        batch_size: int | None = None,
+        *,
+        clear_gap: float = 10.0,
+        clearly_more: float = 100.0,
     ) -> CrowdedProblem | None:
         """Return the problem, or None where the batch is not crowded or the next layer does not show it.
 
@@ -50,9 +55,12 @@ class CrowdedProblem:
             Weights and gradients, those of the next layer with them, of one step.
         batch_size : int or None, default=None
             Number of inputs; None takes the rank of the next layer's gradient.
-        clear_gap : float, default=1e4
+        clear_gap : float, default=10
             Gap behind the rank of the inputs, where they do not fill all features, for it to be theirs and not that of
             those that left a gradient at all.
+        clearly_more : float, default=100
+            Times the noise of the next layer's gradient from which on a singular value beyond that rank is an input.
+            (Where the batch ends need not be as clear: a trained network is sure of some, which leave next to nothing.)
         """
         given = layer_gradient
         activation = resolve(given.activation)
@@ -62,7 +70,7 @@ class CrowdedProblem:
             return None
         factors = _with_bias(given, clear_gap)
         next_layer = None if factors is None else _next_layer(given, batch_size)
-        if next_layer is None or not _is_crowded(factors, next_layer):
+        if next_layer is None or not _is_crowded(factors, next_layer, clearly_more):
             return None
         behind = SpansBehind.of(given, next_layer.batch_size, activation)
         if behind is None:
@@ -111,7 +119,7 @@ class CrowdedProblem:
 
 
 def _unit_of_bias(given: LayerGradient) -> float:
-    """Return how large the input of the bias is: about as large as the others, and a power of two, which rounds nothing."""
+    """Return how large the input of the bias is: about as large as the others, a power of two, which rounds nothing."""
     n_alive = max(1, int(given.weight_grad.any(axis=0).sum()))
     ratio = np.linalg.norm(given.weight_grad) / np.linalg.norm(given.bias_grad) / np.sqrt(n_alive)
     return float(2.0 ** np.round(np.log2(ratio)))
@@ -131,18 +139,18 @@ def _with_bias(given: LayerGradient, clear_gap: float) -> LowRankGradient | None
 
 
 def _next_layer(given: LayerGradient, batch_size: int | None) -> LowRankGradient | None:
-    """Return the factors of ``G2^T``, or None where their rank is not clear."""
+    """Return the factors of ``G2^T``, or None where they show no end of the batch."""
     G = in_double(given.next_weight_grad.T)
     limit = int(min(G.any(axis=1).sum(), G.any(axis=0).sum()))
     if batch_size is not None and batch_size >= limit:
         return None
     U, S, b = leading_left(G, batch_size, limit)
     b = b if batch_size is not None else rank_above_white_noise(S, b, G)
-    factors = None if b >= limit or len(S) <= b else cut(G, U, S, b)
-    return factors if factors is not None and factors.ends_clearly else None
+    return None if b >= limit or len(S) <= b else cut(G, U, S, b)
 
 
-def _is_crowded(factors: LowRankGradient, next_layer: LowRankGradient) -> bool:
+def _is_crowded(factors: LowRankGradient, next_layer: LowRankGradient, clearly_more: float) -> bool:
     """Return whether there are more inputs than dimensions; the bias may be what makes these as many."""
-    rank, n_all = factors.batch_size, factors.right.shape[1]
-    return next_layer.batch_size > rank or next_layer.batch_size == rank == n_all
+    rank, n_all, b = factors.batch_size, factors.right.shape[1], next_layer.batch_size
+    needed = rank if rank < n_all else rank - 1
+    return b > needed and next_layer.singular_values[needed] > clearly_more * next_layer.beyond

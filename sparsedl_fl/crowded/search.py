@@ -91,7 +91,9 @@ class CrowdedSearch(BaseEstimator):
             except KeyboardInterrupt:
                 status = "interrupted"
         views = "weights and the next layer's gradient, more inputs than features have dimensions"
-        return Found(rounds.found.numpy(), f"{status or 'complete'} (views: {views})", rounds.n_starts, rounds.n_successes)
+        return Found(
+            rounds.found.numpy(), f"{status or 'complete'} (views: {views})", rounds.n_starts, rounds.n_successes
+        )
 
     def confirm(self, problem: CrowdedProblem, inputs: np.ndarray) -> Found:
         """Return inputs of shape (k, n) that are known, fitted to the views."""

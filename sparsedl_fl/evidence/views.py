@@ -28,12 +28,12 @@ class SpanOfNextLayer(Evidence):
         if problem.behind is None or not problem.behind.identifies:
             return np.zeros(b, dtype=bool), np.full(b, np.inf)
         here = problem.behind.at(as_tensor(problem.at(case.whitened)[0].T.copy()))
-        in_line = in_line(here.over_noise.numpy()) | (not problem.activation.is_piecewise_linear)
-        alone = _with_errors(case, problem.behind, here.is_proof.numpy() & in_line)
+        is_in_line = in_line(here.over_noise.numpy()) | (not problem.activation.is_piecewise_linear)
+        alone = _with_errors(case, problem.behind, here.is_proof.numpy() & is_in_line)
         if alone[0].all() or not problem.activation.has_flat_part or not np.isfinite(case.whitened).all():
             return alone
         chances = torch.cat([here.own_log_chances, as_tensor(case.log_chances_of_zeros.T.copy())], dim=1)
-        proven = here.is_inside & (log_chance(chances, 2 * b - 1) <= LOG_CHANCE) & torch.from_numpy(in_line)
+        proven = here.is_inside & (log_chance(chances, 2 * b - 1) <= LOG_CHANCE) & torch.from_numpy(is_in_line)
         return _with_errors(case, problem.behind, alone[0] | proven.numpy())
 
 

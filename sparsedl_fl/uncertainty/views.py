@@ -240,7 +240,9 @@ def _orthonormal(moved: np.ndarray, free: np.ndarray, *, regular: float = 1e-10)
     return orthonormal, solve_triangular(mixing, free.T, trans="T").T
 
 
-def _has_a_double(slopes: np.ndarray, index: int, n_free: int, *, few_inputs: int = 100, own_units: float = 0.1) -> bool:
+def _has_a_double(
+    slopes: np.ndarray, index: int, n_free: int, *, few_inputs: int = 100, own_units: float = 0.1
+) -> bool:
     """Return whether another input may switch nearly the same units, all but a share of its own.
 
     With few inputs, or few numbers that each is made of, each is taken to: it costs little to look (a share of 0.1 was
