@@ -138,14 +138,18 @@ def _with_bias(given: LayerGradient, clear_gap: float) -> LowRankGradient | None
     return replace(factors, precision=0.0) if rank == G.shape[1] else factors
 
 
-def _next_layer(given: LayerGradient, batch_size: int | None) -> LowRankGradient | None:
+def _next_layer(given: LayerGradient, batch_size: int | None, *, clear_gap: float = 10.0) -> LowRankGradient | None:
     """Return the factors of ``G2^T``, or None where they show no end of the batch."""
     G = in_double(given.next_weight_grad.T)
     limit = int(min(G.any(axis=1).sum(), G.any(axis=0).sum()))
     if batch_size is not None and batch_size >= limit:
         return None
     U, S, b = leading_left(G, batch_size, limit)
-    b = b if batch_size is not None else rank_above_white_noise(S, b, G)
+    if batch_size is None:
+        b = rank_above_white_noise(S, b, G)
+        if len(S) <= b or S[b - 1] < clear_gap * S[b]:  # inputs that a network is sure of fade into the rounding
+            faded = rank_above_floor(S[:limit], G)
+            b = faded if b < faded < limit else b
     return None if b >= limit or len(S) <= b else cut(G, U, S, b)
 
 
