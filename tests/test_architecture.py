@@ -40,6 +40,7 @@ LAYERS = {
         {"evidence"},
         {"certificate"},
         {"assembly"},
+        {"crowded"},
         {"inverter"},
         {"patches", "peeling", "reconstruction", "tabular"},
         {"feeding", "replay"},

@@ -2,7 +2,7 @@
 
 One problem is a batch, a network, a client and what happens on the wire, each of which may lie: weights that are not
 those of the gradient, another activation than declared, gradients of another batch behind, coarse number formats,
-sparsified or sign-flipped updates, dropout, batch normalisation, local training, noise, inputs that repeat or mix, and
+sparsified or sign-flipped updates, more inputs than features have dimensions, dropout, batch normalisation, local training, noise, inputs that repeat or mix, and
 a user who tells a wrong batch size or noise level.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sparsedl_fl.reproduce.hostile import activations, alone, batches, clients
+from sparsedl_fl.reproduce.hostile import activations, alone, batches, clients, crowded
 from sparsedl_fl.reproduce.hostile.problem import N_CLASSES, HostileProblem, build_network, draw_inputs
 
 __all__ = ["TWISTS", "HostileProblem", "hostile_problem"]
@@ -53,6 +53,8 @@ TWISTS: dict[str, Callable[[HostileProblem], None]] = {
     "one layer alone": alone.one_layer_alone,
     "one layer alone again": alone.one_layer_alone,
     "head": alone.head,
+    "crowded": crowded.crowded,
+    "crowded again": crowded.crowded,
     "other batch behind": clients.other_batch_behind,
     "wire": clients.wire,
     "wire again": clients.wire,
