@@ -80,7 +80,7 @@ class NextColumns:
         columns : torch.Tensor of shape (k, b)
         is_determined : torch.Tensor of shape (k,) of bool
         """
-        activations, coordinates = self.problem.activations(whitened.numpy()), self._coordinates(whitened)
+        activations, coordinates = self.problem.activations(whitened.numpy()), self.coordinates(whitened)
         found, is_determined = self._by_zeros(activations, normalize(coordinates, dim=1))
         missing = torch.nonzero(~is_determined)[:, 0]
         if len(missing):
@@ -101,7 +101,7 @@ class NextColumns:
         found = slopes * (columns @ self.left.T @ weight)
         return torch.where(is_determined[:, None], found, torch.nan).T
 
-    def _coordinates(self, whitened: torch.Tensor) -> torch.Tensor:
+    def coordinates(self, whitened: torch.Tensor) -> torch.Tensor:
         """Return the ``p`` of inputs in the next layer, of shape (k, b)."""
         factors = self.problem.next_layer
         return self.problem.activations(whitened.numpy()) @ as_tensor(factors.left / factors.singular_values)
@@ -155,7 +155,7 @@ class NextColumns:
             Length of the gradient.
         """
         given = self.problem.layer.layer_gradient
-        preactivations, coordinates = self.problem.preactivations(whitened.numpy()), self._coordinates(whitened)
+        preactivations, coordinates = self.problem.preactivations(whitened.numpy()), self.coordinates(whitened)
         n, b = coordinates.shape
         found, labels = torch.zeros((n, b), dtype=torch.float64), torch.full((n,), NO_LABEL)
         sizes = torch.zeros(n, dtype=torch.float64)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sparsedl_fl import LayerGradient
-from sparsedl_fl.assembly import Assembly, _repeats
+from sparsedl_fl.assembly import Assembly, repeats
 from sparsedl_fl.evidence import SpanOfNextLayer, ZerosOfOthers
 from sparsedl_fl.hypothesis import Hypothesis
 from sparsedl_fl.metrics import match_batches
@@ -132,5 +132,5 @@ def test_wrong_weights_certify_nothing(problem):
 
 def test_of_two_that_cannot_be_told_apart_the_more_exact_stays():
     inputs = np.array([[1.0, 0.0], [1.0, 1e-3], [0.0, 1.0], [1.0, 5e-4]])
-    repeats = _repeats(inputs, np.array([1e-6, 1e-3, 1e-3, np.inf]))
-    assert repeats.tolist() == [False, True, False, False]  # what is not certified repeats nothing
+    found = repeats(inputs, np.array([1e-6, 1e-3, 1e-3, np.inf]))
+    assert found.tolist() == [False, True, False, False]  # what is not certified repeats nothing

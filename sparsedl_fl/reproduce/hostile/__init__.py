@@ -2,8 +2,9 @@
 
 One problem is a batch, a network, a client and what happens on the wire, each of which may lie: weights that are not
 those of the gradient, another activation than declared, gradients of another batch behind, coarse number formats,
-sparsified or sign-flipped updates, more inputs than features have dimensions, dropout, batch normalisation, local training, noise, inputs that repeat or mix, and
-a user who tells a wrong batch size or noise level.
+sparsified or sign-flipped updates, dropout, batch normalisation, local training, noise, inputs that repeat or mix,
+more inputs than features have
+dimensions, and a user who tells a wrong batch size or noise level.
 """
 
 from __future__ import annotations
