@@ -28,9 +28,13 @@ UNEXPLAINED = 0.05
 
 
 LEAST_LEFT = 0.03
-"""Least share, squared and over ``1 - b / m``, by which any change of an input has to leave the span where not all other
-inputs and columns are there to hold it against. (Two mixtures of records that are nearly the same had 0.007 and 0.011,
-64 rows of Adult 0.03 to 0.1, 64 rows of 30 numbers 0.004 to 0.05.)"""
+"""Least share, squared and over ``1 - b / m``, by which any change of an input has to leave the span where not all
+other inputs and columns are there to hold it against. (Two mixtures of records nearly the same had 0.007 and 0.011, 64
+rows of Adult 0.03 to 0.1, 64 rows of 30 numbers 0.004 to 0.05.)"""
+
+ONE_INPUT = 0.05
+"""Share by which the gradient of an input may be larger or smaller than the rest of the network says, for it to be that
+of one input; not varied."""
 
 OFF, WORTH_SAYING = 3.0, 3e-4
 """Expected errors, and share of the size of an input, by which the other columns may say that it is off."""
@@ -112,8 +116,8 @@ def _by_spans(problem: CrowdedProblem, whitened: np.ndarray) -> Certificate:
 def _mixed(problem: CrowdedProblem, whitened: np.ndarray) -> tuple[np.ndarray, bool]:
     """Return how far off inputs are by the columns of the others, and whether all inputs and columns are there.
 
-    With ``P Q = M`` for the true columns, what was found is ``M X``: a mixture of inputs that switch the same units lies
-    in the span as they do, and the columns of these tell.
+    With ``P Q = M`` for the true columns, what was found is ``M X``: a mixture of inputs that switch the same units
+    lies in the span as they do, and the columns of these tell.
     """
     columns = NextColumns(problem)
     found, is_determined = columns.of(as_tensor(whitened))
@@ -184,7 +188,10 @@ def _with_pairs(
         resolution[known], errors[known] = Indistinguishable().errors(
             errors[known], seen, at, gradients[:, known], sizes[known], none, sizes_by_rest
         )
-    return resolution, errors
+    # Records are alike more often than pictures: what is not as large as one input's gradient may be that of several.
+    ratios = np.linalg.norm(gradients, axis=0) / np.where(expected > 0, expected, np.nan)
+    is_single = np.abs(ratios / np.nanmedian(ratios) - 1) < ONE_INPUT if known.any() and (expected > 0).any() else False
+    return resolution, np.where(is_single, errors, np.hypot(errors, resolution))
 
 
 def _as_seen_behind(problem: CrowdedProblem) -> LowRankGradient:

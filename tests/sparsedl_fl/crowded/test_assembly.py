@@ -1,0 +1,49 @@
+import warnings
+
+import numpy as np
+import pytest
+from torch import nn
+
+from sparsedl_fl import GradientInverter
+from sparsedl_fl.crowded import CrowdedProblem, crowded_batch
+from sparsedl_fl.metrics import are_wrong, match_batches
+from sparsedl_fl.reproduce.hostile import hostile_problem
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU])
+def test_a_batch_larger_than_its_features_comes_back_with_its_labels(crowd, activation):
+    inputs, labels, _, given = crowd(activation=activation)
+    inverter = GradientInverter(random_state=0).fit(given)
+    true = inputs.double().numpy()
+    order = match_batches(true, inverter.inputs_).order
+    assert inverter.batch_size_ == 24
+    assert inverter.recovered_.sum() >= 22
+    assert not are_wrong(true, inverter.inputs_[inverter.recovered_], inverter.uncertainty_[inverter.recovered_]).any()
+    named = inverter.labels_[order]
+    assert (named == labels.numpy())[inverter.recovered_[order]].mean() > 0.9
+    assert set(inverter.evidence_[inverter.recovered_]) == {"span of the next layer"}
+    residual = given.weight_grad - inverter.preactivation_gradients_ @ inverter.inputs_
+    assert np.linalg.norm(residual) < 1e-4 * np.linalg.norm(given.weight_grad)
+    assert "24 inputs found" in inverter.status_
+
+
+def test_of_a_part_the_rest_is_said_to_be_missing(crowd):
+    inputs, _, _, given = crowd()
+    problem = CrowdedProblem.of(given)
+    batch, labels = crowded_batch(problem, problem.whitened(inputs[:9].double().numpy()))
+    assert batch.inputs.shape == (24, 6)
+    assert not batch.recovered[9:].any()
+    assert np.isinf(batch.uncertainty[9:]).all()
+    assert (labels[9:] == -1).all()
+    assert np.isnan(batch.relative_residual)
+
+
+@pytest.mark.parametrize("seed", [23, 33, 2028])
+def test_records_that_are_alike_are_not_certified_wrongly(seed):
+    problem = hostile_problem(seed, "crowded")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        inverter = GradientInverter(random_state=seed, **problem.told).fit(problem.layer_gradient)
+    certified = inverter.recovered_
+    true = problem.inputs.double().numpy()
+    assert not are_wrong(true, inverter.inputs_[certified], inverter.uncertainty_[certified]).any()

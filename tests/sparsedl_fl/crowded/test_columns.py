@@ -1,0 +1,42 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sparsedl_fl.crowded import CrowdedProblem
+from sparsedl_fl.crowded.columns import NextColumns
+
+
+@pytest.mark.parametrize(("activation", "has_rest"), [(nn.ReLU, True), (nn.ReLU, False), (nn.GELU, True)])
+def test_columns_of_the_next_layer_by_zeros_and_by_the_rest(crowd, activation, has_rest):
+    inputs, labels, _, given = crowd(activation=activation)
+    problem = CrowdedProblem.of(given if has_rest else replace(given, rest=None))
+    columns, whitened = NextColumns(problem), torch.from_numpy(problem.whitened(inputs.double().numpy()))
+    found, is_determined = columns.of(whitened)
+    assert is_determined.sum() >= 20
+    products = columns.coordinates(whitened) @ found[is_determined].T
+    np.testing.assert_allclose(products, torch.eye(24, dtype=torch.float64)[:, is_determined], atol=0.05)
+    if has_rest:
+        _, named, _ = columns.by_rest(whitened)
+        assert (named == labels).float().mean() > 0.9
+        assert set(named[named != labels].tolist()) <= {-1}
+
+
+def test_what_is_known_takes_its_dimensions_from_the_span(crowd):
+    inputs, _, _, given = crowd()
+    problem = CrowdedProblem.of(given)
+    whitened = torch.from_numpy(problem.whitened(inputs.double().numpy()))
+    basis = NextColumns(problem).span_without(whitened[:10])
+    assert basis.shape == (100, 14)
+    others = problem.activations(whitened[10:].numpy())
+    left = others - others @ basis @ basis.T
+    assert left.norm() < 1e-3 * others.norm()
+
+
+def test_without_zeros_or_the_rest_there_is_none(crowd):
+    inputs, _, _, given = crowd(activation=nn.GELU)
+    problem = CrowdedProblem.of(replace(given, rest=None))
+    _, is_determined = NextColumns(problem).of(torch.from_numpy(problem.whitened(inputs.double().numpy())))
+    assert not is_determined.any()
