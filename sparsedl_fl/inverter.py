@@ -66,11 +66,11 @@ class GradientInverter(BaseEstimator):
         Where each input comes from: "certified"; "column found", whose own column was found but not everything that
         the input depends on; or "completed", a stand-in for a missing column.
     disaggregation_ : ndarray of shape (batch_size_, batch_size_)
-        ``Q``.
+        ``Q``. Of more inputs than their features have dimensions the first axis has as many as these.
     preactivation_gradients_ : ndarray of shape (m, batch_size_)
-        ``D = dL/dZ``.
+        ``D = dL/dZ``; NaN where a part of such a batch does not tell it.
     sparsity_matching_ : float
-        The coefficient ``lambda``, 1 for the true batch.
+        The coefficient ``lambda``, 1 for the true batch; NaN where inputs were found by themselves.
     relative_residual_ : float
         ``|G - D X^T| / |G|``, with ``D`` cut to the ReLU pattern of the inputs.
     status_ : str

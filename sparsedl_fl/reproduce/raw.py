@@ -23,7 +23,7 @@ from sparsedl_fl.reproduce.methods import Problem, fed_to
 from sparsedl_fl.simulation import client_gradient, fully_connected
 from sparsedl_fl.vision import vgg
 
-__all__ = ["RawImages", "RawRows"]
+__all__ = ["CROWDED_ROWS", "RawImages", "RawRows"]
 
 PIXELS = {"unit": (0.0, 1.0), "symmetric": (0.5, 0.5)}
 """Mean and deviation by which pixels in [0, 1] are shifted and scaled: not at all, or to [-1, 1]."""
@@ -199,17 +199,34 @@ class RawImages(RawBatch):
 
 @dataclass(frozen=True)
 class RawRows(RawBatch):
-    """Census rows (Adult): one-hot categories and standardised numbers."""
+    """Census rows (Adult), one-hot categories and standardised numbers; or scikit-learn's breast cancers, 30 numbers.
+
+    Attributes
+    ----------
+    dataset : str
+        "adult" or "cancer".
+    """
+
+    dataset: str = "adult"
 
     def setting(self, seed: int, data: str | None) -> tuple[nn.Module, Draw, str]:
         """Return the network and the rows."""
-        encoded, income = _encoded_adult(data)
+        encoded, income = _encoded_adult(data) if self.dataset == "adult" else _cancers()
 
         def draw(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
             index = np.random.default_rng(seed).choice(len(encoded), n, replace=False)
             return torch.from_numpy(encoded[index]), torch.from_numpy(income[index])
 
         return fully_connected(encoded.shape[1], width=self.width, n_classes=2, random_state=seed), draw, "0"
+
+
+@lru_cache(maxsize=1)
+def _cancers() -> tuple[np.ndarray, np.ndarray]:
+    from sklearn.datasets import load_breast_cancer
+    from sklearn.preprocessing import StandardScaler
+
+    numbers, kinds = load_breast_cancer(return_X_y=True)
+    return StandardScaler().fit_transform(numbers).astype(np.float32), kinds
 
 
 @lru_cache(maxsize=1)
@@ -224,3 +241,14 @@ def _encoded_adult(data: str | None) -> tuple[np.ndarray, np.ndarray]:
         [("numbers", StandardScaler(), numbers), ("categories", OneHotEncoder(), categories)], sparse_threshold=0
     )
     return encoder.fit_transform(adult).astype(np.float32), income
+
+
+CROWDED_ROWS = {
+    f"{dataset}-{b}x{m}-{n_steps}": RawRows(b, m, n_steps, dataset)
+    for dataset, b, m in (
+        *(("adult", 64, 400), ("adult", 128, 400)),
+        *(("cancer", 40, 200), ("cancer", 64, 200), ("cancer", 128, 400)),
+    )
+    for n_steps in (0, 50)
+}
+"""Rows of the table `crowded`."""

@@ -20,7 +20,7 @@ from sparsedl_fl.reproduce.honesty import CalibratedBatch, HostileBatch
 from sparsedl_fl.reproduce.hostile import TWISTS
 from sparsedl_fl.reproduce.methods import OURS
 from sparsedl_fl.reproduce.peeled import PEELING_ROWS
-from sparsedl_fl.reproduce.raw import RawImages, RawRows
+from sparsedl_fl.reproduce.raw import CROWDED_ROWS, RawImages, RawRows
 from sparsedl_fl.reproduce.tokens import TOKEN_ROWS
 
 __all__ = ["TABLES", "Table"]
@@ -151,6 +151,12 @@ TABLES = {
             },
         },
         ("activation-next", "activation"),
+        n_batches=10,
+    ),
+    "crowded": Table(
+        "More inputs than their features have dimensions: rows of Adult (about 50 or 60) and of breast cancers (30)",
+        CROWDED_ROWS,
+        ("activation-next",),
         n_batches=10,
     ),
     "activations": Table(
