@@ -184,10 +184,12 @@ class GradientInverter(BaseEstimator):
 
         Where nothing at all is found it is left to the searches for all others.
         """
-        problem = CrowdedProblem.of(given, self.batch_size) if self.noise_level is None else None
-        search = CrowdedSearch(max_seconds=getattr(self.directions_, "max_seconds", None))
-        if problem is None or not isinstance(self.directions_, ActivationDirections | KnownInputs):
+        if self.noise_level is not None or not isinstance(self.directions_, ActivationDirections | KnownInputs):
             return False
+        problem = CrowdedProblem.of(given, self.batch_size)
+        if problem is None:
+            return False
+        search = CrowdedSearch(max_seconds=getattr(self.directions_, "max_seconds", None))
         if isinstance(self.directions_, KnownInputs):
             found = search.confirm(problem, self.directions_.inputs)
         else:

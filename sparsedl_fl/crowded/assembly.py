@@ -24,20 +24,21 @@ __all__ = ["crowded_batch"]
 WORTHLESS, OFF_SCALE = Assembly.worthless, Assembly.off_scale
 
 UNEXPLAINED = 0.05
-"""Share of the gradient that a whole batch may leave: weights behind that are not the client's explain no more."""
-
+"""Share of the gradient that a whole batch may leave: weights behind that are not the client's explain no more.
+Not varied."""
 
 LEAST_LEFT = 0.03
 """Least share, squared and over ``1 - b / m``, by which any change of an input has to leave the span where not all
 other inputs and columns are there to hold it against. (Two mixtures of records nearly the same had 0.007 and 0.011, 64
-rows of Adult 0.03 to 0.1, 64 rows of 30 numbers 0.004 to 0.05.)"""
+rows of Adult 0.03 to 0.1, 64 rows of 30 numbers 0.004 to 0.05; not varied.)"""
 
 ONE_INPUT = 0.05
 """Share by which the gradient of an input may be larger or smaller than the rest of the network says, for it to be that
 of one input; not varied."""
 
 OFF, WORTH_SAYING = 3.0, 3e-4
-"""Expected errors, and share of the size of an input, by which the other columns may say that it is off."""
+"""Expected errors, and share of the size of an input, by which the other columns may say that it is off; not
+varied."""
 
 
 def crowded_batch(problem: CrowdedProblem, whitened: np.ndarray) -> tuple[Batch, np.ndarray]:
@@ -51,13 +52,13 @@ def crowded_batch(problem: CrowdedProblem, whitened: np.ndarray) -> tuple[Batch,
     problem : CrowdedProblem
         What is known.
     whitened : ndarray of shape (k, r)
-        Rows ``p`` of inputs found, at their true scale, ``k <= b``; stand-ins for the others are what all share.
+        Rows ``p`` of inputs found, at their true scale, ``1 <= k <= b``; stand-ins for the others are what all share.
 
     Returns
     -------
     batch : Batch
         With ``disaggregation`` of shape (r, b): the coordinates of ``D`` in the column space of ``[G, g]``. Gradients
-        are NaN as long as inputs are missing: each depends on all.
+        are NaN where an input is missing, or its column in the next layer is not known.
     labels : ndarray of shape (b,) of int
     """
     layer, n_found = problem.layer, len(whitened)
@@ -75,7 +76,7 @@ def crowded_batch(problem: CrowdedProblem, whitened: np.ndarray) -> tuple[Batch,
     resolution, errors = _with_pairs(problem, ends, gradients, sizes, errors, expected.numpy())
     proven = certificate.without(is_worthless | is_repeat | is_refuted)
     missing = problem.batch_size - n_found
-    shared = inputs.mean(axis=0) if n_found else problem.inputs(problem.shared()[None])[0]
+    shared = inputs.mean(axis=0)
     gradients = np.hstack([gradients, np.full((layer.width, missing), np.nan)])
     batch = Batch(
         inputs=np.vstack([inputs, np.tile(shared, (missing, 1))]),

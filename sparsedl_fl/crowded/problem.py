@@ -94,11 +94,6 @@ class CrowdedProblem:
         """Whether inputs fill all features, so that the layer's own gradient says nothing of any of them."""
         return self.layer.batch_size == self.layer.factors.right.shape[1]
 
-    def shared(self) -> np.ndarray:
-        """Return the ``p`` of what all inputs share, of shape (r,)."""
-        prior = 1 / self.layer.factors.singular_values
-        return prior * self.layer.forward.scale / np.sum(prior * self.layer.forward.scale**2)
-
     def inputs(self, whitened: np.ndarray) -> np.ndarray:
         """Return ``X`` of shape (k, n) for rows ``p`` at their true scale."""
         factors = self.layer.factors
