@@ -105,7 +105,7 @@ def _by_spans(problem: CrowdedProblem, whitened: np.ndarray) -> Certificate:
     # What the noise of the gradient makes of the space that the inputs span, where they do not fill all features.
     noise = np.linalg.norm((found @ factors.left.T) * factors.noise_level, axis=1)
     direct = noise * np.sqrt(1 + np.mean(problem.inputs(found) ** 2, axis=1))
-    errors[proven] = np.hypot(by_view, 0.0 if problem.is_free else direct)
+    errors[proven] = np.hypot(by_view, 0.0 if problem.is_free else direct) * here.beyond_noise.numpy()[proven]
     mixed, is_whole = _mixed(problem, whitened)
     sizes = np.sqrt(np.mean(problem.inputs(whitened) ** 2, axis=1))
     proven &= np.isfinite(errors) & (mixed <= np.maximum(OFF * errors, WORTH_SAYING * sizes))

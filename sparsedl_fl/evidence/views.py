@@ -29,12 +29,13 @@ class SpanOfNextLayer(Evidence):
             return np.zeros(b, dtype=bool), np.full(b, np.inf)
         here = problem.behind.at(as_tensor(problem.at(case.whitened)[0].T.copy()))
         is_in_line = in_line(here.over_noise.numpy()) | (not problem.activation.is_piecewise_linear)
-        alone = _with_errors(case, problem.behind, here.is_proof.numpy() & is_in_line)
-        if alone[0].all() or not problem.activation.has_flat_part or not np.isfinite(case.whitened).all():
-            return alone
-        chances = torch.cat([here.own_log_chances, as_tensor(case.log_chances_of_zeros.T.copy())], dim=1)
-        proven = here.is_inside & (log_chance(chances, 2 * b - 1) <= LOG_CHANCE) & torch.from_numpy(is_in_line)
-        return _with_errors(case, problem.behind, alone[0] | proven.numpy())
+        proven = here.is_proof & torch.from_numpy(is_in_line)
+        if problem.activation.has_flat_part and not proven.all() and np.isfinite(case.whitened).all():
+            chances = torch.cat([here.own_log_chances, as_tensor(case.log_chances_of_zeros.T.copy())], dim=1)
+            by_zeros = here.is_inside & (log_chance(chances, 2 * b - 1) <= LOG_CHANCE)
+            proven |= by_zeros & torch.from_numpy(is_in_line)
+        proven, errors = _with_errors(case, problem.behind, proven.numpy())
+        return proven, errors * here.beyond_noise.numpy()
 
 
 class ThroughRest(Evidence):

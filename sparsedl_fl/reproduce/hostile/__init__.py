@@ -4,7 +4,7 @@ One problem is a batch, a network, a client and what happens on the wire, each o
 those of the gradient, another activation than declared, gradients of another batch behind, coarse number formats,
 sparsified or sign-flipped updates, dropout, batch normalisation, local training, noise, inputs that repeat or mix,
 more inputs than features have
-dimensions, and a user who tells a wrong batch size or noise level.
+dimensions, the tokens of a transformer, and a user who tells a wrong batch size or noise level.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sparsedl_fl.reproduce.hostile import activations, alone, batches, clients, crowded
+from sparsedl_fl.reproduce.hostile import activations, alone, batches, clients, crowded, tokens
 from sparsedl_fl.reproduce.hostile.problem import N_CLASSES, HostileProblem, build_network, draw_inputs
 
 __all__ = ["TWISTS", "HostileProblem", "hostile_problem"]
@@ -56,6 +56,8 @@ TWISTS: dict[str, Callable[[HostileProblem], None]] = {
     "head": alone.head,
     "crowded": crowded.crowded,
     "crowded again": crowded.crowded,
+    "tokens": tokens.tokens,
+    "tokens again": tokens.tokens,
     "other batch behind": clients.other_batch_behind,
     "wire": clients.wire,
     "wire again": clients.wire,
