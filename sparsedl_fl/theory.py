@@ -27,6 +27,10 @@ FRONTIER, FRONTIER_WITH_NEXT, FRONTIER_OF_REST = 0.25, 0.45, 0.2
 1000), with the next layer's gradient (all of 95 at 200 and of 400 at 1000), and from one layer alone behind smooth
 activations (40 at 200 for all that were tried; GELU and SiLU 95); larger ones often."""
 
+FRONTIER_CROWDED = 0.32
+"""The same with the next layer's gradient, of inputs that have fewer features than there are of them (measured without
+training: all of 64 at 200 and of 128 at 400)."""
+
 
 def largest_batch(width: int, n_inputs: int, attack: str, next_width: int | None = None) -> int:
     """Return the largest batch that comes back as a rule.
@@ -51,7 +55,8 @@ def largest_batch(width: int, n_inputs: int, attack: str, next_width: int | None
     else:
         most = int({"zeros": FRONTIER, "span": FRONTIER_WITH_NEXT, "rest": FRONTIER_OF_REST}[attack] * width)
     beside = width if next_width is None else next_width
-    return max(0, min(most, n_inputs - 1, beside - 1))
+    crowded = min(most, int(FRONTIER_CROWDED * width)) if attack == "span" else 0
+    return max(0, min(most, max(n_inputs - 1, crowded), beside - 1))
 
 
 def false_rejection_rate(threshold: float, width: int) -> float:

@@ -97,6 +97,10 @@ class CrowdedSearch(BaseEstimator):
 
     def confirm(self, problem: CrowdedProblem, inputs: np.ndarray) -> Found:
         """Return inputs of shape (k, n) that are known, fitted to the views."""
+        n = problem.layer.layer_gradient.shape[1]
+        inputs = np.asarray([] if inputs is None else inputs, dtype=np.float64)
+        if inputs.ndim != 2 or inputs.shape[1] != n or not np.isfinite(inputs).all():
+            raise ValueError(f"inputs must be finite and of shape (any number, {n}), got shape {inputs.shape}")
         rounds = _Rounds(self, problem, torch.Generator().manual_seed(0))
         with threadpool_limits(limits=1):
             rounds.add(as_tensor(problem.whitened(inputs)))

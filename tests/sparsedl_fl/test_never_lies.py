@@ -167,6 +167,18 @@ def test_inputs_are_no_further_off_than_is_said(seed, layer):
     assert problem.lies_of(audit)[1] == []
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(112, id="weight gradient clipped, no pattern: the span tells the scale"),
+        pytest.param(169, id="clipped, and an end beside an input, further from the span than its noise"),
+    ],
+)
+def test_tokens_are_no_further_off_than_is_said(seed):
+    """Both came back certified, and off by 10 to 20 expected errors."""
+    assert attack(seed, "tokens")[2] == []
+
+
 def test_zeros_that_two_inputs_share_in_one_ratio_prove_no_mixture(shared_data):
     """A stroke of one digit is a tenth of another's all along it: a mixture of the two has zeros there, all at once."""
     row = TABLES["frontier-raw"].rows["mnist-unit-20x200-2000"]

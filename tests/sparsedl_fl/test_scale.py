@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.problem import LayerProblem
@@ -60,6 +61,19 @@ def test_the_span_of_the_next_layer_tells_a_scale_that_the_pattern_does_not(cifa
     problem = LayerProblem.of(replace(given, weight_grad=factor * given.weight_grad))
     z = given.preactivations(factor * inputs.double().numpy())
     assert doubt_in_scale(problem, z, z > 0, np.zeros_like(z)) == pytest.approx(max(factor, 1 / factor) - 1, rel=1e-2)
+
+
+@pytest.mark.parametrize("factor", [0.999, 0.98, 1.03, 1.5])
+def test_the_span_tells_the_scale_where_there_is_no_pattern_at_all(cifar, factor):
+    _, inputs, labels, model = cifar.client(12, 100, 0)
+    for index in range(1, len(model), 2):
+        model[index] = nn.LeakyReLU(0.2)
+    given = LayerGradient.from_model(model, client_gradient(model, inputs, labels))
+    problem, true = LayerProblem.of(given), inputs.double().numpy()
+    z = given.preactivations(factor * true)
+    assert doubt_in_scale(problem, z, z > 0, np.zeros_like(z)) == pytest.approx(max(factor, 1 / factor) - 1, rel=1e-2)
+    z = given.preactivations(true)
+    assert doubt_in_scale(problem, z, z > 0, np.zeros_like(z)) == 0
 
 
 @pytest.mark.parametrize("n_contradicting", [0, 1, 2])

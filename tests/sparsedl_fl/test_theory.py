@@ -7,6 +7,7 @@ from sparsedl_fl.theory import (
     failure_probability,
     failure_probability_bound,
     false_rejection_rate,
+    largest_batch,
     samples_with_confidence,
     sparsity_threshold,
     success_probability,
@@ -75,3 +76,10 @@ def test_what_to_expect_is_said():
     assert "do not determine the batch" in expect(100, 200, has_next_layer=True).verdict
     assert "do not determine the batch (half of the 200 units with a gradient is the limit)" in expect(120, 200).verdict
     assert expect(1, 50).failure_probability < 1e-6
+
+
+def test_with_the_next_layers_gradient_a_batch_may_have_more_inputs_than_features():
+    assert largest_batch(200, 30, "zeros") == 29
+    assert largest_batch(200, 30, "span", next_width=200) == 64
+    assert largest_batch(200, 30, "span", next_width=40) == 39
+    assert largest_batch(200, 80, "span", next_width=200) == 79

@@ -51,6 +51,27 @@ class TestActivationSpan:
         assert (strengths > 0).sum() <= 37
         assert ActivationSpan.of(gradient, 6, ReLU(), (rng.standard_normal((50, 20)), bias)).stand_for is None
 
+    def test_inputs_beyond_the_noise_are_by_how_much(self):
+        rng, Y = np.random.default_rng(5), activations()
+        gradient = rng.standard_normal((40, 6)) @ Y + 1e-5 * rng.standard_normal((40, 50))
+        span = ActivationSpan.of(gradient, 6, ReLU())
+        true = torch.from_numpy(Y)
+        assert (SpansBehind((span,)).at(true).beyond_noise == 1).all()
+        away = span.outside(torch.from_numpy(activations(seed=6)))
+        moved = true + 20 * span.noise_of(true)[:, None] * away / away.norm(dim=1)[:, None] * true.norm(dim=1)[:, None]
+        assert SpansBehind((span,)).at(moved).beyond_noise.numpy() == pytest.approx(np.full(6, 4.0), rel=0.2)
+
+    def test_weak_directions_of_smooth_activations_are_there(self):
+        rng = np.random.default_rng(7)
+        sizes = np.array([1, 1, 1, 1, 1, 1e-5])
+        Y = np.linalg.svd(rng.standard_normal((6, 50)), full_matrices=False)[2]
+        gradient = (np.linalg.qr(rng.standard_normal((40, 6)))[0] * sizes) @ Y + 3e-8 * rng.standard_normal((40, 50))
+        kept = {phi: ActivationSpan.of(gradient, 6, phi, gap=1e6).basis.norm(dim=0).numpy() for phi in (GELU(), ReLU())}
+        smooth, flat = kept.values()
+        assert smooth == pytest.approx(np.ones(6), abs=1e-3)
+        assert flat[:5] == pytest.approx(np.ones(5))
+        assert flat[5] == 0  # no input left so little of its own gradient
+
     def test_noise_as_large_as_the_gradient_leaves_no_span(self):
         rng = np.random.default_rng(3)
         assert ActivationSpan.of(rng.standard_normal((40, 50)), 6, ReLU()) is None

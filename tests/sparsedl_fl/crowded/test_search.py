@@ -29,3 +29,16 @@ def test_inputs_that_are_known_are_confirmed_and_others_are_not(crowd):
     claimed = np.vstack([inputs[:5].double().numpy(), np.full((2, 6), 0.7)])
     assert len(CrowdedSearch().confirm(problem, claimed).whitened) in (5, 6, 7)  # a wrong one may be led to an input
     assert len(CrowdedSearch().confirm(problem, inputs.double().numpy()).whitened) == 24
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        pytest.param(None, id="none"),
+        pytest.param(np.zeros((3, 5)), id="of another length"),
+        pytest.param(np.full((3, 6), np.nan), id="not finite"),
+    ],
+)
+def test_inputs_that_cannot_be_those_of_the_layer_are_named(crowd, inputs):
+    with pytest.raises(ValueError, match=r"inputs must be finite and of shape \(any number, 6\)"):
+        CrowdedSearch().confirm(CrowdedProblem.of(crowd()[3]), inputs)
