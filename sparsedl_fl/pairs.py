@@ -50,7 +50,8 @@ class Indistinguishable:
     most_copies : int, default=4
         An input may stand for up to so many.
     single : float, default=0.3
-        Probability for an input that has no others beside it.
+        Probability for an input with fewer than ``fewest_inputs`` in its batch, itself counted: tokens come back as two
+        where sixteen are repetitions, and their gradients are about equally large.
     likely_more, surely_pair, visibly_apart : float, default=0.1, 0.9 and 0.01
         Probability from which an input is taken for a pair; the same for pairs that cannot be further apart than a
         distance; and that distance, relative to their size.
@@ -176,7 +177,9 @@ class Indistinguishable:
         needed = np.where(distances > self.visibly_apart * sizes, self.likely_more, self.surely_pair)
         norms = np.linalg.norm(gradients, axis=0)
         if expected is None:
-            is_seen |= self._probabilities_of_copies(norms, prior, self.typical_spread) > needed
+            is_alone = len(sizes) < self.fewest_inputs
+            beside = self._probabilities_of_copies(norms, prior, self.typical_spread)
+            is_seen |= np.where(is_alone, np.maximum(beside, self.single), beside) > needed
         else:
             ratios = norms / np.maximum(expected, np.finfo(float).tiny)
             is_seen |= self._probabilities_of_copies(ratios, prior, self.spread_by_rest) > needed

@@ -22,6 +22,7 @@ from sparsedl_fl.directions.activation.schedule import Schedule
 from sparsedl_fl.directions.activation.two_views import ScaledForward, TwoViews
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.views import SpansBehind, Together, View
+from sparsedl_fl.views.behind import FAR
 from sparsedl_fl.views.span import ROUNDING_SHARE
 
 if TYPE_CHECKING:
@@ -152,6 +153,9 @@ class Rounds:
         knowledge = self.knowledge
         if not self.activation.has_flat_part:
             knowledge.inputs = self._refined(knowledge.inputs)
+        elif self.is_exact and knowledge.n_found == knowledge.inputs.shape[1]:
+            inputs, is_determined = self._exact(knowledge.inputs_of_columns())
+            knowledge.add_inputs(inputs, is_determined)
         if self.rest is not None and self.is_exact and len(knowledge.inputs) == knowledge.inputs.shape[1]:
             self._fit_together()
         knowledge.settle()
@@ -188,14 +192,21 @@ class Rounds:
         fits = self.last.at(self._preactivations(refined)).is_inside
         return torch.where(fits[:, None], normalize(refined, dim=1), inputs)
 
-    def _exact(self, inputs: torch.Tensor, is_determined: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _exact(
+        self, inputs: torch.Tensor, is_determined: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return inputs fitted exactly, without those that are then further from the spans than rounding explains.
 
         A descent among straight pieces may end in a wrong one, next to an input, or before its last step.
         """
+        if is_determined is None:
+            is_determined = torch.ones(len(inputs), dtype=torch.bool)
         inputs = self._refined(inputs)
-        here = self.behind.at(self._preactivations(self._at_scale(inputs)))
-        kept = (here.is_likely & (here.over_noise <= ROUNDING_SHARE)) | ~is_determined
+        together = torch.cat([inputs, self.knowledge.inputs])
+        here = self.behind.at(self._preactivations(self._at_scale(together)))
+        over_noise, is_likely = here.over_noise[: len(inputs)], here.is_likely[: len(inputs)]
+        usual = here.over_noise[here.is_likely].nanmedian().item()
+        kept = (is_likely & (over_noise <= min(ROUNDING_SHARE, max(1.0, FAR * usual)))) | ~is_determined
         return inputs[kept], is_determined[kept]
 
     def _by_equations(self) -> bool:
