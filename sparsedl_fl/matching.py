@@ -40,7 +40,8 @@ def first_choice(problem: LayerProblem, candidates: Candidates) -> Hypothesis:
     """Take the sparsest independent candidates, and complete them to a basis.
 
     What completes it is orthogonal to the inputs that are known by themselves, so that these do not depend on what is
-    missing.
+    missing. Where all are known and two share a column, another one is a mixture: then the inputs say what the columns
+    are.
     """
     columns = candidates.directions[:, select_independent(candidates.directions, candidates.n_zeros)]
     n_found, b = columns.shape[1], problem.batch_size
@@ -48,7 +49,12 @@ def first_choice(problem: LayerProblem, candidates: Candidates) -> Hypothesis:
         completed = _completed_by_inputs(columns, candidates.inputs, problem.factors.singular_values)
         if completed is not None:
             return _with_known(Hypothesis(problem, *completed), candidates)
-    return _with_known(Hypothesis(problem, complete_basis(columns), np.arange(b) < n_found), candidates)
+    chosen = _with_known(Hypothesis(problem, complete_basis(columns), np.arange(b) < n_found), candidates)
+    if chosen.known is None or len(candidates.inputs) < b or np.isfinite(chosen.known).all():
+        return chosen
+    columns = np.linalg.inv(candidates.inputs)
+    columns /= np.linalg.norm(columns, axis=0)
+    return _with_known(Hypothesis(problem, columns, np.ones(b, dtype=bool)), candidates)
 
 
 def _with_known(hypothesis: Hypothesis, candidates: Candidates) -> Hypothesis:

@@ -134,16 +134,6 @@ class Knowledge:
         self.pool.add_proven(torch.cat([nothing, *columns]), self.test)
         return self._deflate() or len(self.inputs) > n_before
 
-    def inputs_of_columns(self) -> torch.Tensor:
-        """Return the inputs that a basis of columns has beside those that are known, as rows ``p``.
-
-        Each depends on all columns: where one is hardly determined, it is near the true one and not exact.
-        """
-        found = self.views.found
-        inputs = normalize(torch.linalg.inv(found.T), dim=1)
-        is_known = (self.views.overlaps(self.inputs, found) > self.own_product).any(dim=0)
-        return inputs[~is_known]
-
     def settle(self) -> None:
         """Estimate columns again once all are there, from what is more exact.
 

@@ -153,9 +153,6 @@ class Rounds:
         knowledge = self.knowledge
         if not self.activation.has_flat_part:
             knowledge.inputs = self._refined(knowledge.inputs)
-        elif self.is_exact and knowledge.n_found == knowledge.inputs.shape[1]:
-            inputs, is_determined = self._exact(knowledge.inputs_of_columns())
-            knowledge.add_inputs(inputs, is_determined)
         if self.rest is not None and self.is_exact and len(knowledge.inputs) == knowledge.inputs.shape[1]:
             self._fit_together()
         knowledge.settle()
@@ -192,15 +189,11 @@ class Rounds:
         fits = self.last.at(self._preactivations(refined)).is_inside
         return torch.where(fits[:, None], normalize(refined, dim=1), inputs)
 
-    def _exact(
-        self, inputs: torch.Tensor, is_determined: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _exact(self, inputs: torch.Tensor, is_determined: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return inputs fitted exactly, without those that are then further from the spans than rounding explains.
 
         A descent among straight pieces may end in a wrong one, next to an input, or before its last step.
         """
-        if is_determined is None:
-            is_determined = torch.ones(len(inputs), dtype=torch.bool)
         inputs = self._refined(inputs)
         together = torch.cat([inputs, self.knowledge.inputs])
         here = self.behind.at(self._preactivations(self._at_scale(together)))
