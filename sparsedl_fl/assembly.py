@@ -119,7 +119,7 @@ class Assembly:
         given, factors, noise_share = problem.layer_gradient, problem.factors, problem.noise_share
         hypothesis, rows, determined = self._from_all_zeros(hypothesis)
         disaggregation, whitened = hypothesis.scaled()
-        whitened = _known_where_undetermined(hypothesis, whitened, determined)
+        whitened = _known_where_better(hypothesis, whitened, determined)
         inputs, ends, used = (whitened * factors.singular_values) @ factors.right, problem.at(whitened), rows
         columns = hypothesis.proposed & self._columns_proven(hypothesis, rows)
         has_pattern = problem.activation.has_flat_part
@@ -239,14 +239,21 @@ class Assembly:
         return proven & factors.apart(hypothesis.basis, counted, expected)
 
 
-def _known_where_undetermined(hypothesis: Hypothesis, whitened: np.ndarray, determined: np.ndarray) -> np.ndarray:
-    """Take inputs that are known by themselves where their own are not the only columns that zeros leave open."""
+def _known_where_better(hypothesis: Hypothesis, whitened: np.ndarray, determined: np.ndarray) -> np.ndarray:
+    """Take inputs that are known by themselves where their own are not the only columns that zeros leave open.
+
+    Also where they lie in the spans behind and those by the columns do not: one column that is a little of another
+    takes an input away, and all the others stay.
+    """
     if hypothesis.known is None:
         return whitened
+    problem = hypothesis.problem
     others_determined = (~determined).sum() - ~determined == 0
-    scale = hypothesis.known @ hypothesis.problem.forward.scale
-    is_better = np.isfinite(scale) & (np.abs(scale) > np.finfo(float).tiny) & ~others_determined
-    return np.where(is_better[:, None], hypothesis.known / np.where(is_better, scale, 1.0)[:, None], whitened)
+    scale = hypothesis.known @ problem.forward.scale
+    is_there = np.isfinite(scale) & (np.abs(scale) > np.finfo(float).tiny)
+    known = np.where(is_there[:, None], hypothesis.known / np.where(is_there, scale, 1.0)[:, None], whitened)
+    is_better = (is_there & ~others_determined) | (problem.beyond_noise(whitened) > problem.beyond_noise(known))
+    return np.where(is_better[:, None], known, whitened)
 
 
 def repeats(inputs: np.ndarray, errors: np.ndarray, *, deviations: float = 3.0) -> np.ndarray:

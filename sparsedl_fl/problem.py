@@ -123,6 +123,12 @@ class LayerProblem:
         """Return ``Z`` of shape (m, b) at each end of the client's way for rows ``p`` at any scale."""
         return self.forward.preactivations(whitened)
 
+    def beyond_noise(self, whitened: np.ndarray) -> np.ndarray:
+        """Return by how many times rows ``p`` are further from the spans behind than noise, one where none can tell."""
+        if self.behind is None or not self.behind.identifies or self.layer_gradient.is_update:
+            return np.ones(len(whitened))
+        return self.behind.at(as_tensor(self.at(whitened)[0].T.copy())).beyond_noise.numpy()
+
     def is_active(self, ends: list[np.ndarray]) -> np.ndarray:
         """Return where a unit is on, at either end of the way of a client, for pre-activations at each end."""
         return np.any([~self.activation.is_off(as_tensor(z)).numpy() & ~np.isnan(z) for z in ends], axis=0)

@@ -52,6 +52,7 @@ class ZerosOfInput(Evidence):
         by_zeros = errors_from_inputs(transposed, inputs[proven], zeros[:, proven])
         errors[proven] = np.hypot(by_zeros, case.errors_by_columns[2][proven])
         errors[proven] = np.hypot(errors[proven], self._beside_own_zeros(transposed, inputs[proven]))
+        errors[proven] *= case.hypothesis.problem.beyond_noise(case.whitened[proven])
         return proven & ~self._is_contradicted(case, errors), errors
 
     @staticmethod

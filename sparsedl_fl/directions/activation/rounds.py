@@ -153,9 +153,23 @@ class Rounds:
         knowledge = self.knowledge
         if not self.activation.has_flat_part:
             knowledge.inputs = self._refined(knowledge.inputs)
+        elif self.is_exact and knowledge.n_found == knowledge.inputs.shape[1]:
+            self._fit_inputs_of_columns()
         if self.rest is not None and self.is_exact and len(knowledge.inputs) == knowledge.inputs.shape[1]:
             self._fit_together()
         knowledge.settle()
+
+    def _fit_inputs_of_columns(self) -> None:
+        """Fit the inputs that all columns together make to the spans, where they lie beside these.
+
+        One column that is a little of another takes some inputs away, and all the others stay. Where zeros determine
+        all columns their inputs are more exact than the spans alone would have them.
+        """
+        inputs = normalize(torch.linalg.inv(self.knowledge.views.found.T), dim=1)
+        is_beside = self.behind.at(self._preactivations(self._at_scale(inputs))).beyond_noise > 1
+        if is_beside.any():
+            fitted = self._exact(inputs[is_beside], torch.ones(int(is_beside.sum()), dtype=torch.bool))
+            self.knowledge.add_inputs(*fitted)
 
     def _fit_together(self) -> None:
         """Fit a whole batch at once, and draw how exact it is then."""
