@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 from sparsedl.arrays import chunks
 from sparsedl.selection import complete_basis, select_independent
@@ -31,7 +32,8 @@ def choose(problem: LayerProblem, candidates: Candidates) -> Hypothesis:
         return chosen  # without zeros there is no pattern to match
     try:
         chosen = greedy_filter(chosen, candidates)
-        return repair(chosen) if chosen.proposed.any() else chosen
+        chosen = repair(chosen) if chosen.proposed.any() else chosen
+        return _with_known(chosen, candidates)  # columns were changed, and the inputs are what they were
     except KeyboardInterrupt:
         return chosen
 
@@ -40,8 +42,7 @@ def first_choice(problem: LayerProblem, candidates: Candidates) -> Hypothesis:
     """Take the sparsest independent candidates, and complete them to a basis.
 
     What completes it is orthogonal to the inputs that are known by themselves, so that these do not depend on what is
-    missing. Where all are known and two share a column, another one is a mixture: then the inputs say what the columns
-    are.
+    missing.
     """
     columns = candidates.directions[:, select_independent(candidates.directions, candidates.n_zeros)]
     n_found, b = columns.shape[1], problem.batch_size
@@ -49,24 +50,19 @@ def first_choice(problem: LayerProblem, candidates: Candidates) -> Hypothesis:
         completed = _completed_by_inputs(columns, candidates.inputs, problem.factors.singular_values)
         if completed is not None:
             return _with_known(Hypothesis(problem, *completed), candidates)
-    chosen = _with_known(Hypothesis(problem, complete_basis(columns), np.arange(b) < n_found), candidates)
-    if chosen.known is None or len(candidates.inputs) < b or np.isfinite(chosen.known).all():
-        return chosen
-    columns = np.linalg.inv(candidates.inputs)
-    columns /= np.linalg.norm(columns, axis=0)
-    return _with_known(Hypothesis(problem, columns, np.ones(b, dtype=bool)), candidates)
+    return _with_known(Hypothesis(problem, complete_basis(columns), np.arange(b) < n_found), candidates)
 
 
 def _with_known(hypothesis: Hypothesis, candidates: Candidates) -> Hypothesis:
-    """Return the hypothesis with the inputs known, each beside its own column."""
+    """Return the hypothesis with the inputs known, each beside its own column, or the likeliest that is left."""
     inputs = candidates.inputs
     if inputs is None or len(inputs) == 0:
         return hypothesis
     overlaps = np.abs(_overlaps(inputs, hypothesis.basis, hypothesis.problem.factors.singular_values))
-    own, known = np.argmax(overlaps, axis=1), np.full(hypothesis.basis.shape, np.nan)
-    known[own] = inputs
-    errors = np.full(len(known), np.inf)
-    errors[own] = np.inf if candidates.errors is None else candidates.errors
+    index, own = linear_sum_assignment(overlaps, maximize=True)
+    known, errors = np.full(hypothesis.basis.shape, np.nan), np.full(len(hypothesis.basis), np.inf)
+    known[own] = inputs[index]
+    errors[own] = np.inf if candidates.errors is None else candidates.errors[index]
     return replace(hypothesis, known=known, known_errors=errors)
 
 
