@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -57,6 +59,28 @@ def test_greedy_filter_swaps_wrong_columns_out(problem):
     chosen = filtered(problem, pool)
     np.testing.assert_allclose(np.sort(np.abs(true.T @ chosen.basis).max(axis=1)), 1)
     assert chosen.proposed.all()
+
+
+def test_inputs_known_by_themselves_stay_whatever_columns_are_swapped(problem):
+    problem, true = problem
+    mixtures = unit(true[:, [0, 1]] + true[:, [2, 3]])
+    pool = Candidates(np.hstack([mixtures, true]), np.r_[900, 900, np.full(8, 40)], "complete", 1, 1)
+    inputs = np.linalg.inv(true)[:7]
+    chosen = choose(problem, replace(pool, inputs=inputs))
+    there = np.isfinite(chosen.known).all(axis=1)
+    assert there.sum() == 7
+    own = np.abs(chosen.known[there] @ chosen.basis)
+    assert (own.argmax(axis=1) == np.flatnonzero(there)).all()
+
+
+def test_inputs_that_share_their_likeliest_column_have_one_each(problem):
+    problem, true = problem
+    basis = true.copy()
+    basis[:, 1] = unit(true[:, 0] + true[:, 1])
+    basis[:, 0] = unit(true[:, 7] + 1e-2 * true[:, 0])
+    basis[:, 7] = unit(true[:, 7] - 1e-2 * true[:, 0])
+    pool = replace(candidates(problem, basis), inputs=np.linalg.inv(true)[:2])
+    assert np.isfinite(first_choice(problem, pool).known).all(axis=1).sum() == 2
 
 
 def test_a_missing_column_is_completed_and_marked(problem):
