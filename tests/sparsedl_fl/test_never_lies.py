@@ -172,10 +172,12 @@ def test_inputs_are_no_further_off_than_is_said(seed, layer):
     [
         pytest.param(112, id="weight gradient clipped, no pattern: the span tells the scale"),
         pytest.param(169, id="clipped, and an end beside an input, further from the span than its noise"),
+        pytest.param(1237, id="sixteen that are repeated come back as two"),
+        pytest.param(1273, id="as two, of which one is most of them"),
     ],
 )
 def test_tokens_are_no_further_off_than_is_said(seed):
-    """Both came back certified, and off by 10 to 20 expected errors."""
+    """All came back certified, and off by 10 to 500 expected errors."""
     assert attack(seed, "tokens")[2] == []
 
 

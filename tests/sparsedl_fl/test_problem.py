@@ -1,5 +1,7 @@
 """The problem, its forward view, and what follows from a hypothesis."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -85,3 +87,15 @@ def test_views_are_built_once(small_problem, monkeypatch):
         )
     GradientInverter(random_state=0).fit(LayerGradient.from_model(model, gradient))
     assert sorted(calls) == ["ForwardView", "SpansBehind"]
+
+
+def test_only_spans_that_identify_say_what_lies_beyond_their_noise(small_problem):
+    batch, model, gradient = small_problem
+    given = LayerGradient.from_model(model, gradient)
+    problem, hypothesis = truth(given, batch)
+    samples = hypothesis.scaled()[1]
+    beside = samples + 1e-2 * np.roll(samples, 1, axis=0)
+    assert (problem.beyond_noise(samples) == 1).all()
+    assert (problem.beyond_noise(beside) > 10).all()
+    alone = LayerProblem.of(replace(given, next_weight_grad=None, next_weight=None, behind=()))
+    assert (alone.beyond_noise(beside) == 1).all()
