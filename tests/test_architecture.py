@@ -25,7 +25,7 @@ LAYERS = {
         {"__init__"},
     ],
     "sparsedl_fl": [
-        {"activations", "blocks", "theory"},
+        {"activations", "blocks", "doubts", "theory"},
         {"behind", "rest", "slips"},
         {"models"},
         {"formats", "gradients", "metrics", "simulation", "spectrum", "transformers", "vision"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,6 +20,7 @@ from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.audit.verdicts import Verdict
 from sparsedl_fl.diagnosis import is_sparsified, visible_reason
 from sparsedl_fl.directions import KnownInputs, best_known
+from sparsedl_fl.doubts import caught_warnings
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.labels import NO_LABEL
@@ -206,8 +206,7 @@ class _Attack:
     @staticmethod
     def _fitted(inverter: GradientInverter, given: LayerGradient) -> tuple[GradientInverter, str]:
         """Fit an inverter to a layer, and say what came of it."""
-        with warnings.catch_warnings(record=True) as doubts:
-            warnings.simplefilter("always")
+        with caught_warnings() as doubts:
             inverter.fit(given)
         # The warning that not all is certified begins with the status and adds advice.
         messages = [inverter.status_, *(str(doubt.message) for doubt in doubts)]

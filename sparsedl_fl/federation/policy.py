@@ -15,6 +15,7 @@ from joblib import Parallel, delayed
 from torch import nn
 
 from sparsedl_fl.audit import AuditResult, Verdict
+from sparsedl_fl.doubts import caught_warnings
 from sparsedl_fl.federation.checking import State, check_update, state_of
 from sparsedl_fl.federation.rounds import RoundTable
 from sparsedl_fl.models.naming import unwrapped
@@ -84,7 +85,7 @@ class LeakPolicy:
         Folder of a report for each update (samples are left out), and of the table.
     n_jobs : int, default=1
         Updates of a round that a server audits at the same time, through joblib, with the backend that
-        `joblib.parallel_config` says.
+        `joblib.parallel_config` says; the default's processes run side by side, threads wait for each other.
     """
 
     model: nn.Module | Callable[[], nn.Module]
@@ -190,8 +191,7 @@ def _audited(
     """Audit one update; return the result, or why there is none, and the seconds that it took."""
     start, result, error = time.perf_counter(), None, ""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with caught_warnings():
             result = check_update(model, before, after, **options)
     except Exception as problem:  # whatever it is, it must not break a training
         error = f"{type(problem).__name__}: {problem}"
