@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from sparsedl_fl.audit.sweeping.cost import accuracy_lost, epsilon_of
 from sparsedl_fl.audit.sweeping.result import SweepResult, SweepRow
 from sparsedl_fl.audit.sweeping.settings import Setting, default_settings
 from sparsedl_fl.audit.verdicts import Verdict
+from sparsedl_fl.doubts import caught_warnings
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.metrics import are_wrong, match_batches
 from sparsedl_fl.models import trace_model
@@ -150,8 +150,7 @@ def _audited(
     # The server is told how many records there are, where the rank does not say.
     known = None if client.is_exact else client.n_records
     inverter = GradientInverter(batch_size=known, noise_level=sent.noise_level, random_state=seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with caught_warnings():
         audit = audit_model(
             model, sent.gradients, inverter, example=example, loss=loss if loss is not cross_entropy else None,
             learning_rate=sent.learning_rate, max_seconds=max_seconds,
