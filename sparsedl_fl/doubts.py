@@ -18,7 +18,7 @@ def caught_warnings() -> Iterator[list[warnings.WarningMessage]]:
 
     Python keeps filters for the whole process: of two threads that catch at the same time, one gets the other's
     warnings, and the filters of the one that entered last stay for good. So threads wait for each other here; processes
-    do not.
+    do not. What a thread warns of without catching meanwhile still lands here.
 
     Yields
     ------

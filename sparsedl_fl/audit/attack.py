@@ -196,22 +196,23 @@ class _Attack:
             given = self.subject.layer_gradient(row.name)
             if is_sparsified(given):
                 raise ValueError(visible_reason(given))
-            inverter, reason = self._fitted(inverter, given)
+            inverter, reason, seconds = self._fitted(inverter, given)
         except (ValueError, RuntimeError) as error:
             return LayerAudit(row.name, None, str(error), row, seconds=time.perf_counter() - start)
-        seconds = time.perf_counter() - start
         self.searched += seconds
         return LayerAudit(row.name, inverter, reason, row, KnownBatch.of(inverter), "attacked", seconds)
 
     @staticmethod
-    def _fitted(inverter: GradientInverter, given: LayerGradient) -> tuple[GradientInverter, str]:
-        """Fit an inverter to a layer, and say what came of it."""
+    def _fitted(inverter: GradientInverter, given: LayerGradient) -> tuple[GradientInverter, str, float]:
+        """Fit an inverter to a layer; say what came of it, and the seconds without those of waiting for a thread."""
         with caught_warnings() as doubts:
+            start = time.perf_counter()
             inverter.fit(given)
+            seconds = time.perf_counter() - start
         # The warning that not all is certified begins with the status and adds advice.
         messages = [inverter.status_, *(str(doubt.message) for doubt in doubts)]
         messages = [text for text in messages if not any(text != other and text in other for other in messages)]
-        return inverter, "; ".join(dict.fromkeys(messages))
+        return inverter, "; ".join(dict.fromkeys(messages)), seconds
 
     def _stop_if_interrupted(self, name: str) -> None:
         if "interrupted" in self.found[name].reason:
@@ -237,7 +238,7 @@ class _Attack:
         """Ask the layer's own gradient about inputs that come from another layer; it may know more labels."""
         asking = clone(self.inverter).set_params(directions=KnownInputs(inputs=batch.inputs), batch_size=None)
         try:
-            inverter, _ = self._fitted(asking, self.subject.layer_gradient(name))
+            inverter, _, _ = self._fitted(asking, self.subject.layer_gradient(name))
         except ValueError:  # a batch too large for the layer, of which the others tell
             return None, batch
         order = match_batches(batch.inputs, inverter.inputs_).order

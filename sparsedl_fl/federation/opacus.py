@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from sparsedl_fl.audit import AuditResult, audit_model
+from sparsedl_fl.doubts import caught_warnings
 from sparsedl_fl.federation.policy import LeakWarning
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.models.naming import plain_name, unwrapped
@@ -64,8 +65,7 @@ class StepAudits:
             for name, tensor in self._model.named_parameters()
             if tensor.grad is not None
         }
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with caught_warnings():
             inverter = GradientInverter(
                 batch_size=options["batch_size"] or (size if noise else None), noise_level=noise or None, random_state=0
             )

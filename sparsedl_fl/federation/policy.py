@@ -189,10 +189,11 @@ def _audited(
     model: nn.Module | Callable[[], nn.Module], before: State, after: State, options: Mapping[str, Any]
 ) -> tuple[AuditResult | None, str, float]:
     """Audit one update; return the result, or why there is none, and the seconds that it took."""
-    start, result, error = time.perf_counter(), None, ""
-    try:
-        with caught_warnings():
+    result, error = None, ""
+    with caught_warnings():
+        start = time.perf_counter()
+        try:
             result = check_update(model, before, after, **options)
-    except Exception as problem:  # whatever it is, it must not break a training
-        error = f"{type(problem).__name__}: {problem}"
-    return result, error, time.perf_counter() - start
+        except Exception as problem:  # whatever it is, it must not break a training
+            error = f"{type(problem).__name__}: {problem}"
+        return result, error, time.perf_counter() - start

@@ -1,7 +1,9 @@
 """The client's own check, and the policy that every framework shares."""
 
+import time
 import warnings
 from copy import deepcopy
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import torch
 from joblib import parallel_config
 
 from sparsedl_fl.audit import Verdict
+from sparsedl_fl.doubts import caught_warnings
 from sparsedl_fl.federation import LeakPolicy, LeakWarning, check_update
 
 RATE = 0.05
@@ -155,3 +158,17 @@ def test_what_cannot_be_sent_to_another_process_is_audited_here(maker, train, mo
     policy = LeakPolicy(maker, RATE, mode="report", n_steps=1, n_jobs=2)
     updates = [(seed, *trained(maker, train, seed=seed), {}) for seed in range(2)]
     assert [checked.result.verdict for checked in policy.check_all(updates, server_round=1)] == [Verdict.RECOVERED] * 2
+
+
+def test_waiting_for_another_thread_is_not_part_of_the_cost(maker, train):
+    update, policy, seconds = trained(maker, train), LeakPolicy(maker, RATE, mode="report", n_steps=1), []
+    thread = Thread(target=lambda: seconds.append(policy.check(*update, client="a", server_round=1).seconds))
+    with caught_warnings():
+        start = time.perf_counter()
+        thread.start()
+        thread.join(1)
+        waited = time.perf_counter() - start
+        assert thread.is_alive()
+    thread.join()
+    total = time.perf_counter() - start
+    assert seconds[0] < total - 0.9 * waited
