@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ __all__ = ["LayerBehind", "LayerGradient", "RestOfNetwork"]
 SMALLEST = 1e-20
 """Largest entry of a gradient below which its squares come near the end of double precision."""
 
-_SETTINGS = ("learning_rate", "activation", "behind", "rest")
+_SETTINGS = ("learning_rate", "activation", "behind", "rest", "rows_per_sample")
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +68,10 @@ class LayerGradient:
     rest : RestOfNetwork, torch.nn.Module or None, default=None
         Everything between the layer's outputs and the loss, the activation first: behind smooth activations no other
         gradient is needed, and it shows the labels. A module counts as followed by cross-entropy.
+    rows_per_sample : int, default=1
+        Inputs that each sample of the batch makes in the layer: the tokens of a text, the patches of a picture. Where
+        the rank is no multiple of it, several of them came back as one, or the loss does not see them all, and an
+        expected error holds how far apart several may lie. `from_model` takes it from its example.
 
     Raises
     ------
@@ -91,12 +96,15 @@ class LayerGradient:
     next_weight: Any = None
     behind: Sequence[LayerBehind] = ()
     rest: RestOfNetwork | nn.Module | None = None
+    rows_per_sample: int = 1
 
     def __post_init__(self) -> None:
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _SETTINGS}
         check_activation_given(self.activation)
         if self.learning_rate is not None and not (np.isfinite(self.learning_rate) and self.learning_rate > 0):
             raise ValueError(f"learning_rate must be a positive number, got {self.learning_rate!r}")
+        if not (isinstance(self.rows_per_sample, Integral) and self.rows_per_sample >= 1):
+            raise ValueError(f"rows_per_sample must be a positive integer, got {self.rows_per_sample!r}")
         for name in ("bias", "bias_grad"):
             if given[name] is None:
                 raise ValueError(f"{name} is missing: the scale of each input comes from the bias gradient (Thm 3.5)")

@@ -141,7 +141,8 @@ class Indistinguishable:
 
         An input is taken to stand for a pair where its gradient is as large as that of two others, or where something
         that has entries only where this input has some is left in the gradient and no noise, or came back as an input
-        of its own and is none.
+        of its own and is none. So are all where they make no whole samples (``rows_per_sample``): a token that is
+        missing may be in any other.
 
         Parameters
         ----------
@@ -173,7 +174,7 @@ class Indistinguishable:
         is_own = (factors.beyond_left**2) @ (gradients != 0) > self.own_share
         is_seen = is_own & (factors.excess > self.surely_more) & (len(sizes) >= self.fewest_inputs)
         prior = np.where(is_own & (factors.excess > self.maybe_more), self.traced_prior, self.pair_prior)
-        is_seen |= traces > 0
+        is_seen |= (traces > 0) | (problem.batch_size % layer.rows_per_sample != 0)
         needed = np.where(distances > self.visibly_apart * sizes, self.likely_more, self.surely_pair)
         norms = np.linalg.norm(gradients, axis=0)
         if expected is None:

@@ -76,6 +76,7 @@ def layer_of_model(
         activation=_follows(use, loss, rest is not None),
         behind=behind,
         rest=rest,
+        rows_per_sample=use.rows,
     )
 
 

@@ -49,6 +49,8 @@ def with_entry(shape, value):
             "all tensors must be on one device, got weight on cpu, weight_grad on meta",
         ),
         ({"weight_grad": torch.ones(M, N, device="meta")}, ValueError, "on the device 'meta' and hold no data"),
+        ({"rows_per_sample": 0}, ValueError, "rows_per_sample must be a positive integer, got 0"),
+        ({"rows_per_sample": 2.5}, ValueError, "rows_per_sample must be a positive integer, got 2.5"),
     ],
 )
 def test_bad_input_is_named(changes, error, message):

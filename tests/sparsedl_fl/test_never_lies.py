@@ -174,6 +174,8 @@ def test_inputs_are_no_further_off_than_is_said(seed, layer):
         pytest.param(169, id="clipped, and an end beside an input, further from the span than its noise"),
         pytest.param(1237, id="sixteen that are repeated come back as two"),
         pytest.param(1273, id="as two, of which one is most of them"),
+        pytest.param(1576, id="three pictures of seventeen come back as four"),
+        pytest.param(1100242, id="one picture of seventeen comes back as four, with noise"),
     ],
 )
 def test_tokens_are_no_further_off_than_is_said(seed):

@@ -32,6 +32,7 @@ def test_shapes_and_seeds():
 @pytest.mark.filterwarnings("ignore")
 def test_the_tokens_of_a_text_come_back_from_a_block():
     problem, _ = TokenBatch(64, 768, network="text").problem(0, None)
+    assert problem.layer_gradient.rows_per_sample == 64
     true = problem.truth.double().numpy()
     inputs, labels = texts(1, 0)
     gradients = client_gradient(problem.model, inputs, labels)
