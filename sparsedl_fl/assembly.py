@@ -16,6 +16,7 @@ from sparsedl_fl.likelihood import maximum_likelihood
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.pairs import Indistinguishable
 from sparsedl_fl.scale import doubt_in_scale
+from sparsedl_fl.views import FAR
 
 __all__ = ["Assembly", "Batch", "repeats"]
 
@@ -254,7 +255,8 @@ def _known_where_better(hypothesis: Hypothesis, whitened: np.ndarray, determined
     scale = hypothesis.known @ problem.forward.scale
     is_there = np.isfinite(scale) & (np.abs(scale) > np.finfo(float).tiny)
     known = np.where(is_there[:, None], hypothesis.known / np.where(is_there, scale, 1.0)[:, None], whitened)
-    is_better = (is_there & ~others_determined) | (problem.beyond_noise(whitened) > problem.beyond_noise(known))
+    is_beside = problem.beyond_noise(whitened) > np.maximum(FAR, problem.beyond_noise(known))
+    is_better = (is_there & ~others_determined) | is_beside
     return np.where(is_better[:, None], known, whitened)
 
 

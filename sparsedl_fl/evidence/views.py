@@ -34,8 +34,7 @@ class SpanOfNextLayer(Evidence):
             chances = torch.cat([here.own_log_chances, as_tensor(case.log_chances_of_zeros.T.copy())], dim=1)
             by_zeros = here.is_inside & (log_chance(chances, 2 * b - 1) <= LOG_CHANCE)
             proven |= by_zeros & torch.from_numpy(is_in_line)
-        proven, errors = _with_errors(case, problem.behind, proven.numpy())
-        return proven, errors * here.beyond_noise.numpy()
+        return _with_errors(case, problem.behind, proven.numpy())
 
 
 class ThroughRest(Evidence):
@@ -105,7 +104,10 @@ def _by_view(case: Case, view: View | None) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _with_errors(case: Case, view: View, proven: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return which of the inputs that are proven a view determines, and how far they may be off by it."""
+    """Return which of the inputs that are proven a view determines, and how far they may be off by it.
+
+    Whatever the view, one that lies beside the spans is off by as much more (the rest holds the layers behind).
+    """
     problem, b = case.hypothesis.problem, len(case.columns)
     errors = np.full(b, np.inf)
     _, products, direct = case.errors_by_columns
@@ -120,4 +122,7 @@ def _with_errors(case: Case, view: View, proven: np.ndarray) -> tuple[np.ndarray
         known[proven],
     )
     errors[proven] = np.hypot(by_view, direct[proven])
+    if problem.behind is not None and problem.behind.identifies and proven.any():
+        preactivations = as_tensor(problem.at(case.whitened[proven])[0].T.copy())
+        errors[proven] *= problem.behind.at(preactivations).beyond_noise.numpy()
     return proven & np.isfinite(errors), errors

@@ -258,11 +258,11 @@ class SpansAt(Linearization):
     def beyond_noise(self) -> torch.Tensor:
         """Return by how many times each is further from a span than its noise takes it, one where it is not.
 
-        What is left then is no noise, and need not be as harmless: a layer scaled a little, or an end beside an input.
+        What is left then is no noise: a layer scaled a little, or an end beside an input, off by as much more.
         """
         parts = zip(self.view.spans, self.activations, self._distances, strict=True)
         ratios = [distance / span.noise_of(y).clamp(min=EXACT) for span, y, distance in parts]
-        return (torch.stack(ratios).amax(dim=0) / FAR).nan_to_num(nan=1.0).clamp(min=1.0)
+        return torch.stack(ratios).amax(dim=0).nan_to_num(nan=1.0).clamp(min=1.0)
 
     @property
     def log_chances(self) -> torch.Tensor:

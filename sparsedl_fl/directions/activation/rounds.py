@@ -21,8 +21,7 @@ from sparsedl_fl.directions.activation.scaled import ScaledReflection
 from sparsedl_fl.directions.activation.schedule import Schedule
 from sparsedl_fl.directions.activation.two_views import ScaledForward, TwoViews
 from sparsedl_fl.problem import LayerProblem
-from sparsedl_fl.views import SpansBehind, Together, View
-from sparsedl_fl.views.behind import FAR
+from sparsedl_fl.views import FAR, SpansBehind, Together, View
 from sparsedl_fl.views.span import ROUNDING_SHARE
 
 if TYPE_CHECKING:
@@ -166,7 +165,7 @@ class Rounds:
         all columns their inputs are more exact than the spans alone would have them.
         """
         inputs = normalize(torch.linalg.inv(self.knowledge.views.found.T), dim=1)
-        is_beside = self.behind.at(self._preactivations(self._at_scale(inputs))).beyond_noise > 1
+        is_beside = self.behind.at(self._preactivations(self._at_scale(inputs))).beyond_noise > FAR
         if is_beside.any():
             fitted = self._exact(inputs[is_beside], torch.ones(int(is_beside.sum()), dtype=torch.bool))
             self.knowledge.add_inputs(*fitted)
