@@ -82,8 +82,8 @@ class Assembly:
         Excess beyond the batch above which the gradient holds more inputs than were looked for, and nothing is
         certified: rounding alone reaches 5.2 (see `sparsedl_fl.spectrum.rank_above_white_noise`).
     worthless : float, default=0.3
-        Expected error, relative to the size of an input, above which it is no recovery whatever proves it; how far
-        apart several may lie that it stands for counts.
+        Expected error, relative to the size of an input, above which it is no recovery whatever proves it. How far
+        apart several may lie that it stands for does not count: their mean is what came back, and is said to be one.
     off_scale : float, default=0.1
         Factor, less one, by which the scale of all inputs may be off for nothing to be certified; a smaller one is an
         error.
@@ -145,7 +145,6 @@ class Assembly:
             certificate.errors, problem, ends, gradients, sizes, is_difference, expected
         )
         is_repeat = repeats(inputs, np.where(certificate.proven & ~is_worthless, certificate.errors, np.inf))
-        is_worthless |= uncertainty > self.worthless * sizes
         is_doubtful = factors.excess > self.unexplained or is_off_scale
         certificate = certificate.without(is_worthless | is_repeat | is_doubtful)
         return Batch(
