@@ -116,6 +116,7 @@ def test_signatures():
         "next_weight",
         "behind",
         "rest",
+        "rows_per_sample",
     ]
     assert list(inspect.signature(LayerGradient.from_model).parameters) == [
         "model",
