@@ -108,7 +108,7 @@ class LastFit(BaseEstimator):
         """
         for _ in range(self.n_together):
             here = BatchSystem.of(forward, equations, rest, left, inputs, self.ridge)
-            if here.promise < self.worth:
+            if not here.promise >= self.worth:  # or not a number, where no gradient comes back for an input
                 break
             step = self._solved(here, here.goal, self.n_products[0], self.solved[0])[0] @ forward.axes.T
             for length in self.lengths:
@@ -141,7 +141,8 @@ class LastFit(BaseEstimator):
             Source of randomness.
         """
         here = BatchSystem.of(forward, equations, rest, left, inputs, self.ridge)
-        if here.n_spare <= 0 or here.disagreement > self.agreeing or here.promise > self.ended:
+        is_minimum = here.disagreement <= self.agreeing and here.promise <= self.ended  # neither if not a number
+        if here.n_spare <= 0 or not is_minimum:
             return None
         draws = []
         for _ in range(self.n_draws):

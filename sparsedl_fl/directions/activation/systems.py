@@ -42,8 +42,12 @@ class InputSystems:
 
     @classmethod
     def of_matrices(cls, matrices: torch.Tensor, ridge: float) -> InputSystems:
-        """Factorise matrices; where one is singular in double precision, its ridge grows until it is not."""
-        d = matrices.shape[1]
+        """Factorise matrices; where one is singular in double precision, its ridge grows until it is not.
+
+        One that is not finite (no gradient comes back for its inputs) says nothing.
+        """
+        d, is_finite = matrices.shape[1], torch.isfinite(matrices).flatten(1).all(dim=1)
+        matrices = torch.where(is_finite[:, None, None], matrices, 0.0)
         diagonals = matrices.diagonal(dim1=1, dim2=2)
         # What nothing is said of stays as it is.
         units = torch.where(diagonals > 0, diagonals, torch.inf).rsqrt()

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from sparsedl_fl import GradientInverter, LayerGradient
+from sparsedl_fl.audit import audit_model
 from sparsedl_fl.directions import ActivationDirections
 from sparsedl_fl.directions.activation import Descent, LastFit, TwoViews
 from sparsedl_fl.directions.activation.descent import NaturalForward
@@ -14,6 +15,7 @@ from sparsedl_fl.directions.activation.systems import InputSystems, Returned
 from sparsedl_fl.directions.activation.two_views import ScaledForward
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.reproduce.hostile.audits import hostile_audit
 from sparsedl_fl.simulation import client_gradient
 from sparsedl_fl.uncertainty import errors_from_views
 from sparsedl_fl.views import Together
@@ -209,3 +211,17 @@ def test_a_fit_that_leaves_nothing_of_one_span_is_still_determined_by_all():
     expected = errors_from_views(factors, forward_matrix, scale, problem.behind, by_first, columns, products)
     assert problem.behind.n_equations > 30 > problem.behind.first.n_equations
     assert np.isfinite(expected).all()
+
+
+def test_a_system_of_what_is_no_number_says_nothing_and_ends():
+    """The ridge of such a matrix grew for ever: an audit of three inputs behind ReLU6 did not end (seed 120244)."""
+    matrices = torch.stack([torch.eye(3, dtype=torch.float64), torch.full((3, 3), torch.nan, dtype=torch.float64)])
+    system = InputSystems.of_matrices(matrices, 1e-20)
+    assert torch.allclose(system.solve(torch.ones((2, 3), dtype=torch.float64)), torch.tensor([[1.0], [0.0]]).double())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_audit_ends_where_no_gradient_comes_back_for_inputs():
+    problem = hostile_audit(120244)
+    audit = audit_model(problem.model, problem.gradients, max_seconds=6)
+    assert problem.lies_of(audit)[1] == []
