@@ -198,7 +198,8 @@ class LayerGradient:
         layer : int or str, default=0
             Index among the linear layers of the model in the order in which they run, or the layer's name.
         example : torch.Tensor or None, default=None
-            An input of the model, any numbers of the right shape; None makes one up.
+            An input of the model, any numbers of the right shape (with as many tokens as the client's samples have,
+            see ``rows_per_sample``); None makes one up.
         loss : {"cross_entropy", "binary_cross_entropy", "mse"} or callable, default=None
             Of the client, ``loss(outputs, labels)``; None is cross-entropy, the binary one for a single output. A wrong
             one costs time and never the truth.

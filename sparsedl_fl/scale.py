@@ -12,6 +12,7 @@ from scipy.optimize import minimize_scalar
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.views import FAR
 
 __all__ = ["doubt_in_scale"]
 
@@ -69,7 +70,7 @@ def _by_pattern(
 
 
 def _by_spans(
-    problem: LayerProblem, preactivations: np.ndarray, *, better: float = 0.7, far: float = 5.0, around: float = 0.1
+    problem: LayerProblem, preactivations: np.ndarray, *, better: float = 0.7, far: float = FAR, around: float = 0.1
 ) -> float:
     """Return the logarithm of the factor that takes inputs nearest to the spans behind.
 

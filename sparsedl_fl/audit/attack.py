@@ -63,7 +63,8 @@ def audit_model(
     layers : iterable of int or str, or None, default=None
         Linear layers by place in the order in which they run, or by name; None takes all, and lists all else.
     example : torch.Tensor or None, default=None
-        An input of the model, any numbers of the right shape; None makes one up.
+        An input of the model, any numbers of the right shape (with as many tokens as the client's samples have); None
+        makes one up.
     loss : {"cross_entropy", "binary_cross_entropy", "mse"} or callable, default=None
         Of the client, as of `LayerGradient.from_model`.
     learning_rate : float or None, default=None

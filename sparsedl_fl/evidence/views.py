@@ -34,14 +34,16 @@ class SpanOfNextLayer(Evidence):
             chances = torch.cat([here.own_log_chances, as_tensor(case.log_chances_of_zeros.T.copy())], dim=1)
             by_zeros = here.is_inside & (log_chance(chances, 2 * b - 1) <= LOG_CHANCE)
             proven |= by_zeros & torch.from_numpy(is_in_line)
-        return _with_errors(case, problem.behind, proven.numpy())
+        proven, errors = _with_errors(case, problem.behind, proven.numpy())
+        return proven, errors * here.beyond_noise.numpy()
 
 
 class ThroughRest(Evidence):
     """The rest of the network returns a gradient in the column space, behind activations without flat parts.
 
     Behind the others the gradient depends on the pattern alone, which many inputs share. Together with the spans, where
-    there are any: each may have too few equations.
+    there are any: each may have too few equations. What lies beside these is off by as much more: the rest holds the
+    layers behind.
     """
 
     kind = "rest of the network"
@@ -51,11 +53,12 @@ class ThroughRest(Evidence):
         problem = case.hypothesis.problem
         if problem.activation.has_flat_part or problem.rest is None:
             return np.zeros(len(case.columns), dtype=bool), np.full(len(case.columns), np.inf)
-        alone = _by_view(case, problem.rest)
-        if problem.behind is None or alone[0].all():
-            return alone
-        together = _by_view(case, Together((problem.behind, problem.rest)))
-        return alone[0] | together[0], np.minimum(alone[1], together[1])
+        beyond_noise = problem.beyond_noise(case.whitened)
+        proven, errors = _by_view(case, problem.rest)
+        if problem.behind is None or proven.all():
+            return proven, errors * beyond_noise
+        by_both, errors_by_both = _by_view(case, Together((problem.behind, problem.rest)))
+        return proven | by_both, np.minimum(errors, errors_by_both) * beyond_noise
 
 
 class ReplayOfAll(Evidence):
@@ -83,7 +86,8 @@ class ReplayOfAll(Evidence):
         chance = log_chance(torch.cat([here.log_chances, of_columns], dim=1), b - 1)
         if not (here.is_inside & (chance <= LOG_CHANCE)).all():
             return nothing
-        return _with_errors(case, view, np.ones(b, dtype=bool))
+        proven, errors = _with_errors(case, view, np.ones(b, dtype=bool))
+        return proven, errors * problem.beyond_noise(case.whitened)
 
 
 def in_line(over_noise: np.ndarray, *, least: float = 0.5, most: float = 5.0) -> np.ndarray:
@@ -104,10 +108,7 @@ def _by_view(case: Case, view: View | None) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _with_errors(case: Case, view: View, proven: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return which of the inputs that are proven a view determines, and how far they may be off by it.
-
-    Whatever the view, one that lies beside the spans is off by as much more (the rest holds the layers behind).
-    """
+    """Return which of the inputs that are proven a view determines, and how far they may be off by it."""
     problem, b = case.hypothesis.problem, len(case.columns)
     errors = np.full(b, np.inf)
     _, products, direct = case.errors_by_columns
@@ -122,7 +123,4 @@ def _with_errors(case: Case, view: View, proven: np.ndarray) -> tuple[np.ndarray
         known[proven],
     )
     errors[proven] = np.hypot(by_view, direct[proven])
-    if problem.behind is not None and problem.behind.identifies and proven.any():
-        preactivations = as_tensor(problem.at(case.whitened[proven])[0].T.copy())
-        errors[proven] *= problem.behind.at(preactivations).beyond_noise.numpy()
     return proven & np.isfinite(errors), errors
