@@ -59,13 +59,8 @@ def labels_of(
         return found
     preactivations = as_tensor(problem.layer_gradient.preactivations(inputs[certified]).T.copy())
     own = normalize(as_tensor(gradients.T[certified]), dim=1)
-    angles, distances = [], []
-    for label in range(len(rest.shares)):
-        expected = rest.rest.directions(preactivations, label)
-        angles.append(1 - (expected * own).sum(dim=1))
-        distances.append(rest.space.distances_of(expected))
-    angle, distance = torch.stack(angles), torch.stack(distances)
-    best, order = torch.sort(angle, dim=0)
+    distance, cosine = rest.compared(preactivations, torch.arange(len(rest.shares)), own)
+    best, order = torch.sort(1 - cosine, dim=0)
     nearest, by_distance = torch.sort(distance, dim=0)
     is_inside = nearest <= rest.largest_tolerance
     is_alone = is_inside[0] & (nearest[1] >= distinct * nearest[0])

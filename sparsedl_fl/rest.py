@@ -117,6 +117,20 @@ class RestOfNetwork:
         n_outputs = self.outputs(torch.zeros((1, width), dtype=torch.float64)).shape[1]
         return max(2, n_outputs)
 
+    def label_terms(self, width: int) -> torch.Tensor | None:
+        """Return what each label adds to the gradient of the first, (n_labels, width), where it adds that to all inputs.
+
+        So it is behind a classifier's last layer: cross-entropy, with labels smoothed or not, and squared errors. None
+        where it depends on the input, as behind any other layer.
+        """
+        if not isinstance(self._modules[torch.float64], nn.Identity):
+            return None
+        n_labels = self.n_labels(width)
+        places = torch.randn((2, 1, width), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        found = [self.gradients_for(z.expand(n_labels, -1), torch.arange(n_labels)) for z in places]
+        here, there = (gradients - gradients[:1] for gradients in found)
+        return here if torch.allclose(here, there, rtol=0, atol=1e-12 * float(here.abs().max())) else None
+
     def outputs(self, preactivations: torch.Tensor) -> torch.Tensor:
         """Return the model's outputs, in the precision of what is given."""
         dtype = preactivations.dtype
@@ -139,11 +153,11 @@ class RestOfNetwork:
         (found,) = torch.autograd.grad(total, preactivations, create_graph=True, materialize_grads=True)
         return found
 
-    def gradients_for(self, preactivations: torch.Tensor, label: int) -> torch.Tensor:
-        """Return the gradient at each row for one label, of shape (n, m)."""
+    def gradients_for(self, preactivations: torch.Tensor, labels: int | torch.Tensor) -> torch.Tensor:
+        """Return the gradient at each row for one label, or one each, of shape (n, m)."""
         with torch.enable_grad():
             z = preactivations.detach().requires_grad_()
-            return self.gradients(z, torch.full((len(z),), label)).detach()
+            return self.gradients(z, torch.as_tensor(labels).expand(len(z))).detach()
 
     def directions(self, preactivations: torch.Tensor, label: int) -> torch.Tensor:
         """Return the same as unit rows."""

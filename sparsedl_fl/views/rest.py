@@ -18,6 +18,7 @@ from sparsedl.arrays import as_tensor
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.rest import RestOfNetwork
 from sparsedl_fl.views._base import LEAST_DISTANCE, Linearization, View
+from sparsedl_fl.views.by_label import LabelTerms, distances_by_label
 from sparsedl_fl.views.column_space import ColumnSpace
 from sparsedl_fl.views.forward import ForwardView
 from sparsedl_fl.views.span import ROUNDING_SHARE, lengths
@@ -46,6 +47,8 @@ class RestView(View):
         enough. Where what lies behind is nearly linear, they are not far along most.
     labels : torch.Tensor of shape (n,) of int, or None
         Of each input that is looked at; None takes for each the one that fits best.
+    terms : LabelTerms or None, default=None
+        What labels add to gradients, where that is the same for all inputs.
     largest_tolerance : float
         Relative distance from the column space above which nothing is proven.
     typical_size : float
@@ -61,6 +64,7 @@ class RestView(View):
     shares: torch.Tensor
     reach: torch.Tensor
     labels: torch.Tensor | None = None
+    terms: LabelTerms | None = None
     largest_tolerance: float = 1e-3
     typical_size: float = 1.0
     weight: float = 1.0
@@ -70,7 +74,8 @@ class RestView(View):
     def unseen(cls, rest: RestOfNetwork, factors: LowRankGradient) -> RestView:
         """Return the view with nothing known of places and labels: it shows labels, and proves nothing."""
         space, n_labels = ColumnSpace.of(factors), rest.n_labels(len(factors.left))
-        return cls(rest, space, torch.full((n_labels,), 1 / n_labels, dtype=space.basis.dtype), torch.zeros(0))
+        shares = torch.full((n_labels,), 1 / n_labels, dtype=space.basis.dtype)
+        return cls(rest, space, shares, torch.zeros(0), terms=LabelTerms.of(rest, space))
 
     @classmethod
     def of(
@@ -105,6 +110,11 @@ class RestView(View):
         if len(counts) > 2 * self.space.basis.shape[1]:  # most labels are not there; a share of all is left open
             counts = (counts - counts.median()).clamp(min=0)
         return self.shares if counts.sum() == 0 else (1 - ANYWHERE) * counts / counts.sum() + ANYWHERE * self.shares
+
+    def counts(self, batch_size: int) -> torch.Tensor:
+        """Return how often each label seems to come in a batch, of shape (n_labels,) of int."""
+        told = (self.shares - ANYWHERE / len(self.shares)).clamp(min=0) / (1 - ANYWHERE)
+        return (batch_size * told).round().long()
 
     @property
     def n_equations(self) -> int:
@@ -155,9 +165,14 @@ class RestView(View):
 
     def _nearest(self, preactivations: torch.Tensor, among: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return which of some labels fits each row best, and how far it is off."""
-        by_label = [self.space.distances_of(self.rest.directions(preactivations, int(label))) for label in among]
-        distances, best = torch.stack(by_label).min(dim=0)
+        distances, best = self.compared(preactivations, among)[0].min(dim=0)
         return among[best], distances
+
+    def compared(
+        self, preactivations: torch.Tensor, among: torch.Tensor, own: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return how far the gradient of each label is off, and its cosine with ``own`` (see `distances_by_label`)."""
+        return distances_by_label(self.rest, self.space, self.terms, preactivations, among, own)
 
     def of_some(self, index: torch.Tensor) -> RestView:
         """Return the same for some of the inputs."""
@@ -165,7 +180,7 @@ class RestView(View):
 
     def to(self, dtype: torch.dtype) -> RestView:
         """Return the same in another precision."""
-        return replace(self, space=self.space.to(dtype))
+        return replace(self, space=self.space.to(dtype), terms=None if self.terms is None else self.terms.to(dtype))
 
     def at(self, preactivations: torch.Tensor) -> RestAt:
         """Return the gradients at pre-activations of shape (n, m)."""

@@ -33,8 +33,9 @@ class LastFit(BaseEstimator):
     ----------
     widest : int, default=400
         Layers up to that width, and heads; on wider ones the matrices take longer than the search.
-    n_alone, n_together : int, default=12 and 4
-        Steps for each input by itself, and for the batch, at most.
+    n_alone, n_together, n_together_wide : int, default=12, 4 and 1
+        Steps for each input by itself, and for the batch, at most; the latter behind heads wider than that. (200 inputs
+        in 1000 classes: the first step took 3 s and left a millionth, the others 18 s and the same errors.)
     n_draws : int, default=2
         Draws of the noise that show how exact the batch is.
     agreeing : float, default=3
@@ -58,6 +59,7 @@ class LastFit(BaseEstimator):
     widest: int = 400
     n_alone: int = 12
     n_together: int = 4
+    n_together_wide: int = 1
     n_draws: int = 2
     agreeing: float = 3.0
     n_products: tuple[int, int] = (300, 800)
@@ -69,22 +71,22 @@ class LastFit(BaseEstimator):
 
     def alone(self, forward: NaturalForward, equations: View, inputs: torch.Tensor) -> torch.Tensor:
         """Return ``p`` at their true scale, of shape (n, b), fitted to equations by their noise, each by itself."""
-        coordinates = forward.coordinates(inputs)
+        coordinates, running = forward.coordinates(inputs), torch.arange(len(inputs))
         for _ in range(self.n_alone):
             z = forward.preactivations(coordinates)
-            fitted = equations.settled(z).by_noise(z)
+            fitted, z = equations.settled(z).by_noise(z).of_some(running), z[running]
             here = fitted.at(z)
             system = InputSystems.of(forward, fitted, z, self.ridge)
             step, cost = -system.solve(here.gradient @ forward.basis), here.cost
-            best = coordinates
+            start = best = coordinates[running]
             for length in self.lengths:
-                moved = coordinates + length * step
+                moved = start + length * step
                 there = fitted.at(forward.preactivations(moved)).cost
                 is_better = there < cost
                 best, cost = torch.where(is_better[:, None], moved, best), torch.where(is_better, there, cost)
-            is_worth = cost < (1 - self.worth) * here.cost
-            coordinates = best
-            if not is_worth.any():
+            coordinates[running] = best
+            running = running[cost < (1 - self.worth) * here.cost]
+            if len(running) == 0:
                 break
         return forward.inputs(coordinates)
 
@@ -106,7 +108,7 @@ class LastFit(BaseEstimator):
         inputs : torch.Tensor of shape (b, b)
             Rows ``p``, at their true scale.
         """
-        for _ in range(self.n_together):
+        for _ in range(self.n_together if len(left) <= self.widest else self.n_together_wide):
             here = BatchSystem.of(forward, equations, rest, left, inputs, self.ridge)
             if not here.promise >= self.worth:  # or not a number, where no gradient comes back for an input
                 break
@@ -156,14 +158,14 @@ class LastFit(BaseEstimator):
     def _solved(here: BatchSystem, goal: torch.Tensor, most_products: int, enough: float) -> tuple[torch.Tensor, bool]:
         """Return the changes that make ``goal`` of all equations, by preconditioned conjugate gradients."""
         solution, residual = torch.zeros_like(goal), goal
-        scaled = here.blocks.solve(residual)
+        scaled = here.blocks.about_solve(residual)
         direction, size = scaled, (residual * scaled).sum()
         enough = enough * size
         for _ in range(most_products):
             image = here.times(direction)
             length = size / (direction * image).sum()
             solution, residual = solution + length * direction, residual - length * image
-            scaled = here.blocks.solve(residual)
+            scaled = here.blocks.about_solve(residual)
             last, size = size, (residual * scaled).sum()
             if not size > enough:
                 return solution, True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.nn.functional import normalize
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import Identity
 from sparsedl_fl.directions.activation.alternation import Alternation
+from sparsedl_fl.directions.activation.by_classes import ClassStarts
 from sparsedl_fl.directions.activation.descent import Descent, NaturalForward
 from sparsedl_fl.directions.activation.knowledge import Knowledge
 from sparsedl_fl.directions.activation.last_fit import LastFit
@@ -75,6 +77,7 @@ class Rounds:
         self.projection = stage(search.projection, Projection() if has_flat_part else Projection.for_two_slopes())
         is_straight = problem.activation.is_piecewise_linear
         self.scaled = stage(search.scaled, ScaledReflection() if is_straight else ScaledReflection.for_smooth())
+        self.class_starts = stage(search.class_starts, ClassStarts())
         self.descent = stage(search.descent, Descent())
         self.activation, self.behind, self.equations, self.generator = problem.activation, behind, equations, generator
         self.is_ample = behind is not None and self.scaled.is_ample(behind.spans[0])
@@ -110,7 +113,7 @@ class Rounds:
     def _ways(self, views: TwoViews) -> list[str]:
         """Return which stages the equations have for this activation, the likeliest first."""
         if self.behind is None:
-            return ["descent"]
+            return ["classes", "descent"] if isinstance(self.activation, Identity) else ["descent"]
         if not self.activation.is_piecewise_linear:
             # The rest of the network costs more than the spans, and says more where these say little: behind wide
             # layers nearly every start by it ends at an input, and most by the spans at the same few.
@@ -227,6 +230,10 @@ class Rounds:
             n_descents = self.n_descents[leader]
             share = n_descents / n_starts
             inputs, is_determined = self.descent.run(views, elsewhere, n_descents, self.generator, self.whole)
+        elif leader == "classes":
+            starts, labels = self.class_starts.run(views, self.equations, self._at_scale(knowledge.inputs))
+            of_labels = replace(self.equations, labels=labels)
+            inputs, is_determined = self.descent.run(views, of_labels, starts, self.generator, self.whole)
         elif leader == "scale":
             n_starts = n_starts if self.activation.is_piecewise_linear else self.n_starts
             starts = self.scaled.inputs(views, self.behind.spans[0], n_starts, self.generator)

@@ -16,6 +16,7 @@ from sparsedl.progress import progress_bar
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.directions._base import Directions
 from sparsedl_fl.directions.activation.alternation import Alternation
+from sparsedl_fl.directions.activation.by_classes import ClassStarts
 from sparsedl_fl.directions.activation.descent import Descent
 from sparsedl_fl.directions.activation.last_fit import LastFit
 from sparsedl_fl.directions.activation.projection import Projection
@@ -59,9 +60,9 @@ class ActivationDirections(Directions):
         A cap on the time; what it cuts short depends on the machine, and the status says so.
     schedule : Schedule or None, default=None
         The order of the stages; None takes its defaults.
-    alternation, reflection, projection, scaled, descent, last_fit : default=None
-        The stages, an `Alternation`, `Reflection`, `Projection`, `ScaledReflection`, `Descent` and `LastFit`; None
-        takes their defaults.
+    alternation, reflection, projection, scaled, class_starts, descent, last_fit : default=None
+        The stages, an `Alternation`, `Reflection`, `Projection`, `ScaledReflection`, `ClassStarts`, `Descent` and
+        `LastFit`; None takes their defaults.
     fallback_reach : float, default=0.25
         Share of the width up to which the fallback may find a batch of which this search found less than half.
     fallback : Directions or None, default=None
@@ -83,6 +84,7 @@ class ActivationDirections(Directions):
     reflection: Reflection | None = None
     projection: Projection | None = None
     scaled: ScaledReflection | None = None
+    class_starts: ClassStarts | None = None
     descent: Descent | None = None
     last_fit: LastFit | None = None
     fallback_reach: float = 0.25

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -73,6 +74,14 @@ class InputSystems:
         """Return the product with the inverse of each."""
         scaled = (self.units * coordinates)[:, :, None]
         return self.units * torch.cholesky_solve(scaled, self.roots)[:, :, 0]
+
+    @cached_property
+    def _inverses(self) -> torch.Tensor:
+        return torch.cholesky_inverse(self.roots)
+
+    def about_solve(self, coordinates: torch.Tensor) -> torch.Tensor:
+        """Return nearly the same, several times as fast where it is asked for often."""
+        return self.units * torch.bmm(self._inverses, (self.units * coordinates)[:, :, None])[:, :, 0]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,102 @@
+"""How far the gradient that each label has is from the column space of the layer's, for some inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+
+from sparsedl_fl.rest import RestOfNetwork
+from sparsedl_fl.views.column_space import ColumnSpace
+
+__all__ = ["LabelTerms", "distances_by_label"]
+
+
+@dataclass(frozen=True)
+class LabelTerms:
+    """What a label adds to the gradient, where that is the same for all inputs: behind a classifier's last layer.
+
+    The square of ``d + t`` outside of the column space is that of ``d``, that of ``t`` and twice their product, so that
+    a thousand labels take two products of matrices and no way through the loss for each.
+
+    Attributes
+    ----------
+    terms : torch.Tensor of shape (n_labels, m)
+        ``t``: what is added to the gradient of the first label.
+    weighted, outside : torch.Tensor of shape (n_labels, m)
+        The same in units of the noise of each output, and what of that lies outside of the column space.
+    """
+
+    terms: torch.Tensor
+    weighted: torch.Tensor
+    outside: torch.Tensor
+
+    @classmethod
+    def of(cls, rest: RestOfNetwork, space: ColumnSpace) -> LabelTerms | None:
+        """Return the terms, or None where what labels add depends on the input."""
+        terms = rest.label_terms(len(space.weights))
+        if terms is None:
+            return None
+        weighted = terms * space.weights
+        return cls(terms, weighted, space.outside(weighted))
+
+    def to(self, dtype: torch.dtype) -> LabelTerms:
+        """Return the same in another precision."""
+        return LabelTerms(*(getattr(self, field.name).to(dtype) for field in fields(self)))
+
+    def distances(self, gradients: torch.Tensor, space: ColumnSpace) -> torch.Tensor:
+        """Return relative distances of shape (n_labels, n) for gradients of the first label, of shape (n, m)."""
+        weighted = gradients * space.weights
+        squares = _squares_of_sums(self.outside, space.outside(weighted))
+        return (squares / _squares_of_sums(self.weighted, weighted)).sqrt()
+
+    def cosines(self, gradients: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        """Return cosines of shape (n_labels, n) with unit rows of shape (n, m)."""
+        along = (gradients * own).sum(dim=1) + self.terms @ own.T
+        return along / _squares_of_sums(self.terms, gradients).sqrt()
+
+
+def distances_by_label(
+    rest: RestOfNetwork,
+    space: ColumnSpace,
+    terms: LabelTerms | None,
+    preactivations: torch.Tensor,
+    among: torch.Tensor,
+    own: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return how far the gradients of some labels are from the column space, and their cosines with some rows.
+
+    Parameters
+    ----------
+    rest, space : RestOfNetwork, ColumnSpace
+        What lies behind the layer, and where the columns of ``D`` lie.
+    terms : LabelTerms or None
+        What a label adds, where that is the same for all inputs.
+    preactivations : torch.Tensor of shape (n, m)
+        ``z``.
+    among : torch.Tensor of shape (k,) of int
+        The labels.
+    own : torch.Tensor of shape (n, m) or None, default=None
+        Unit rows; None asks for no cosines, which are zero then.
+
+    Returns
+    -------
+    distances, cosines : torch.Tensor of shape (k, n)
+        Relative distances and cosines.
+    """
+    # In single precision the sum of squares that nearly cancel would say nothing.
+    if terms is not None and preactivations.dtype == torch.float64:
+        gradients = rest.gradients_for(preactivations, 0)
+        distances = terms.distances(gradients, space)[among]
+        return distances, torch.zeros_like(distances) if own is None else terms.cosines(gradients, own)[among]
+    by_label = [rest.directions(preactivations, int(label)) for label in among]
+    distances = torch.stack([space.distances_of(directions) for directions in by_label])
+    if own is None:
+        return distances, torch.zeros_like(distances)
+    return distances, torch.stack([(directions * own).sum(dim=1) for directions in by_label])
+
+
+def _squares_of_sums(terms: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return ``|t + r|^2`` for each pair of rows, of shape (k, n)."""
+    squares = terms.square().sum(dim=1)[:, None] + 2 * terms @ rows.T + rows.square().sum(dim=1)
+    return squares.clamp(min=torch.finfo(rows.dtype).tiny)
