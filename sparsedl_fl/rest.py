@@ -118,7 +118,7 @@ class RestOfNetwork:
         return max(2, n_outputs)
 
     def label_terms(self, width: int) -> torch.Tensor | None:
-        """Return what each label adds to the gradient of the first, (n_labels, width), where it adds that to all inputs.
+        """Return what each label adds to the gradient of the first, where it adds the same to all: (n_labels, width).
 
         So it is behind a classifier's last layer: cross-entropy, with labels smoothed or not, and squared errors. None
         where it depends on the input, as behind any other layer.

@@ -42,7 +42,7 @@ LAYERS = {
         {"assembly"},
         {"crowded"},
         {"inverter"},
-        {"patches", "peeling", "reconstruction", "tabular"},
+        {"patches", "peeling", "row_spaces", "reconstruction", "tabular"},
         {"feeding", "replay"},
         {"audit", "demo"},
         {"federation"},

@@ -1,15 +1,19 @@
-"""How far the gradient that each label has is from the column space of the layer's, for some inputs."""
+"""What labels say: how likely each is, and how far its gradient is from the column space of the layer's."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
 import torch
+from scipy.optimize import nnls
 
 from sparsedl_fl.rest import RestOfNetwork
 from sparsedl_fl.views.column_space import ColumnSpace
 
-__all__ = ["LabelTerms", "distances_by_label"]
+__all__ = ["ANYWHERE", "LabelTerms", "distances_by_label", "likely_labels"]
+
+ANYWHERE = 0.2
+"""Share of labels that estimates deny."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,14 @@ class LabelTerms:
     def to(self, dtype: torch.dtype) -> LabelTerms:
         """Return the same in another precision."""
         return LabelTerms(*(getattr(self, field.name).to(dtype) for field in fields(self)))
+
+    def scaled(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        """Return gradients of the first label at the scale of the terms, from those of the second, which tell it.
+
+        A loss that is a mean over its rows has a scale that depends on how many there are.
+        """
+        term = self.terms[1]
+        return first * (term.square().sum() / ((second - first) @ term).mean())
 
     def distances(self, gradients: torch.Tensor, space: ColumnSpace) -> torch.Tensor:
         """Return relative distances of shape (n_labels, n) for gradients of the first label, of shape (n, m)."""
@@ -86,7 +98,7 @@ def distances_by_label(
     """
     # In single precision the sum of squares that nearly cancel would say nothing.
     if terms is not None and preactivations.dtype == torch.float64:
-        gradients = rest.gradients_for(preactivations, 0)
+        gradients = terms.scaled(rest.gradients_for(preactivations, 0), rest.gradients_for(preactivations, 1))
         distances = terms.distances(gradients, space)[among]
         return distances, torch.zeros_like(distances) if own is None else terms.cosines(gradients, own)[among]
     by_label = [rest.directions(preactivations, int(label)) for label in among]
@@ -94,6 +106,41 @@ def distances_by_label(
     if own is None:
         return distances, torch.zeros_like(distances)
     return distances, torch.stack([(directions * own).sum(dim=1) for directions in by_label])
+
+
+def likely_labels(
+    rest: RestOfNetwork, places: torch.Tensor, mean_gradient: torch.Tensor, batch_size: int
+) -> torch.Tensor:
+    """Return how likely each label is, from the mean of all gradients and that of each label, of shape (n_labels,).
+
+    Parameters
+    ----------
+    rest : RestOfNetwork
+        What lies behind the layer.
+    places : torch.Tensor of shape (n, m)
+        Typical pre-activations.
+    mean_gradient : torch.Tensor of shape (m,)
+        ``g``, the gradient of the bias.
+    batch_size : int
+        Number of inputs.
+    """
+    n_labels = rest.n_labels(len(mean_gradient))
+    by_label = torch.stack([rest.gradients_for(places, label).mean(dim=0) for label in range(n_labels)])
+    counts = torch.from_numpy(nnls(by_label.T.numpy(), mean_gradient.numpy())[0])
+    if n_labels > 2 * batch_size:  # most labels are not there
+        counts = (counts - _open_share(by_label, counts)).clamp(min=0)
+    anything = torch.full_like(counts, 1 / n_labels)
+    return anything if counts.sum() == 0 else (1 - ANYWHERE) * counts / counts.sum() + ANYWHERE * anything
+
+
+def _open_share(by_label: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Return how much of counts, of which most are zero, is a mixture of all labels that adds up to no gradient.
+
+    With cross-entropy that mixture is what the network itself takes to be likely.
+    """
+    mixture = torch.linalg.eigh(by_label @ by_label.T)[1][:, 0]
+    mixture = mixture * mixture.sum().sign()
+    return mixture * (counts / mixture).median() if (mixture > 0).all() else counts.median()
 
 
 def _squares_of_sums(terms: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -11,22 +11,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from scipy.optimize import nnls
 from torch.nn.functional import normalize
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.rest import RestOfNetwork
 from sparsedl_fl.views._base import LEAST_DISTANCE, Linearization, View
-from sparsedl_fl.views.by_label import LabelTerms, distances_by_label
+from sparsedl_fl.views.by_label import ANYWHERE, LabelTerms, distances_by_label, likely_labels
 from sparsedl_fl.views.column_space import ColumnSpace
 from sparsedl_fl.views.forward import ForwardView
 from sparsedl_fl.views.span import ROUNDING_SHARE, lengths
 
 __all__ = ["RestAt", "RestView"]
-
-ANYWHERE = 0.2
-"""Share of labels that estimates deny."""
 
 LEAST_VISIBLE = 10 * LEAST_DISTANCE
 """Distance of typical places from the column space along an axis from which on it tells them from inputs."""
@@ -39,14 +35,14 @@ class RestView(View):
     Attributes
     ----------
     rest, space : RestOfNetwork, ColumnSpace
-        What lies behind the layer, and where the columns of ``D`` lie.
+        What lies behind, and where the columns of ``D`` lie.
     shares : torch.Tensor of shape (n_labels,)
         How likely each label is.
     reach : torch.Tensor of shape (k,)
-        How far typical places are from the column space, root mean square, along each axis: ``m - b`` of them, or
-        enough. Where what lies behind is nearly linear, they are not far along most.
+        How far typical places are from the column space, root mean square, along each axis: ``m - b``, or enough. Where
+        what lies behind is nearly linear, they are not far along most.
     labels : torch.Tensor of shape (n,) of int, or None
-        Of each input that is looked at; None takes for each the one that fits best.
+        Of each input; None takes for each the one that fits best.
     terms : LabelTerms or None, default=None
         What labels add to gradients, where that is the same for all inputs.
     largest_tolerance : float
@@ -73,9 +69,8 @@ class RestView(View):
     @classmethod
     def unseen(cls, rest: RestOfNetwork, factors: LowRankGradient) -> RestView:
         """Return the view with nothing known of places and labels: it shows labels, and proves nothing."""
-        space, n_labels = ColumnSpace.of(factors), rest.n_labels(len(factors.left))
-        shares = torch.full((n_labels,), 1 / n_labels, dtype=space.basis.dtype)
-        return cls(rest, space, shares, torch.zeros(0), terms=LabelTerms.of(rest, space))
+        space, anything = ColumnSpace.of(factors), torch.ones(rest.n_labels(len(factors.left)), dtype=torch.float64)
+        return cls(rest, space, anything / len(anything), torch.zeros(0), terms=LabelTerms.of(rest, space))
 
     @classmethod
     def of(
@@ -94,22 +89,13 @@ class RestView(View):
         (m, b), view = factors.left.shape, cls.unseen(rest, factors)
         n_places = min(m, 2 * b + 16)  # as many as could show that there are equations enough
         places = as_tensor(forward.typical(factors.singular_values, n_places))
-        shares = view._likely_labels(places[:16], as_tensor(factors.left @ forward.scale))
-        view = replace(view, shares=shares)
+        view = replace(view, shares=likely_labels(rest, places[:16], as_tensor(factors.left @ forward.scale), b))
         # A single input is at every place, and wrong labels are what it is told from.
-        labels = view._nearest(places, view._likely)[0] if b > 1 else torch.arange(n_places) % len(shares)
+        labels = view._nearest(places, view._likely)[0] if b > 1 else torch.arange(n_places) % len(view.shares)
         here = replace(view, labels=labels).at(places)
         reach = torch.linalg.svdvals(here.outside)[: m - b] / n_places**0.5
         tolerance = cls.largest_tolerance * min(1.0, float(here.distances.median()) / usual_distance)
         return replace(view, reach=reach, largest_tolerance=tolerance, typical_size=float(here.lengths.median()))
-
-    def _likely_labels(self, places: torch.Tensor, mean_gradient: torch.Tensor) -> torch.Tensor:
-        """Return how likely each label is, from the mean of all gradients and that of each label."""
-        by_label = [self.rest.gradients_for(places, label).mean(dim=0) for label in range(len(self.shares))]
-        counts = torch.from_numpy(nnls(torch.stack(by_label).T.numpy(), mean_gradient.numpy())[0])
-        if len(counts) > 2 * self.space.basis.shape[1]:  # most labels are not there; a share of all is left open
-            counts = (counts - counts.median()).clamp(min=0)
-        return self.shares if counts.sum() == 0 else (1 - ANYWHERE) * counts / counts.sum() + ANYWHERE * self.shares
 
     def counts(self, batch_size: int) -> torch.Tensor:
         """Return how often each label seems to come in a batch, of shape (n_labels,) of int."""
@@ -169,10 +155,10 @@ class RestView(View):
         return among[best], distances
 
     def compared(
-        self, preactivations: torch.Tensor, among: torch.Tensor, own: torch.Tensor | None = None
+        self, z: torch.Tensor, among: torch.Tensor, own: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return how far the gradient of each label is off, and its cosine with ``own`` (see `distances_by_label`)."""
-        return distances_by_label(self.rest, self.space, self.terms, preactivations, among, own)
+        """Return distances and cosines by label (see `distances_by_label`)."""
+        return distances_by_label(self.rest, self.space, self.terms, z, among, own)
 
     def of_some(self, index: torch.Tensor) -> RestView:
         """Return the same for some of the inputs."""

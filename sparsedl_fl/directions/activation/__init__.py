@@ -2,12 +2,13 @@
 
 - `search`: the strategy, `ActivationDirections`: runs stages until the columns found are a basis.
 - `rounds`: one round after the other; `schedule`: which stage runs next, with how many starts, and when to give up.
-- `alternation`, `reflection`, `projection`, `scaled`, `descent`: the stages, one file each; every number is a
-  field of its stage.
+- `alternation`, `reflection`, `projection`, `scaled`, `by_classes`, `descent`, `last_fit`: the stages, one file each;
+  every number is a field of its stage.
 - `two_views`, `estimates`, `knowledge`: what the stages work on, and what is known so far.
 """
 
 from sparsedl_fl.directions.activation.alternation import Alternation
+from sparsedl_fl.directions.activation.by_classes import ClassStarts
 from sparsedl_fl.directions.activation.descent import Descent
 from sparsedl_fl.directions.activation.last_fit import LastFit
 from sparsedl_fl.directions.activation.projection import Projection
@@ -20,6 +21,7 @@ from sparsedl_fl.directions.activation.two_views import TwoViews
 __all__ = [
     "ActivationDirections",
     "Alternation",
+    "ClassStarts",
     "Descent",
     "LastFit",
     "Projection",

@@ -56,9 +56,9 @@ class ClassStarts(BaseEstimator):
         inputs = ScaledForward.of(views).origin.expand(len(labels), -1)
         if len(labels) + len(known) > b:
             return inputs[:0], labels[:0]
-        exact = rest.rest.gradients_for(preactivations(known), settled.labels)
+        all_labels, weights = torch.cat([labels, settled.labels]), torch.cat([counts[labels], torch.ones(len(known))])
         for _ in range(self.n_iterations):
-            of_classes = rest.rest.gradients_for(preactivations(inputs), labels) * counts[labels, None]
-            found = torch.linalg.lstsq(torch.cat([of_classes, exact]).T, views.left).solution[: len(labels)]
+            gradients = rest.rest.gradients_for(preactivations(torch.cat([inputs, known])), all_labels)
+            found = torch.linalg.lstsq((gradients * weights[:, None]).T, views.left).solution[: len(labels)]
             inputs = found / (found @ views.scale)[:, None]
         return inputs, labels

@@ -220,6 +220,15 @@ class Rounds:
         kept = (is_likely & (over_noise <= min(ROUNDING_SHARE, max(2.0, FAR * usual)))) | ~is_determined
         return inputs[kept], is_determined[kept]
 
+    def _as_near_as_noise(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return which inputs of a head lie no further from the column space than noise takes them.
+
+        Between two inputs of one class there is a valley of ends that nearly fulfil all equations. Of 40 batches of 40
+        inputs in 100 classes one such end was found, at 20 times the noise; all right ones were below 1.4.
+        """
+        here = self.equations.at(self._preactivations(self._at_scale(inputs)))
+        return here.distances <= FAR * here.expected
+
     def _by_equations(self) -> bool:
         knowledge, leader = self.knowledge, self.lead.leader
         n_before, n_starts, share = knowledge.n_known, 2 * self.n_starts, 1.0
@@ -232,8 +241,9 @@ class Rounds:
             inputs, is_determined = self.descent.run(views, elsewhere, n_descents, self.generator, self.whole)
         elif leader == "classes":
             starts, labels = self.class_starts.run(views, self.equations, self._at_scale(knowledge.inputs))
-            of_labels = replace(self.equations, labels=labels)
-            inputs, is_determined = self.descent.run(views, of_labels, starts, self.generator, self.whole)
+            is_last = views.free.shape[1] <= 1  # it follows from the others, whichever its label is
+            of_labels = self.equations if is_last else replace(self.equations, labels=labels)
+            inputs, is_determined = self._descended(starts, of_labels)
         elif leader == "scale":
             n_starts = n_starts if self.activation.is_piecewise_linear else self.n_starts
             starts = self.scaled.inputs(views, self.behind.spans[0], n_starts, self.generator)
@@ -249,6 +259,9 @@ class Rounds:
                 inputs, is_determined = self._exact(inputs, is_determined)
         elif not self.is_ample and leader not in ("rest", "all"):  # columns are as exact as their inputs
             inputs = self._refined(inputs)
+            if isinstance(self.activation, Identity):
+                near = self._as_near_as_noise(inputs)
+                inputs, is_determined = inputs[near], is_determined[near]
         is_new = knowledge.add_inputs(inputs, is_determined)
         self.lead.learn((knowledge.n_known - n_before) / share)
         return is_new

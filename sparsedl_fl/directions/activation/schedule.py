@@ -14,6 +14,9 @@ from sparsedl_fl.directions.activation.knowledge import Knowledge
 
 __all__ = ["Lead", "Schedule"]
 
+SAME_AGAIN = ("classes",)
+"""Ways that draw nothing, and bring the same again as long as nothing else is found."""
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Schedule(BaseEstimator):
@@ -148,3 +151,8 @@ class Lead:
         index = self.ways.index(self.leader)
         self.gains = [gain + self.optimism for gain in self.gains]
         self.gains[index] = n_new
+        for number, way in enumerate(self.ways):
+            if way in SAME_AGAIN and number == index and n_new == 0:
+                self.gains[number] = -math.inf
+            elif way in SAME_AGAIN and number != index and n_new > 0:
+                self.gains[number] = max(self.gains[number], self.optimism)
