@@ -99,6 +99,11 @@ class PatchEmbedding:
         return cls(weight, places + found["bias"], found["norm_weight"], found["norm_bias"], n_others)
 
     @property
+    def patch_side(self) -> int:
+        """Pixels along a patch of three colours."""
+        return round((self.weight.shape[1] / 3) ** 0.5)
+
+    @property
     def n_tokens(self) -> int:
         """Tokens of a picture."""
         return len(self.offsets) + self.n_others
