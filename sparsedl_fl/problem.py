@@ -78,6 +78,13 @@ class LayerProblem:
             return RestView.of(rest, self.factors, self.forward)
 
     @cached_property
+    def chain(self) -> SpansBehind | None:
+        """All spans behind, where there are several: together they find inputs that one hardly tells apart."""
+        given, factors = self.layer_gradient, self.factors
+        spans = SpansBehind.of(given, self.batch_size, self.activation, factors.signal_to_noise, whole=True)
+        return None if spans is None or len(spans.spans) == 1 else spans
+
+    @cached_property
     def is_noise_hidden(self) -> bool:
         """Whether the noise does not show, so that no expected error is true.
 

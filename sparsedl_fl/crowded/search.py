@@ -17,7 +17,7 @@ from sparsedl.progress import progress_bar
 from sparsedl_fl.crowded.columns import NextColumns
 from sparsedl_fl.crowded.problem import CrowdedProblem
 from sparsedl_fl.directions.activation import Descent, LastFit, ScaledReflection, TwoViews
-from sparsedl_fl.directions.activation.descent import NaturalForward
+from sparsedl_fl.directions.activation.natural import NaturalForward
 from sparsedl_fl.directions.activation.two_views import ScaledForward, leaders
 from sparsedl_fl.views import ActivationSpan, SpansBehind
 
@@ -127,7 +127,7 @@ class _Rounds:
     def run_next(self, is_whole: bool) -> bool:
         """Run a round, in the whole span or in that of the others; return whether it brought anything new."""
         equations = self.equations if is_whole else self.others
-        starts = self.reflection.inputs(self.views, equations.spans[0], self.search.n_starts, self.generator)
+        starts = self.reflection.inputs(self.views, equations.first, self.search.n_starts, self.generator)
         self.n_starts += self.search.n_starts
         if len(starts) == 0:
             return False

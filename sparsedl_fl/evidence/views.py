@@ -8,7 +8,7 @@ import torch
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.evidence._base import Case, Evidence
 from sparsedl_fl.uncertainty import errors_from_views
-from sparsedl_fl.views import LEAST_DISTANCE, LOG_CHANCE, Together, View, log_chance
+from sparsedl_fl.views import LEAST_DISTANCE, LOG_CHANCE, SpansBehind, Together, View, log_chance
 
 __all__ = ["ReplayOfAll", "SpanOfNextLayer", "ThroughRest", "in_line"]
 
@@ -23,18 +23,31 @@ class SpanOfNextLayer(Evidence):
     kind = "span of the next layer"
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
-        """Measure the distances from the spans; all have to be near."""
+        """Measure the distances from the spans; all have to be near.
+
+        Where the first one leaves something open, all of a chain are asked: inputs with much in common switch few
+        units, and leave the first span few equations that they could break.
+        """
+        problem = case.hypothesis.problem
+        proven, errors = self._by_spans(case, problem.behind)
+        if problem.behind is None or proven.all() or not problem.activation.has_flat_part:
+            return proven, errors
+        by_chain, errors_by_chain = self._by_spans(case, problem.chain)
+        return proven | by_chain, np.minimum(errors, errors_by_chain)
+
+    @staticmethod
+    def _by_spans(case: Case, spans: SpansBehind | None) -> tuple[np.ndarray, np.ndarray]:
         problem, b = case.hypothesis.problem, len(case.columns)
-        if problem.behind is None or not problem.behind.identifies:
+        if spans is None or not spans.identifies:
             return np.zeros(b, dtype=bool), np.full(b, np.inf)
-        here = problem.behind.at(as_tensor(problem.at(case.whitened)[0].T.copy()))
+        here = spans.at(as_tensor(problem.at(case.whitened)[0].T.copy()))
         is_in_line = in_line(here.over_noise.numpy()) | (not problem.activation.is_piecewise_linear)
         proven = here.is_proof & torch.from_numpy(is_in_line)
         if problem.activation.has_flat_part and not proven.all() and np.isfinite(case.whitened).all():
             chances = torch.cat([here.own_log_chances, as_tensor(case.log_chances_of_zeros.T.copy())], dim=1)
             by_zeros = here.is_inside & (log_chance(chances, 2 * b - 1) <= LOG_CHANCE)
             proven |= by_zeros & torch.from_numpy(is_in_line)
-        proven, errors = _with_errors(case, problem.behind, proven.numpy())
+        proven, errors = _with_errors(case, spans, proven.numpy())
         return proven, errors * here.beyond_noise.numpy()
 
 

@@ -61,20 +61,20 @@ class SpansBehind(View):
 
     @classmethod
     def of(
-        cls, layer_gradient: LayerGradient, batch_size: int, activation: Activation, gap: float = 1.0
+        cls, given: LayerGradient, batch_size: int, activation: Activation, gap: float = 1.0, *, whole: bool = False
     ) -> SpansBehind | None:
         """Return all spans that the gradients behind have, or None where the next one has none.
 
-        Where zeros and the first span identify the inputs, the others would cost more than they bring. A FedAvg
-        client's weights behind move, and the spans behind the next one need them.
+        Where zeros and the first span identify the inputs, the others cost more than they bring, unless all are asked
+        for. A FedAvg client's weights behind move, and the spans behind the next one need them.
         """
-        in_front = layer_gradient.weight, layer_gradient.bias
-        first = ActivationSpan.of(layer_gradient.next_weight_grad, batch_size, activation, in_front, gap)
+        in_front = given.weight, given.bias
+        first = ActivationSpan.of(given.next_weight_grad, batch_size, activation, in_front, gap)
         if first is None:
             return None
         spans, layers = [first], []
-        suffices = layer_gradient.is_update or (activation.has_flat_part and first.identifies)
-        for layer in () if suffices else layer_gradient.behind:
+        suffices = given.is_update or (activation.has_flat_part and first.identifies and not whole)
+        for layer in () if suffices else given.behind:
             follows = None if layer.activation is None else resolve(layer.activation)
             if follows is None:
                 break

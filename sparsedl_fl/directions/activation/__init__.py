@@ -4,7 +4,7 @@
 - `rounds`: one round after the other; `schedule`: which stage runs next, with how many starts, and when to give up.
 - `alternation`, `reflection`, `projection`, `scaled`, `by_classes`, `descent`, `last_fit`: the stages, one file each;
   every number is a field of its stage.
-- `two_views`, `estimates`, `knowledge`: what the stages work on, and what is known so far.
+- `two_views`, `natural`, `estimates`, `knowledge`: what the stages work on, and what is known so far.
 """
 
 from sparsedl_fl.directions.activation.alternation import Alternation

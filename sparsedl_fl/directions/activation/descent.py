@@ -8,67 +8,11 @@ import torch
 from sklearn.base import BaseEstimator
 from torch.nn.functional import normalize
 
+from sparsedl_fl.directions.activation.natural import NaturalForward
 from sparsedl_fl.directions.activation.two_views import WORKING, ScaledForward, TwoViews, leaders
 from sparsedl_fl.views import Linearization, View
 
-__all__ = ["Descent", "NaturalForward"]
-
-
-@dataclass(frozen=True)
-class NaturalForward:
-    """The forward view in coordinates whose prior is a standard normal one, and in which the equations hardly mix.
-
-    Attributes
-    ----------
-    offset : torch.Tensor of shape (m,)
-        ``z0``, the pre-activations of what the inputs share.
-    basis : torch.Tensor of shape (m, d)
-        ``K``: ``z = z0 + K v``.
-    curvature : torch.Tensor of shape (d,)
-        About what the equations say of each coordinate: the diagonal of ``K^T J^T J K`` at typical places.
-    origin : torch.Tensor of shape (b,)
-        ``p0``, what the inputs share.
-    axes : torch.Tensor of shape (b, d)
-        ``p = p0 + axes v``.
-    orthonormal : torch.Tensor of shape (m, d)
-        Orthonormal basis of the pre-activations of all differences.
-    """
-
-    offset: torch.Tensor
-    basis: torch.Tensor
-    curvature: torch.Tensor
-    origin: torch.Tensor
-    axes: torch.Tensor
-    orthonormal: torch.Tensor
-
-    @classmethod
-    def of(cls, forward: ScaledForward, equations: View, generator: torch.Generator, n_probes: int) -> NaturalForward:
-        """Turn the forward view, deflated by what is known, to the axes of the equations at some random places."""
-        basis, d = forward.orthonormal * forward.sizes, len(forward.sizes)
-        places = forward.preactivations(forward.draw(n_probes, generator))
-        gram, settled = torch.zeros((d, d), dtype=basis.dtype), equations.weighted(n_probes, 0.0, generator)
-        for index, place in enumerate(places):
-            at_place = settled.of_some(torch.full((d,), index)).at(place.expand(d, -1))
-            gram += at_place.curve(basis.T) @ basis / n_probes
-        curvature, rotation = torch.linalg.eigh(gram)
-        axes = forward.axes @ rotation
-        return cls(forward.offset, basis @ rotation, curvature.clamp(min=0), forward.origin, axes, forward.orthonormal)
-
-    def to(self, dtype: torch.dtype) -> NaturalForward:
-        """Return the same in another precision."""
-        return NaturalForward(*(part.to(dtype) for part in vars(self).values()))
-
-    def preactivations(self, coordinates: torch.Tensor) -> torch.Tensor:
-        """Return ``z`` of shape (n, m)."""
-        return self.offset + coordinates @ self.basis.T
-
-    def inputs(self, coordinates: torch.Tensor) -> torch.Tensor:
-        """Return ``p`` of shape (n, b), at their true scale."""
-        return self.origin + coordinates.to(self.axes.dtype) @ self.axes.T
-
-    def coordinates(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return ``v`` of shape (n, d) of ``p`` at their true scale, the nearest there is."""
-        return torch.linalg.lstsq(self.axes, (inputs - self.origin).T).solution.T
+__all__ = ["Descent"]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -219,8 +163,12 @@ class Descent(BaseEstimator):
             return inputs, torch.ones(len(inputs), dtype=torch.bool)
         kept = torch.nonzero(here.is_inside)[:, 0]
         inputs = normalize(forward.inputs(ends[kept]), dim=1)
-        least = [self._least_curvature(forward, equations.of_some(index[None]), ends[index]) for index in kept]
-        return inputs, torch.tensor(least, dtype=torch.float64) > self.least_share
+        least = [self.is_only(forward, equations.of_some(index[None]), ends[index]) for index in kept]
+        return inputs, torch.tensor(least, dtype=torch.bool)
+
+    def is_only(self, forward: NaturalForward, equations: View, end: torch.Tensor) -> bool:
+        """Return whether no other input near an end, by its coordinates, fulfils the equations."""
+        return self._least_curvature(forward, equations, end) > self.least_share
 
     def _least_curvature(self, forward: NaturalForward, equations: View, end: torch.Tensor) -> float:
         """Return what the equations say of the direction that they say least of, over what they say of another."""

@@ -39,6 +39,9 @@ class Knowledge:
         Weight of the other ``p`` beside the inactive rows: less exact, they decide only what these leave open.
     determined : float, default=1e-9
         A second smallest eigenvalue, relative to their mean, above this means that nothing is left open.
+    trusts_behind : bool, default=False
+        Whether a column that comes from behind needs no zeros for a proof: beyond half of the width none has enough.
+        The gradient depends on the pattern alone, and what all spans say of that is more.
     own_product : float, default=1e-3
         Overlap of an input and a column (see `TwoViews.overlaps`) above which one belongs to the other.
     """
@@ -54,8 +57,9 @@ class Knowledge:
         input_weight: float = 1e-3,
         determined: float = 1e-9,
         own_product: float = 1e-3,
+        trusts_behind: bool = False,
     ) -> None:
-        self.test, self.columns_from_behind = test, columns_from_behind
+        self.test, self.columns_from_behind, self.trusts_behind = test, columns_from_behind, trusts_behind
         self.near_zero, self.surely_off, self.own_product = near_zero, surely_off, own_product
         self.input_weight, self.determined = input_weight, determined
         self.views, self.inputs = views, views.inputs
@@ -131,7 +135,11 @@ class Knowledge:
         self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
         unsure = inputs[~is_determined]
         columns = [self._column_of(unsure[i], nothing) for i in self._without_column(unsure)]
-        self.pool.add_proven(torch.cat([nothing, *columns]), self.test)
+        columns = torch.cat([nothing, *columns])
+        if self.trusts_behind:
+            self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
+        else:
+            self.pool.add_proven(columns, self.test)
         return self._deflate() or len(self.inputs) > n_before
 
     def settle(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from sklearn.base import BaseEstimator
 
-from sparsedl_fl.directions.activation.descent import NaturalForward
+from sparsedl_fl.directions.activation.natural import NaturalForward
 from sparsedl_fl.directions.activation.systems import BatchSystem, InputSystems
 from sparsedl_fl.views import RestView, View
 

@@ -14,9 +14,10 @@ from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import Identity
 from sparsedl_fl.directions.activation.alternation import Alternation
 from sparsedl_fl.directions.activation.by_classes import ClassStarts
-from sparsedl_fl.directions.activation.descent import Descent, NaturalForward
+from sparsedl_fl.directions.activation.descent import Descent
 from sparsedl_fl.directions.activation.knowledge import Knowledge
 from sparsedl_fl.directions.activation.last_fit import LastFit
+from sparsedl_fl.directions.activation.natural import NaturalForward
 from sparsedl_fl.directions.activation.projection import Projection
 from sparsedl_fl.directions.activation.reflection import Reflection
 from sparsedl_fl.directions.activation.scaled import ScaledReflection
@@ -81,8 +82,12 @@ class Rounds:
         self.descent = stage(search.descent, Descent())
         self.activation, self.behind, self.equations, self.generator = problem.activation, behind, equations, generator
         self.is_ample = behind is not None and self.scaled.is_ample(behind.spans[0])
+        # Beyond half of the width neither the first span nor zeros say enough of an input.
+        self.is_beyond = has_flat_part and behind is not None and not behind.first.identifies
         views, self.whole, self.everything = TwoViews.of_problem(problem), None, None
-        rest = problem.rest if search.use_rest and not has_flat_part else None
+        is_alike = has_flat_part and behind is not None and self.scaled.applies(views)
+        self.chain = problem.chain if self.is_beyond or is_alike else None
+        rest = problem.rest if search.use_rest and (self.chain is not None or not has_flat_part) else None
         if equations is not None and not has_flat_part:
             forward = ScaledForward.of(views)
             self.equations = equations.scaled_to(forward.preactivations(forward.draw(N_TYPICAL, generator)))
@@ -93,18 +98,19 @@ class Rounds:
         # Where ends are polished without what is known, columns need not be exact.
         precision = {} if self.whole is None else {"own_product": INEXACT_COLUMN}
         columns = tuple(view for view in (rest, problem.column) if view is not None)
-        self.knowledge = Knowledge(problem.factors.zero_test, views, columns, **precision)
+        self.knowledge = Knowledge(problem.factors.zero_test, views, columns, trusts_behind=self.is_beyond, **precision)
         by_rest = rest if behind is not None and rest is not None and rest.identifies else None
         self.descended = {"descent": self.equations, "rest": by_rest, "all": self.everything}
         self.last_fit = stage(search.last_fit, LastFit())
         is_small = problem.width <= self.last_fit.widest or isinstance(problem.activation, Identity)
         self.is_exact = equations is not None and problem.batch_size > 1 and is_small
-        self.last = self.equations if self.is_exact and self.everything is None else self.everything
+        by_spans = self.equations if self.chain is None else self.chain
+        self.last = by_spans if self.is_exact and self.everything is None else self.everything
         self.natural = self.whole
         if self.is_exact and self.whole is None:
             forward = ScaledForward.of(views)
             self.natural = NaturalForward.of(forward, self.equations, generator, self.descent.n_probes)
-        self.rest, self.left, self.errors = rest, as_tensor(problem.factors.left), None
+        self.rest, self.left, self.errors = None if has_flat_part else rest, as_tensor(problem.factors.left), None
         self.n_inputs = problem.layer_gradient.shape[1]
         self.lead = None if equations is None else self.schedule.lead(self._ways(views), problem.width)
         self.ridges, self.n_starts = self.schedule.cycle_of_ridges(), self.schedule.n_starts(problem.width)
@@ -123,11 +129,14 @@ class Rounds:
             alone = [] if self.descended["rest"] is None else ["rest"]
             narrow = ["descent", *alone, *with_rest, "scale"]
             return ["scale", *alone, "descent", *with_rest] if self.is_wide else narrow
+        if self.is_beyond:
+            return ["chain"] if self.chain is not None else ["scale"]
         if self.behind.spans[0].up_to_scale() is None:
             return ["scale", "descent"]
         if not self.activation.has_flat_part:
             return ["scale", "span"] if self.scaled.applies(views) else ["span", "descent"]
-        return ["scale", "span", "columns"] if self.scaled.applies(views) else ["span", "columns"]
+        chain = [] if self.chain is None else ["chain"]
+        return ["scale", *chain, "span", "columns"] if self.scaled.applies(views) else ["span", "columns"]
 
     def run_next(self) -> tuple[bool, int]:
         """Run a round; return whether it brought anything new, and the starts it took."""
@@ -145,7 +154,7 @@ class Rounds:
             is_new, spent = self._by_equations(), 2 * self.n_starts
         elif self.is_wide:
             is_new, spent = self._by_reflections(), 2 * self.n_starts
-        if not is_new and (spent == 0 or self.n_rounds % self.schedule.alternation_every == 0):
+        if not is_new and not self.is_beyond and (spent == 0 or self.n_rounds % self.schedule.alternation_every == 0):
             ends = self.alternation.run(knowledge.views, self.n_starts, next(self.ridges), self.generator)
             is_new, spent = knowledge.add_columns(ends), spent + len(ends)
         return is_new, spent
@@ -214,7 +223,8 @@ class Rounds:
         """
         inputs = self._refined(inputs)
         together = torch.cat([inputs, self.knowledge.inputs])
-        here = self.behind.at(self._preactivations(self._at_scale(together)))
+        spans = self.behind if self.chain is None else self.chain
+        here = spans.at(self._preactivations(self._at_scale(together)))
         over_noise, is_likely = here.over_noise[: len(inputs)], here.is_likely[: len(inputs)]
         usual = here.over_noise[here.is_likely].nanmedian().item()
         kept = (is_likely & (over_noise <= min(ROUNDING_SHARE, max(2.0, FAR * usual)))) | ~is_determined
@@ -246,8 +256,12 @@ class Rounds:
             inputs, is_determined = self._descended(starts, of_labels)
         elif leader == "scale":
             n_starts = n_starts if self.activation.is_piecewise_linear else self.n_starts
-            starts = self.scaled.inputs(views, self.behind.spans[0], n_starts, self.generator)
+            starts = self.scaled.inputs(views, self.behind.first, n_starts, self.generator)
             inputs, is_determined = self._descended(starts, self.behind.first if self.is_ample else self.equations)
+        elif leader == "chain":
+            n_starts = self.scaled.n_starts_of_chain
+            starts = self.scaled.inputs(views, self.chain, n_starts, self.generator)
+            inputs, is_determined = self._fitted(starts) if self.is_exact else self._descended(starts, self.chain)
         else:
             reflection = self.reflection if leader == "columns" else None
             span = self.behind.spans[0].up_to_scale()
@@ -255,7 +269,7 @@ class Rounds:
             if not self.activation.has_flat_part:  # with two slopes an end may be in the first span by a wrong one
                 inputs, is_determined = self._descended(self._at_scale(inputs), self.equations)
         if self.activation.has_flat_part:
-            if leader == "scale" and self.is_exact:
+            if leader in ("scale", "chain") and self.is_exact:
                 inputs, is_determined = self._exact(inputs, is_determined)
         elif not self.is_ample and leader not in ("rest", "all"):  # columns are as exact as their inputs
             inputs = self._refined(inputs)
@@ -271,6 +285,15 @@ class Rounds:
         if len(starts) == 0:
             return starts, torch.zeros(0, dtype=torch.bool)
         return self.descent.run(self.knowledge.views, self.equations, starts, self.generator, self.whole, at_first)
+
+    def _fitted(self, starts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the inputs that exact fits to all spans end at, from some ``p`` at their true scale."""
+        ends = self.last_fit.alone(self.natural, self.chain, starts)
+        here = self.chain.at(self._preactivations(ends))
+        ends = ends[here.is_likely & (here.over_noise <= FAR)]
+        coordinates = self.natural.coordinates(ends)
+        is_determined = [self.descent.is_only(self.natural, self.chain, end) for end in coordinates]
+        return normalize(ends, dim=1), torch.tensor(is_determined, dtype=torch.bool)
 
     def _by_reflections(self) -> bool:
         ends = self.reflection.run(self.knowledge.views, 2 * self.n_starts, self.generator)

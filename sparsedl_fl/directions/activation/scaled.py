@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from sklearn.base import BaseEstimator
 
+from sparsedl_fl.activations import Activation
 from sparsedl_fl.directions.activation.two_views import WORKING, ScaledForward, TwoViews, leaders
-from sparsedl_fl.views import ActivationSpan
+from sparsedl_fl.views import ActivationSpan, SpansBehind
 
 __all__ = ["ScaledReflection"]
 
@@ -36,6 +37,12 @@ class ScaledReflection(BaseEstimator):
         Range of the first ridge of a start, over the mean square of the pre-activations, and what it shrinks to.
     span_weights : (float, float), default=(4, 16)
         Range of the weight of the distance of the activations over that of the pre-activations.
+    chain_ridges, chain_last_ridge, chain_weights : (float, float), float and (float, float)
+        The same for a chain of spans. (ReLU, one batch each of 105, 110 and 120 inputs behind 200 units: 98 % of starts
+        within a cosine of 0.99 of an input after 1200 reflections, 56 % within 0.9 after 2000, 52 % after 20000.)
+    more_in_chain, most_in_chain, n_starts_of_chain : int, default=7000, 20000 and 32
+        How many more reflections of a chain, for as many unknowns as there are equations to spare, and at most; starts
+        of a round, nearly all of which end at inputs, most at the same.
     same_lead : float, default=0.995
         Cosine of two ends from which on one stands for both.
     ample : float, default=3
@@ -53,6 +60,12 @@ class ScaledReflection(BaseEstimator):
     first_ridges: tuple[float, float] = (1e-4, 1e-2)
     last_ridge: float = 1e-7
     span_weights: tuple[float, float] = (4.0, 16.0)
+    chain_ridges: tuple[float, float] = (1e-3, 0.1)
+    chain_last_ridge: float = 1e-5
+    chain_weights: tuple[float, float] = (0.5, 16.0)
+    more_in_chain: int = 7000
+    most_in_chain: int = 20000
+    n_starts_of_chain: int = 32
     same_lead: float = 0.995
     ample: float = 3.0
 
@@ -71,15 +84,15 @@ class ScaledReflection(BaseEstimator):
         m, b = span.basis.shape
         return m - b >= self.ample * b
 
-    def inputs(self, views: TwoViews, span: ActivationSpan, n_starts: int, generator: torch.Generator) -> torch.Tensor:
+    def inputs(self, views: TwoViews, spans: SpansBehind, n_starts: int, generator: torch.Generator) -> torch.Tensor:
         """Return where starts end, without those that end alike or nowhere, as ``p`` at their true scale: (n, b).
 
         Parameters
         ----------
         views : TwoViews
             The forward view with its scale, deflated by what is known.
-        span : ActivationSpan
-            Where activations lie.
+        spans : SpansBehind
+            Where activations lie: the first span, or the chain of all where that one does not identify the inputs.
         n_starts : int
             Number of starts.
         generator : torch.Generator
@@ -88,45 +101,116 @@ class ScaledReflection(BaseEstimator):
         forward = ScaledForward.of(views)
         if len(forward.sizes) == 0:
             return forward.origin[None]
-        ends = self.ends(forward.to(WORKING), span.to(WORKING), n_starts, generator)
+        ends = self.ends(forward.to(WORKING), spans.to(WORKING), n_starts, generator)
         ends = ends[ends.isfinite().all(dim=1)]  # some run away where there are hardly more outputs than inputs
         return forward.inputs(ends[leaders(ends, self.same_lead).unique()].double())
 
+    def n_reflections(self, spans: SpansBehind, d: int) -> int:
+        """Return how many reflections starts take in ``d`` dimensions."""
+        b = spans.spans[0].basis.shape[1]
+        n_equations = sum(len(span.basis) - b for span in spans.spans)
+        if len(spans.spans) == 1:
+            crowding = self.more * b * d / n_equations**2
+        else:
+            crowding = self.more_in_chain * b * d / max(1, n_equations - d) ** 2
+        return min(self.most if len(spans.spans) == 1 else self.most_in_chain, round(self.fewest + crowding))
+
     def ends(
-        self, forward: ScaledForward, span: ActivationSpan, n_starts: int, generator: torch.Generator
+        self, forward: ScaledForward, spans: SpansBehind, n_starts: int, generator: torch.Generator
     ) -> torch.Tensor:
         """Return where starts end, as rows ``c`` of shape (n_starts, d), in the precision of the forward view.
 
-        Reflections between pairs ``(z, y)`` of a ``z`` of the forward view with a ``y`` of the span, and pairs with
-        ``y = phi(z)``. The ridge, which shrinks, prefers ends that are no further from the common part than the others.
+        Reflections between the ``z`` of the forward view with ``y`` of the span, and pairs with ``y = phi(z)``. In a
+        chain of spans the ``y`` of one fixes the ``z'`` of the next layer, and each pair has ``y = phi(z)`` by itself.
+        The ridge, which shrinks, prefers ends that are no further from the common part than the others.
 
         Parameters
         ----------
         forward : ScaledForward
             The forward view with its scale, deflated by what is known.
-        span : ActivationSpan
+        spans : SpansBehind
             Where activations lie.
         n_starts : int
             Number of starts.
         generator : torch.Generator
             Source of randomness.
         """
-        (m, b), d, phi, basis = span.basis.shape, len(forward.sizes), span.activation, span.basis
-        n_reflections = min(self.most, round(self.fewest + self.more * b * d / (m - b) ** 2))
+        n_reflections = self.n_reflections(spans, len(forward.sizes))
+        is_chain, dtype = len(spans.spans) > 1, forward.sizes.dtype
 
         def draw(limits: tuple[float, float]) -> torch.Tensor:
-            share = torch.rand((n_starts, 1), generator=generator, dtype=basis.dtype)
-            return limits[0] * (limits[1] / limits[0]) ** share
+            return limits[0] * (limits[1] / limits[0]) ** torch.rand((n_starts, 1), generator=generator, dtype=dtype)
 
+        first, last_ridge, weights = (
+            (self.chain_ridges, self.chain_last_ridge, self.chain_weights)
+            if is_chain
+            else (self.first_ridges, self.last_ridge, self.span_weights)
+        )
         power = forward.sizes.square() / forward.sizes.square().mean()
-        ridge, weight = draw(self.first_ridges), draw(self.span_weights)
-        shrinkage = (self.last_ridge / ridge) ** (1 / n_reflections)
-        z = forward.preactivations(forward.draw(n_starts, generator))
-        y = phi.value(z)
+        ridge, weight = draw(first), draw(weights)
+        shrinkage = (last_ridge / ridge) ** (1 / n_reflections)
+        here = spans.at(forward.preactivations(forward.draw(n_starts, generator)))
+        z, y = list(here.preactivations), list(here.activations)
+        links = [_Link.of(spans, level, z) for level in range(len(z))]
         for _ in range(n_reflections):
-            nearest_z, nearest_y = phi.near_on_graph(z, y, weight)
-            coordinates = forward.coordinates(2 * nearest_z - z) * (power / (power + ridge))
-            z = z + forward.preactivations(coordinates) - nearest_z
-            y = y + ((2 * nearest_y - y) @ basis) @ basis.T - nearest_y
+            nearest = [link.phi.near_on_graph(*pair, weight) for link, *pair in zip(links, z, y, strict=True)]
+            reflected = [(2 * at[0] - z[i], 2 * at[1] - y[i]) for i, at in enumerate(nearest)]
+            coordinates = forward.coordinates(reflected[0][0]) * (power / (power + ridge))
+            fitted = forward.preactivations(coordinates)
+            for level, (link, at) in enumerate(zip(links, nearest, strict=True)):
+                z[level] = z[level] + fitted - at[0]
+                behind = reflected[level + 1][0] if level + 1 < len(links) else None
+                activations, fitted = link.nearest(reflected[level][1], behind, weight)
+                y[level] = y[level] + activations - at[1]
             ridge = ridge * shrinkage
-        return forward.coordinates(z)
+        return forward.coordinates(z[0])
+
+
+@dataclass(frozen=True)
+class _Link:
+    """A span, with what its activations say of the next layer's pre-activations where a chain goes on.
+
+    Attributes
+    ----------
+    phi : Activation
+        Of the span.
+    basis : torch.Tensor of shape (m, b)
+        ``V``, turned so that ``W' V`` has orthogonal columns.
+    left, sizes, bias : torch.Tensor of shape (m', b), (b,) and (m',), or None
+        ``W' V = left diag(sizes)``, and ``bias'``.
+    power : tuple of float
+        What squares of changes count here, and in the next layer: as much for layers with smaller pre-activations.
+    """
+
+    phi: Activation
+    basis: torch.Tensor
+    left: torch.Tensor | None = None
+    sizes: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+    power: tuple[float, float] = (1.0, 1.0)
+
+    @classmethod
+    def of(cls, spans: SpansBehind, level: int, preactivations: list[torch.Tensor]) -> _Link:
+        """Take one of the spans, with typical pre-activations at each."""
+        span = spans.spans[level]
+        if level + 1 == len(spans.spans):
+            return cls(span.activation, span.basis)
+        W, bias = spans.layers[level]
+        left, sizes, turn = torch.linalg.svd(W @ span.basis, full_matrices=False)
+        spread = [float((z - z.mean(dim=0)).square().mean()) for z in preactivations]
+        power = spread[0] / spread[level], spread[0] / spread[level + 1]
+        return cls(span.activation, span.basis @ turn.T, left, sizes, bias, power)
+
+    def nearest(
+        self, y: torch.Tensor, behind: torch.Tensor | None, weight: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the activations in the span nearest to ``y``, and what the next layer makes of them.
+
+        The next layer's pre-activations have to be near to ``behind``, and ``y`` counts by its weight.
+        """
+        if behind is None:
+            return (y @ self.basis) @ self.basis.T, None
+        here, there = weight * self.power[0], self.power[1]
+        told = here * (y @ self.basis) + there * self.sizes * ((behind - self.bias) @ self.left)
+        coordinates = told / (here + there * self.sizes.square())
+        return coordinates @ self.basis.T, (coordinates * self.sizes) @ self.left.T + self.bias

@@ -201,7 +201,7 @@ class _Budget:
 
 def _is_determined(problem: LayerProblem, equations: View | None) -> bool:
     """Return whether there are equations enough for the batch, if half of the units are off."""
-    if not problem.activation.has_flat_part:
+    if not problem.activation.has_flat_part or (equations is not None and not equations.first.identifies):
         return equations.identifies
     n_live = int(problem.factors.zero_test.distinct_rows.sum())
     return expect(problem.batch_size, n_live, equations is not None and equations.identifies).is_determined

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import torch
 
-from sparsedl_fl.directions.activation.descent import NaturalForward
+from sparsedl_fl.directions.activation.natural import NaturalForward
 from sparsedl_fl.views import RestAt, RestView, View
 
 __all__ = ["BatchSystem", "InputSystems", "Returned"]

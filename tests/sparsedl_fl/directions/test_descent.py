@@ -10,7 +10,7 @@ from torch import nn
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.activations import GELU, Elementwise, Identity, PReLU
 from sparsedl_fl.directions.activation import Descent, TwoViews
-from sparsedl_fl.directions.activation.descent import NaturalForward
+from sparsedl_fl.directions.activation.natural import NaturalForward
 from sparsedl_fl.directions.activation.two_views import ScaledForward
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.simulation import client_gradient

@@ -9,7 +9,7 @@ from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.audit import audit_model
 from sparsedl_fl.directions import ActivationDirections
 from sparsedl_fl.directions.activation import Descent, LastFit, TwoViews
-from sparsedl_fl.directions.activation.descent import NaturalForward
+from sparsedl_fl.directions.activation.natural import NaturalForward
 from sparsedl_fl.directions.activation.schedule import Lead, Schedule
 from sparsedl_fl.directions.activation.systems import InputSystems, Returned
 from sparsedl_fl.directions.activation.two_views import ScaledForward

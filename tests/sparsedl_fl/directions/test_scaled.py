@@ -1,5 +1,6 @@
 """Inputs with a large common part: the stage at their true scale, and what it makes of whole and partial batches."""
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.directions import ActivationDirections, Directions
 from sparsedl_fl.directions.activation import Descent, ScaledReflection, TwoViews
 from sparsedl_fl.directions.activation.knowledge import Knowledge
+from sparsedl_fl.directions.activation.scaled import _Link
 from sparsedl_fl.directions.activation.two_views import ScaledForward
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.simulation import client_gradient, fully_connected
@@ -73,7 +75,7 @@ class TestScaledReflection:
     def test_its_ends_are_true_inputs(self, setting):
         problem, views, samples = setting
         generator = torch.Generator().manual_seed(1)
-        leads = ScaledReflection().inputs(views, problem.span, 32, generator)
+        leads = ScaledReflection().inputs(views, problem.behind.first, 32, generator)
         ends, is_determined = Descent().run(views, problem.behind, leads, generator)
         overlaps = nn.functional.normalize(ends, dim=1) @ nn.functional.normalize(samples, dim=1).T
         assert len(ends) >= 8
@@ -84,10 +86,65 @@ class TestScaledReflection:
         problem, views, samples = setting
         columns = nn.functional.normalize(torch.linalg.inv(samples).T, dim=1)
         views, generator = views.knowing(columns[1:]), torch.Generator().manual_seed(1)
-        leads = ScaledReflection().inputs(views, problem.span, 4, generator)
+        leads = ScaledReflection().inputs(views, problem.behind.first, 4, generator)
         last, is_determined = Descent().run(views, problem.behind, leads, generator)
         assert is_determined.tolist() == [True]
         assert abs(float(last @ nn.functional.normalize(samples[0], dim=0))) > 1 - 1e-9
+
+
+class TestChain:
+    """Several spans behind, and inputs with so much in common that the first one hardly tells them apart."""
+
+    @staticmethod
+    def client(b, width, common, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        inputs = common + torch.randn((b, 300), generator=generator)
+        model = fully_connected(300, width=width, n_hidden=3, random_state=seed)
+        labels = torch.randint(0, 10, (b,), generator=generator)
+        return inputs.double().numpy(), LayerGradient.from_model(model, client_gradient(model, inputs, labels))
+
+    def test_is_there_where_all_spans_are_asked_for_only(self):
+        _, given = self.client(12, 60, 1.0)
+        problem = LayerProblem.of(given)
+        assert len(problem.behind.spans) == 1
+        assert len(problem.chain.spans) == 2
+        assert LayerProblem.of(replace(given, behind=())).chain is None
+
+    def test_links_make_the_nearest_pair_of_activations_and_what_follows(self):
+        problem = LayerProblem.of(self.client(12, 60, 1.0)[1])
+        spans, generator = problem.chain, torch.Generator().manual_seed(0)
+        z = [torch.randn((5, 60), generator=generator, dtype=torch.float64) for _ in range(2)]
+        link = _Link.of(spans, 0, z)
+        y, behind = (torch.randn((5, 60), generator=generator, dtype=torch.float64) for _ in range(2))
+        found, follows = link.nearest(y, behind, torch.full((5, 1), 2.0, dtype=torch.float64))
+        W, bias = spans.layers[0]
+        torch.testing.assert_close(follows, found @ W.T + bias)
+        assert spans.spans[0].outside(found).norm() < 1e-9
+        basis, (here, there) = spans.spans[0].basis, link.power
+        matrix = torch.cat([(2 * here) ** 0.5 * basis, there**0.5 * W @ basis])
+        goal = torch.cat([(2 * here) ** 0.5 * y, there**0.5 * (behind - bias)], dim=1)
+        expected = torch.linalg.lstsq(matrix, goal.T).solution.T @ basis.T
+        torch.testing.assert_close(found, expected)
+
+    @pytest.mark.parametrize("seed", range(2))
+    def test_finds_what_one_span_does_not(self, seed):
+        inputs, given = self.client(42, 100, 2.0, seed)
+        whole = GradientInverter(random_state=0).fit(given)
+        assert whole.recovered_.all()
+        errors = np.sqrt(((whole.inputs_[:, None] - inputs[None]) ** 2).mean(axis=2))
+        assert sorted(errors.argmin(axis=1)) == list(range(42))
+        assert (errors.min(axis=1) < 10 * whole.uncertainty_).all()
+
+    def test_a_stale_layer_behind_certifies_nothing_by_it(self):
+        inputs, given = self.client(30, 100, 2.0)
+        _, other = self.client(30, 100, 2.0, seed=1)
+        stale = replace(given, behind=other.behind)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = GradientInverter(random_state=0).fit(stale)
+        errors = np.sqrt(((found.inputs_[:, None] - inputs[None]) ** 2).mean(axis=2)).min(axis=1)
+        sure = found.recovered_
+        assert (errors[sure] < 10 * found.uncertainty_[sure]).all()
 
 
 class TestKnowledge:
