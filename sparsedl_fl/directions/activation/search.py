@@ -165,7 +165,7 @@ class ActivationDirections(Directions):
             status = "complete" if knowledge.is_complete else budget.ended or f"nothing new in {idle} rounds"
         except KeyboardInterrupt:
             status = INTERRUPTED
-        views = _views_in_words(behind, equations)
+        views = _views_in_words(rounds.chain or behind, has_rest=equations is not behind)
         directions = knowledge.columns.numpy().T
         return Candidates(
             directions=directions,
@@ -207,11 +207,11 @@ def _is_determined(problem: LayerProblem, equations: View | None) -> bool:
     return expect(problem.batch_size, n_live, equations is not None and equations.identifies).is_determined
 
 
-def _views_in_words(behind: SpansBehind | None, equations: View | None) -> str:
+def _views_in_words(spans: SpansBehind | None, has_rest: bool) -> str:
     words = ["gradient", "weights"]
-    if behind is not None:
-        n_spans = len(behind.spans)
+    if spans is not None:
+        n_spans = len(spans.spans)
         words.append("the next layer's gradient" if n_spans == 1 else f"the gradients of {n_spans} layers behind")
-    if equations is not behind:
+    if has_rest:
         words.append("the rest of the network")
     return " and ".join([", ".join(words[:-1]), words[-1]])
