@@ -7,6 +7,8 @@ as far as biases matter to it; and the span of the next layer's gradient does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from scipy.optimize import minimize_scalar
 
@@ -39,7 +41,32 @@ def doubt_in_scale(
     if problem.layer_gradient.is_update or not np.isfinite(preactivations).all() or preactivations.shape[1] == 0:
         return 0.0
     by_pattern = _by_pattern(problem, preactivations, has_gradient, widths) if problem.activation.has_flat_part else 0.0
+    if by_pattern > 0 and _is_refuted(problem, preactivations, by_pattern):
+        by_pattern = 0.0
     return float(np.expm1(max(by_pattern, _by_spans(problem, preactivations))))
+
+
+def _is_refuted(problem: LayerProblem, preactivations: np.ndarray, change: float) -> bool:
+    """Return whether the spans hold the scale as it is, and not another: then a unit is off that was hardly on.
+
+    Of 60 pixels in [0, 1] after 100 steps of training one such unit made all 5 % uncertain, and six of them repeats.
+    """
+    outside = _distance_by_scale(problem, preactivations)
+    return outside is not None and outside(0.0) <= 1 and min(outside(change), outside(-change)) > FAR
+
+
+def _distance_by_scale(problem: LayerProblem, preactivations: np.ndarray) -> Callable[[float], float] | None:
+    """Return how far inputs are from the spans, by their noise, for the logarithm of a factor; None without spans."""
+    if problem.behind is None or not problem.behind.identifies:
+        return None
+    bias = problem.layer_gradient.bias[:, None]
+    linear = preactivations - bias
+
+    def outside(change: float) -> float:
+        moved = as_tensor((np.exp(change) * linear + bias).T.copy())
+        return float(problem.behind.at(moved).over_noise.median())
+
+    return outside
 
 
 def _by_pattern(
@@ -79,15 +106,9 @@ def _by_spans(
     ``far``, by the noise, lie outside at any scale near one: there they had 1.4 to 2.8, and 2 % beside it 1,600 and
     more (one batch of CIFAR-10, (20, 200)). Neither is varied.
     """
-    if problem.behind is None or not problem.behind.identifies:
+    outside = _distance_by_scale(problem, preactivations)
+    if outside is None:
         return 0.0
-    bias = problem.layer_gradient.bias[:, None]
-    linear = preactivations - bias
-
-    def outside(change: float) -> float:
-        moved = as_tensor((np.exp(change) * linear + bias).T.copy())
-        return float(problem.behind.at(moved).over_noise.median())
-
     at_one, ends = outside(0.0), (-around, around)
     if at_one > far:
         changes = np.concatenate([-CHANGES[::-1], CHANGES])
