@@ -40,7 +40,7 @@ class ScaledReflection(BaseEstimator):
     chain_ridges, chain_last_ridge, chain_weights : (float, float), float and (float, float)
         The same for a chain of spans. (ReLU, one batch each of 105, 110 and 120 inputs behind 200 units: 98 % of starts
         within a cosine of 0.99 of an input after 1200 reflections, 56 % within 0.9 after 2000, 52 % after 20000.)
-    more_in_chain, most_in_chain, n_starts_of_chain : int, default=7000, 20000 and 32
+    more_in_chain, most_in_chain, n_starts_of_chain : int, default=7000, 10000 and 32
         How many more reflections of a chain, for as many unknowns as there are equations to spare, and at most; starts
         of a round, nearly all of which end at inputs, most at the same.
     same_lead : float, default=0.995
@@ -64,7 +64,7 @@ class ScaledReflection(BaseEstimator):
     chain_last_ridge: float = 1e-5
     chain_weights: tuple[float, float] = (0.5, 16.0)
     more_in_chain: int = 7000
-    most_in_chain: int = 20000
+    most_in_chain: int = 10000
     n_starts_of_chain: int = 32
     same_lead: float = 0.995
     ample: float = 3.0

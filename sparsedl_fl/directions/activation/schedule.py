@@ -54,8 +54,10 @@ class Schedule(BaseEstimator):
         What a round of a way costs over one of a descent by the spans alone, for narrow and for wide layers. (One batch
         each: at (80, 200) to (95, 200) 2 to 3 times as long by the rest of the network, 4 to 5 by all; GELU at
         (100, 1000) 1.7, at (300, 1000) as long, and 3 by all; reflections half or less.)
-    beyond : int, default=2
-        Rounds for a batch beyond what the equations determine if half of the units are off: it takes many more zeros.
+    beyond, beyond_with_finds : int, default=2 and 10
+        Rounds for a batch beyond what the equations determine if half of the units are off: it takes many more zeros;
+        and behind flat parts for one of more than half of the width, once something is found. (105 inputs behind 200
+        ReLU units: 11 came back in 100 s.)
     """
 
     starts_per_round: int | None = None
@@ -74,6 +76,7 @@ class Schedule(BaseEstimator):
     costs: dict[str, float] = field(default_factory=lambda: {"rest": 3.0, "all": 5.0, "scale": 0.5})
     wide_costs: dict[str, float] = field(default_factory=lambda: {"rest": 1.5, "all": 4.0, "scale": 0.5})
     beyond: int = 2
+    beyond_with_finds: int = 10
 
     def lead(self, ways: Sequence[str], width: int) -> Lead:
         """Return who leads the starts."""
@@ -98,7 +101,7 @@ class Schedule(BaseEstimator):
         """Yield the ridge of one round of the alternation after the other."""
         return cycle(self.ridges)
 
-    def patience(self, whole: int, knowledge: Knowledge, is_determined: bool) -> int:
+    def patience(self, whole: int, knowledge: Knowledge, is_determined: bool, is_beyond: bool = False) -> int:
         """Return after how many rounds without anything new to give up.
 
         Parameters
@@ -109,10 +112,12 @@ class Schedule(BaseEstimator):
             What is known so far.
         is_determined : bool
             Whether there are equations enough for the batch.
+        is_beyond : bool, default=False
+            Whether it is more than half of the width: then rounds are long, and hardly any batch comes back whole.
         """
         m, b = knowledge.views.left.shape
-        if knowledge.is_empty and not is_determined:
-            return self.beyond
+        if is_beyond or (knowledge.is_empty and not is_determined):
+            return self.beyond if knowledge.is_empty else self.beyond_with_finds
         share = max(self.least_patience, min(1.0, b / m / self.full_patience_from))
         share *= 1.0 if knowledge.views.activation.has_flat_part else self.descent_share
         if knowledge.n_found >= b - self.nearly_all:

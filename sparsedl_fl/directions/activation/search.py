@@ -155,7 +155,7 @@ class ActivationDirections(Directions):
                 while (
                     not knowledge.is_complete
                     and not budget.ended
-                    and idle < rounds.schedule.patience(self.patience, knowledge, is_determined)
+                    and idle < rounds.schedule.patience(self.patience, knowledge, is_determined, rounds.is_beyond)
                 ):
                     is_new, n_starts = rounds.run_next()
                     budget.spend(n_starts)
@@ -201,7 +201,7 @@ class _Budget:
 
 def _is_determined(problem: LayerProblem, equations: View | None) -> bool:
     """Return whether there are equations enough for the batch, if half of the units are off."""
-    if not problem.activation.has_flat_part or (equations is not None and not equations.first.identifies):
+    if not problem.activation.has_flat_part:
         return equations.identifies
     n_live = int(problem.factors.zero_test.distinct_rows.sum())
     return expect(problem.batch_size, n_live, equations is not None and equations.identifies).is_determined
