@@ -89,6 +89,9 @@ class Assembly:
         error.
     clearly : float, default=10
         Expected errors by which a unit has to be off to say something of the scale.
+    beside : float, default=2
+        Times the noise of the spans behind from which on one input is none, and a fit of all at once would move the
+        others. (Two mixtures had 3.9 where the others had 0.4; not varied.)
     pairs : Indistinguishable
         Which inputs have to be taken for two.
     """
@@ -101,6 +104,7 @@ class Assembly:
     worthless: float = 0.3
     off_scale: float = 0.1
     clearly: float = 10.0
+    beside: float = 2.0
     pairs: Indistinguishable = Indistinguishable()
 
     def of(self, hypothesis: Hypothesis) -> Batch:
@@ -126,7 +130,7 @@ class Assembly:
         columns = hypothesis.proposed & self._columns_proven(hypothesis, rows)
         has_pattern = problem.activation.has_flat_part
         # A fit of all at once moves the others where one of them is none.
-        is_whole = hypothesis.proposed.all() and (problem.beyond_noise(whitened) <= FAR).all()
+        is_whole = hypothesis.proposed.all() and (problem.beyond_noise(whitened) <= self.beside).all()
         if noise_share > self.refine_above and is_whole and has_pattern and not given.is_update:
             gradients, inputs, fitted = maximum_likelihood(given, inputs, factors.noise_level, problem.activation)
             disaggregation, used, ends = factors.left.T @ gradients, gradients == 0, [fitted]
