@@ -38,8 +38,9 @@ class ScaledReflection(BaseEstimator):
     span_weights : (float, float), default=(4, 16)
         Range of the weight of the distance of the activations over that of the pre-activations.
     chain_ridges, chain_last_ridge, chain_weights : (float, float), float and (float, float)
-        The same for a chain of spans. (ReLU, one batch each of 105, 110 and 120 inputs behind 200 units: 98 % of starts
-        within a cosine of 0.99 of an input after 1200 reflections, 56 % within 0.9 after 2000, 52 % after 20000.)
+        The same for a chain of spans. (One batch of CIFAR-10 in [0, 1], 80 inputs behind 200 ReLU units: 61 % of starts
+        end at inputs after 1000 reflections and 94 % after 4000, where none does by one span; with ridges from 0.01 to
+        1 it was 38 and 95 %.)
     more_in_chain, most_in_chain, n_starts_of_chain : int, default=7000, 10000 and 32
         How many more reflections of a chain, for as many unknowns as there are equations to spare, and at most; starts
         of a round, nearly all of which end at inputs, most at the same.
