@@ -12,7 +12,7 @@ from sparsedl_fl.blocks import residual_norms, row_norms
 from sparsedl_fl.certificate import NONE, Certificate
 from sparsedl_fl.crowded.columns import NextColumns
 from sparsedl_fl.crowded.problem import CrowdedProblem
-from sparsedl_fl.evidence import SpanOfNextLayer, in_line
+from sparsedl_fl.evidence import SpanOfNextLayer, are_vertices
 from sparsedl_fl.labels import NO_LABEL
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.pairs import Indistinguishable
@@ -97,7 +97,7 @@ def _by_spans(problem: CrowdedProblem, whitened: np.ndarray) -> Certificate:
     """Return what proves each input, and how far it may be off."""
     layer, factors = problem.layer, problem.layer.factors
     here = layer.behind.at(problem.preactivations(whitened))
-    proven = here.is_proof.numpy() & (in_line(here.over_noise.numpy()) | (not layer.activation.is_piecewise_linear))
+    proven = here.is_proof.numpy() & are_vertices(here, layer.activation)
     found, errors = whitened[proven], np.full(len(whitened), np.inf)
     forward, scale = layer.forward.regressors(), layer.forward.scale
     no_columns = np.zeros((0, whitened.shape[1])), np.zeros((len(found), 0))

@@ -6,7 +6,7 @@ input can be proven by itself.
 """
 
 from sparsedl_fl.evidence._base import Case, Evidence
-from sparsedl_fl.evidence.views import ReplayOfAll, SpanOfNextLayer, ThroughRest, in_line
+from sparsedl_fl.evidence.views import ReplayOfAll, SpanOfNextLayer, ThroughRest, are_vertices
 from sparsedl_fl.evidence.zeros import ZerosOfAll, ZerosOfInput, ZerosOfOthers
 
 __all__ = [
@@ -18,5 +18,5 @@ __all__ = [
     "ZerosOfAll",
     "ZerosOfInput",
     "ZerosOfOthers",
-    "in_line",
+    "are_vertices",
 ]

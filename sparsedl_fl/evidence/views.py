@@ -6,11 +6,13 @@ import numpy as np
 import torch
 
 from sparsedl.arrays import as_tensor
+from sparsedl_fl.activations import Activation
 from sparsedl_fl.evidence._base import Case, Evidence
+from sparsedl_fl.evidence.mixtures import are_no_mixtures
 from sparsedl_fl.uncertainty import errors_from_views
-from sparsedl_fl.views import LEAST_DISTANCE, LOG_CHANCE, SpansBehind, Together, View, log_chance
+from sparsedl_fl.views import LEAST_DISTANCE, LOG_CHANCE, SpansAt, SpansBehind, Together, View, log_chance
 
-__all__ = ["ReplayOfAll", "SpanOfNextLayer", "ThroughRest", "in_line"]
+__all__ = ["ReplayOfAll", "SpanOfNextLayer", "ThroughRest", "are_vertices"]
 
 
 class SpanOfNextLayer(Evidence):
@@ -41,12 +43,12 @@ class SpanOfNextLayer(Evidence):
         if spans is None or not spans.identifies:
             return np.zeros(b, dtype=bool), np.full(b, np.inf)
         here = spans.at(as_tensor(problem.at(case.whitened)[0].T.copy()))
-        is_in_line = in_line(here.over_noise.numpy()) | (not problem.activation.is_piecewise_linear)
-        proven = here.is_proof & torch.from_numpy(is_in_line)
+        is_vertex = torch.from_numpy(are_vertices(here, problem.activation))
+        proven = here.is_proof & is_vertex
         if problem.activation.has_flat_part and not proven.all() and np.isfinite(case.whitened).all():
             chances = torch.cat([here.own_log_chances, as_tensor(case.log_chances_of_zeros.T.copy())], dim=1)
             by_zeros = here.is_inside & (log_chance(chances, 2 * b - 1) <= LOG_CHANCE)
-            proven |= by_zeros & torch.from_numpy(is_in_line)
+            proven |= by_zeros & is_vertex
         proven, errors = _with_errors(case, spans, proven.numpy())
         return proven, errors * here.beyond_noise.numpy()
 
@@ -103,13 +105,35 @@ class ReplayOfAll(Evidence):
         return proven, errors * problem.beyond_noise(case.whitened)
 
 
-def in_line(over_noise: np.ndarray, *, least: float = 0.5, most: float = 5.0) -> np.ndarray:
+def are_vertices(here: SpansAt, activation: Activation, *, clearly: float = 1e-3) -> np.ndarray:
+    """Return which ends fulfil the equations of spans as inputs do, and not as something between some inputs.
+
+    Among straight pieces alone there is anything to ask: of the noise (see `_in_line`) and, where there are no zeros
+    besides, of the units at which inputs differ (see `are_no_mixtures`), those that are `clearly` no kink, relative;
+    not varied.
+    """
+    if not activation.is_piecewise_linear:
+        return np.ones(len(here.activations[0]), dtype=bool)
+    found = _in_line(here.over_noise.numpy())
+    if activation.has_flat_part:
+        return found
+    is_clear = [z.abs() > clearly * z.square().mean(dim=1, keepdim=True).sqrt() for z in here.preactivations]
+    return found & are_no_mixtures(torch.cat(list(here.slopes), dim=1).numpy(), torch.cat(is_clear, dim=1).numpy())
+
+
+def _in_line(over_noise: np.ndarray, *, least: float = 0.5, most: float = 5.0) -> np.ndarray:
     """Return which inputs are not far further from the spans than the others, by their noise.
 
     Among straight pieces a unit taken for off that was hardly on leaves a few times what the others do: certified, such
     an input was off by 15 expected errors. True ones leave about 0.4; `least` and `most` are not varied.
     """
     return over_noise <= np.maximum(least, most * np.median(over_noise))
+
+
+def _are_no_mixtures(here: SpansAt, *, clearly: float = 1e-3) -> np.ndarray:
+    """Return which are no mixtures of others, by the units of all spans; `clearly` is relative, and not varied."""
+    is_clear = [z.abs() > clearly * z.square().mean(dim=1, keepdim=True).sqrt() for z in here.preactivations]
+    return are_no_mixtures(torch.cat(list(here.slopes), dim=1).numpy(), torch.cat(is_clear, dim=1).numpy())
 
 
 def _by_view(case: Case, view: View | None) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,64 @@
+"""Mixtures of inputs among straight pieces, which fulfil the equations of a span without being inputs.
+
+Let ``x = sum_j t_j x_j`` with ``sum_j t_j = 1`` over some inputs ``J``. A unit with one slope at ``x`` and at all of
+them has the activation ``sum_j t_j phi(z_j)``, as the span asks: its equation holds by itself. Only units at which
+some slope differs say anything, and where these are no more than the shares ``t`` that are free, some mixture fulfils
+them all: an isolated end, as exact as inputs are. So every set ``J`` has to leave equations over. Hall's theorem asks
+all sets at once, by a matching of inputs to units at which their slopes differ.
+
+Such ends came up behind LeakyReLU where 13 inputs differed at 1 to 8 of 30 units: two of seven certified ones were off
+by their size, with expected errors of 2e-5.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+__all__ = ["are_no_mixtures"]
+
+
+def are_no_mixtures(slopes: np.ndarray, is_clear: np.ndarray) -> np.ndarray:
+    """Return which inputs differ from the others at more units than a mixture of these could make up for.
+
+    ``n`` others have to differ from an input at ``n + 1`` units together, whichever these are: two equations are left
+    over once one share is settled by the scale. One alone may differ at a single unit, or at none: no mixture
+    of two fulfils the equation of a kink unless it is one of the two, and that of two inputs which differ nowhere shows
+    in how far they may be off.
+
+    Parameters
+    ----------
+    slopes : ndarray of shape (b, m)
+        ``phi'(z)``.
+    is_clear : ndarray of shape (b, m) of bool
+        Where ``z`` is clearly not at the kink, so that the equation would break by more than noise.
+
+    Examples
+    --------
+    Four inputs that differ in two units are told apart by nothing: a mixture of three has two free shares.
+
+    >>> slopes = np.array([[1.0, 1, 1], [1, 1, 0.1], [1, 0.1, 1], [1, 0.1, 0.1]])
+    >>> are_no_mixtures(slopes, slopes > 0).tolist()
+    [False, False, False, False]
+    >>> slopes = np.where(np.eye(4, 12) + np.eye(4, 12, 4) + np.eye(4, 12, 8) > 0, 0.1, 1.0)
+    >>> are_no_mixtures(slopes, slopes > 0).tolist()
+    [True, True, True, True]
+    """
+    others = ~np.eye(len(slopes), dtype=bool)
+    return np.array([_is_no_mixture(((slopes != own) & is_clear)[others[i]]) for i, own in enumerate(slopes)])
+
+
+def _is_no_mixture(differs: np.ndarray) -> bool:
+    """Return whether any ``n`` of the others, of shape (b - 1, m), differ at more than ``n`` units together."""
+    differs = differs[differs.any(axis=1)]
+    n_units = np.sort(differs.sum(axis=1))
+    if (n_units > np.arange(len(n_units)) + 1).all():  # the most of any n alone
+        return True
+    more = differs.sum(axis=1) > 1
+    return _has_matching(differs) and all(_has_matching(np.vstack([differs, again])) for again in differs[more])
+
+
+def _has_matching(differs: np.ndarray) -> bool:
+    """Return whether each row finds a column of its own."""
+    return bool((maximum_bipartite_matching(csr_array(differs), perm_type="column") >= 0).all())
