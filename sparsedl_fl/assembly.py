@@ -129,9 +129,9 @@ class Assembly:
         inputs, ends, used = (whitened * factors.singular_values) @ factors.right, problem.at(whitened), rows
         columns = hypothesis.proposed & self._columns_proven(hypothesis, rows)
         has_pattern = problem.activation.has_flat_part
+        is_coarse = noise_share > self.refine_above and has_pattern and not given.is_update
         # A fit of all at once moves the others where one of them is none.
-        is_whole = hypothesis.proposed.all() and (problem.beyond_noise(whitened) <= self.beside).all()
-        if noise_share > self.refine_above and is_whole and has_pattern and not given.is_update:
+        if is_coarse and hypothesis.proposed.all() and (problem.beyond_noise(whitened) <= self.beside).all():
             gradients, inputs, fitted = maximum_likelihood(given, inputs, factors.noise_level, problem.activation)
             disaggregation, used, ends = factors.left.T @ gradients, gradients == 0, [fitted]
             determined = np.ones_like(determined)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from scipy.optimize import nnls
@@ -21,7 +21,8 @@ class LabelTerms:
     """What a label adds to the gradient, where that is the same for all inputs: behind a classifier's last layer.
 
     The square of ``d + t`` outside of the column space is that of ``d``, that of ``t`` and twice their product, so that
-    a thousand labels take two products of matrices and no way through the loss for each.
+    a thousand labels take two products of matrices and no way through the loss for each. In double precision alone:
+    squares that nearly cancel say nothing in single.
 
     Attributes
     ----------
@@ -44,15 +45,12 @@ class LabelTerms:
         weighted = terms * space.weights
         return cls(terms, weighted, space.outside(weighted))
 
-    def to(self, dtype: torch.dtype) -> LabelTerms:
-        """Return the same in another precision."""
-        return LabelTerms(*(getattr(self, field.name).to(dtype) for field in fields(self)))
-
-    def scaled(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        """Return gradients of the first label at the scale of the terms, from those of the second, which tell it.
+    def gradients(self, rest: RestOfNetwork, preactivations: torch.Tensor) -> torch.Tensor:
+        """Return the gradients of the first label, at the scale of the terms: those of the second tell it.
 
         A loss that is a mean over its rows has a scale that depends on how many there are.
         """
+        first, second = (rest.gradients_for(preactivations, label) for label in (0, 1))
         term = self.terms[1]
         return first * (term.square().sum() / ((second - first) @ term).mean())
 
@@ -96,9 +94,8 @@ def distances_by_label(
     distances, cosines : torch.Tensor of shape (k, n)
         Relative distances and cosines.
     """
-    # In single precision the sum of squares that nearly cancel would say nothing.
-    if terms is not None and preactivations.dtype == torch.float64:
-        gradients = terms.scaled(rest.gradients_for(preactivations, 0), rest.gradients_for(preactivations, 1))
+    if terms is not None:
+        gradients = terms.gradients(rest, preactivations)
         distances = terms.distances(gradients, space)[among]
         return distances, torch.zeros_like(distances) if own is None else terms.cosines(gradients, own)[among]
     by_label = [rest.directions(preactivations, int(label)) for label in among]
@@ -109,7 +106,7 @@ def distances_by_label(
 
 
 def likely_labels(
-    rest: RestOfNetwork, places: torch.Tensor, mean_gradient: torch.Tensor, batch_size: int
+    rest: RestOfNetwork, terms: LabelTerms | None, places: torch.Tensor, mean_gradient: torch.Tensor, batch_size: int
 ) -> torch.Tensor:
     """Return how likely each label is, from the mean of all gradients and that of each label, of shape (n_labels,).
 
@@ -117,6 +114,8 @@ def likely_labels(
     ----------
     rest : RestOfNetwork
         What lies behind the layer.
+    terms : LabelTerms or None
+        What a label adds, where that is the same for all inputs.
     places : torch.Tensor of shape (n, m)
         Typical pre-activations.
     mean_gradient : torch.Tensor of shape (m,)
@@ -125,7 +124,10 @@ def likely_labels(
         Number of inputs.
     """
     n_labels = rest.n_labels(len(mean_gradient))
-    by_label = torch.stack([rest.gradients_for(places, label).mean(dim=0) for label in range(n_labels)])
+    if terms is None:
+        by_label = torch.stack([rest.gradients_for(places, label).mean(dim=0) for label in range(n_labels)])
+    else:
+        by_label = terms.terms + terms.gradients(rest, places).mean(dim=0)
     counts = torch.from_numpy(nnls(by_label.T.numpy(), mean_gradient.numpy())[0])
     if n_labels > 2 * batch_size:  # most labels are not there
         counts = (counts - _open_share(by_label, counts)).clamp(min=0)

@@ -74,12 +74,7 @@ class RestView(View):
 
     @classmethod
     def of(
-        cls,
-        rest: RestOfNetwork,
-        factors: LowRankGradient,
-        forward: ForwardView,
-        *,
-        usual_distance: float = 0.3,
+        cls, rest: RestOfNetwork, factors: LowRankGradient, forward: ForwardView, *, usual_distance: float = 0.3
     ) -> RestView:
         """Look at the rest from typical places.
 
@@ -89,7 +84,8 @@ class RestView(View):
         (m, b), view = factors.left.shape, cls.unseen(rest, factors)
         n_places = min(m, 2 * b + 16)  # as many as could show that there are equations enough
         places = as_tensor(forward.typical(factors.singular_values, n_places))
-        view = replace(view, shares=likely_labels(rest, places[:16], as_tensor(factors.left @ forward.scale), b))
+        mean = as_tensor(factors.left @ forward.scale)
+        view = replace(view, shares=likely_labels(rest, view.terms, places[:16], mean, b))
         # A single input is at every place, and wrong labels are what it is told from.
         labels = view._nearest(places, view._likely)[0] if b > 1 else torch.arange(n_places) % len(view.shares)
         here = replace(view, labels=labels).at(places)
@@ -166,7 +162,7 @@ class RestView(View):
 
     def to(self, dtype: torch.dtype) -> RestView:
         """Return the same in another precision."""
-        return replace(self, space=self.space.to(dtype), terms=None if self.terms is None else self.terms.to(dtype))
+        return replace(self, space=self.space.to(dtype), terms=self.terms if dtype == torch.float64 else None)
 
     def at(self, preactivations: torch.Tensor) -> RestAt:
         """Return the gradients at pre-activations of shape (n, m)."""
