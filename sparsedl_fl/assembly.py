@@ -16,7 +16,7 @@ from sparsedl_fl.likelihood import maximum_likelihood
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.pairs import Indistinguishable
 from sparsedl_fl.scale import doubt_in_scale
-from sparsedl_fl.views import FAR
+from sparsedl_fl.views import BESIDE
 
 __all__ = ["Assembly", "Batch", "repeats"]
 
@@ -104,7 +104,7 @@ class Assembly:
     worthless: float = 0.3
     off_scale: float = 0.1
     clearly: float = 10.0
-    beside: float = 2.0
+    beside: float = BESIDE
     pairs: Indistinguishable = Indistinguishable()
 
     def of(self, hypothesis: Hypothesis) -> Batch:
@@ -131,7 +131,7 @@ class Assembly:
         has_pattern = problem.activation.has_flat_part
         is_coarse = noise_share > self.refine_above and has_pattern and not given.is_update
         # A fit of all at once moves the others where one of them is none.
-        if is_coarse and hypothesis.proposed.all() and (problem.beyond_noise(whitened) <= self.beside).all():
+        if is_coarse and hypothesis.proposed.all() and (problem.over_noise(whitened) <= self.beside).all():
             gradients, inputs, fitted = maximum_likelihood(given, inputs, factors.noise_level, problem.activation)
             disaggregation, used, ends = factors.left.T @ gradients, gradients == 0, [fitted]
             determined = np.ones_like(determined)
@@ -260,7 +260,7 @@ def _known_where_better(hypothesis: Hypothesis, whitened: np.ndarray, determined
     scale = hypothesis.known @ problem.forward.scale
     is_there = np.isfinite(scale) & (np.abs(scale) > np.finfo(float).tiny)
     known = np.where(is_there[:, None], hypothesis.known / np.where(is_there, scale, 1.0)[:, None], whitened)
-    is_beside = problem.beyond_noise(whitened) > np.maximum(FAR, problem.beyond_noise(known))
+    is_beside = problem.over_noise(whitened) > np.maximum(BESIDE, problem.over_noise(known))
     is_better = (is_there & ~others_determined) | is_beside
     return np.where(is_better[:, None], known, whitened)
 

@@ -14,7 +14,7 @@ from sparsedl_fl.activations import Activation, Identity, resolve
 from sparsedl_fl.diagnosis import is_sparsified
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient, factorize
-from sparsedl_fl.views import ActivationSpan, ColumnView, ForwardView, RestView, SpansBehind
+from sparsedl_fl.views import ActivationSpan, ColumnView, ForwardView, RestView, SpansAt, SpansBehind
 
 __all__ = ["LayerProblem"]
 
@@ -132,9 +132,18 @@ class LayerProblem:
 
     def beyond_noise(self, whitened: np.ndarray) -> np.ndarray:
         """Return by how many times rows ``p`` are further from the spans behind than noise, one where none can tell."""
+        here = self._spans_at(whitened)
+        return np.ones(len(whitened)) if here is None else here.beyond_noise.numpy()
+
+    def over_noise(self, whitened: np.ndarray) -> np.ndarray:
+        """Return how far rows ``p`` are from the spans behind, over their noise; nothing where none can tell."""
+        here = self._spans_at(whitened)
+        return np.zeros(len(whitened)) if here is None else here.over_noise.numpy()
+
+    def _spans_at(self, whitened: np.ndarray) -> SpansAt | None:
         if self.behind is None or not self.behind.identifies or self.layer_gradient.is_update:
-            return np.ones(len(whitened))
-        return self.behind.at(as_tensor(self.at(whitened)[0].T.copy())).beyond_noise.numpy()
+            return None
+        return self.behind.at(as_tensor(self.at(whitened)[0].T.copy()))
 
     def is_active(self, ends: list[np.ndarray]) -> np.ndarray:
         """Return where a unit is on, at either end of the way of a client, for pre-activations at each end."""

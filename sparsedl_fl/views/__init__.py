@@ -10,7 +10,7 @@
 """
 
 from sparsedl_fl.views._base import LEAST_DISTANCE, LOG_CHANCE, Linearization, View, log_chance
-from sparsedl_fl.views.behind import FAR, SpansAt, SpansBehind
+from sparsedl_fl.views.behind import BESIDE, FAR, SpansAt, SpansBehind
 from sparsedl_fl.views.column import ColumnView
 from sparsedl_fl.views.forward import ForwardView
 from sparsedl_fl.views.rest import RestAt, RestView
@@ -18,6 +18,7 @@ from sparsedl_fl.views.span import ActivationSpan
 from sparsedl_fl.views.together import Together
 
 __all__ = [
+    "BESIDE",
     "FAR",
     "LEAST_DISTANCE",
     "LOG_CHANCE",

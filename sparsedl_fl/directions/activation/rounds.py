@@ -15,6 +15,7 @@ from sparsedl_fl.activations import Identity
 from sparsedl_fl.directions.activation.alternation import Alternation
 from sparsedl_fl.directions.activation.by_classes import ClassStarts
 from sparsedl_fl.directions.activation.descent import Descent
+from sparsedl_fl.directions.activation.fits import InputFits
 from sparsedl_fl.directions.activation.knowledge import Knowledge
 from sparsedl_fl.directions.activation.last_fit import LastFit
 from sparsedl_fl.directions.activation.natural import NaturalForward
@@ -24,8 +25,7 @@ from sparsedl_fl.directions.activation.scaled import ScaledReflection
 from sparsedl_fl.directions.activation.schedule import Schedule
 from sparsedl_fl.directions.activation.two_views import ScaledForward, TwoViews
 from sparsedl_fl.problem import LayerProblem
-from sparsedl_fl.views import FAR, SpansBehind, Together, View
-from sparsedl_fl.views.span import ROUNDING_SHARE
+from sparsedl_fl.views import SpansBehind, Together, View
 
 if TYPE_CHECKING:
     from sparsedl_fl.directions.activation.search import ActivationDirections
@@ -106,10 +106,11 @@ class Rounds:
         self.is_exact = equations is not None and problem.batch_size > 1 and is_small
         by_spans = self.equations if self.chain is None else self.chain
         self.last = by_spans if self.is_exact and self.everything is None else self.everything
-        self.natural = self.whole
-        if self.is_exact and self.whole is None:
-            forward = ScaledForward.of(views)
-            self.natural = NaturalForward.of(forward, self.equations, generator, self.descent.n_probes)
+        natural = self.whole
+        if self.is_exact and natural is None:
+            natural = NaturalForward.of(ScaledForward.of(views), self.equations, generator, self.descent.n_probes)
+        given = views, self.last_fit, self.descent, natural, self.last, behind, self.chain
+        self.fits = InputFits(*given, is_exact=self.is_exact)
         self.rest, self.left, self.errors = None if has_flat_part else rest, as_tensor(problem.factors.left), None
         self.n_inputs = problem.layer_gradient.shape[1]
         self.lead = None if equations is None else self.schedule.lead(self._ways(views), problem.width)
@@ -163,7 +164,7 @@ class Rounds:
         """Fit the inputs once more to all that is known, and their columns to their zeros."""
         knowledge = self.knowledge
         if not self.activation.has_flat_part:
-            knowledge.inputs = self._refined(knowledge.inputs)
+            knowledge.inputs = self.fits.fitted(knowledge.inputs)
         elif self.is_exact and knowledge.n_found == knowledge.inputs.shape[1]:
             self._fit_inputs_of_columns()
         if self.rest is not None and self.is_exact and len(knowledge.inputs) == knowledge.inputs.shape[1]:
@@ -171,23 +172,23 @@ class Rounds:
         knowledge.settle()
 
     def _fit_inputs_of_columns(self) -> None:
-        """Fit the inputs that all columns together make to the spans, where they lie beside these.
+        """Fit the inputs that all columns together make to the spans, where they lie beside these, and those known.
 
         One column that is a little of another takes some inputs away, and all the others stay. Where zeros determine
         all columns their inputs are more exact than the spans alone would have them.
         """
-        inputs = normalize(torch.linalg.inv(self.knowledge.views.found.T), dim=1)
-        is_beside = self.behind.at(self._preactivations(self._at_scale(inputs))).beyond_noise > FAR
-        if is_beside.any():
-            fitted = self._exact(inputs[is_beside], torch.ones(int(is_beside.sum()), dtype=torch.bool))
-            self.knowledge.add_inputs(*fitted)
+        knowledge = self.knowledge
+        knowledge.inputs, _ = self.fits.fitted_where_beside(knowledge.inputs)
+        of_columns = normalize(torch.linalg.inv(knowledge.views.found.T), dim=1)
+        inputs, is_new = self.fits.fitted_where_beside(of_columns)
+        knowledge.add_inputs(inputs[is_new], torch.ones(int(is_new.sum()), dtype=torch.bool))
 
     def _fit_together(self) -> None:
         """Fit a whole batch at once, and draw how exact it is then."""
         knowledge = self.knowledge
         given = self.whole, self.last, self.rest, self.left
-        together = self.last_fit.together(*given, self._at_scale(knowledge.inputs))
-        if not self.last.at(self._preactivations(together)).is_inside.all():
+        together = self.last_fit.together(*given, self.fits.at_scale(knowledge.inputs))
+        if not self.last.at(self.fits.preactivations(together)).is_inside.all():
             return
         knowledge.inputs = normalize(together, dim=1)
         # Of a head few rows hold nearly all of the noise: draws of a common size were up to 20 times too small.
@@ -197,60 +198,18 @@ class Rounds:
             squares = (changes * knowledge.views.sizes).square().sum(dim=2).mean(dim=0)
             self.errors = (squares / self.n_inputs).sqrt()
 
-    def _at_scale(self, inputs: torch.Tensor) -> torch.Tensor:
-        return inputs / (inputs @ self.knowledge.views.scale)[:, None]
-
-    def _preactivations(self, inputs: torch.Tensor) -> torch.Tensor:
-        return inputs @ self.knowledge.views.forward.T + self.knowledge.views.kink
-
-    def _refined(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Fit inputs once more to all that is known, where they fit that too."""
-        if self.last is None or len(inputs) == 0:
-            return inputs
-        if self.is_exact:
-            refined = self.last_fit.alone(self.natural, self.last, self._at_scale(inputs))
-        else:
-            refined = self._at_scale(self.descent.refined(self.whole, self.last, self._at_scale(inputs)))
-        fits = self.last.at(self._preactivations(refined)).is_inside
-        return torch.where(fits[:, None], normalize(refined, dim=1), inputs)
-
-    def _exact(self, inputs: torch.Tensor, is_determined: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return inputs fitted exactly, without those that are then further from the spans than rounding explains.
-
-        A descent among straight pieces may end in a wrong one, next to an input, or before its last step: at 8 times
-        the noise where the others leave 0.3, off by 2e-4. True ones had up to 1.7 (LeNet after 2000 steps); the least
-        limit of 2 is not varied.
-        """
-        inputs = self._refined(inputs)
-        together = torch.cat([inputs, self.knowledge.inputs])
-        spans = self.behind if self.chain is None else self.chain
-        here = spans.at(self._preactivations(self._at_scale(together)))
-        over_noise, is_likely = here.over_noise[: len(inputs)], here.is_likely[: len(inputs)]
-        usual = here.over_noise[here.is_likely].nanmedian().item()
-        kept = (is_likely & (over_noise <= min(ROUNDING_SHARE, max(2.0, FAR * usual)))) | ~is_determined
-        return inputs[kept], is_determined[kept]
-
-    def _as_near_as_noise(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return which inputs of a head lie no further from the column space than noise takes them.
-
-        Between two inputs of one class there is a valley of ends that nearly fulfil all equations. Of 40 batches of 40
-        inputs in 100 classes one such end was found, at 20 times the noise; all right ones were below 1.4.
-        """
-        here = self.equations.at(self._preactivations(self._at_scale(inputs)))
-        return here.distances <= FAR * here.expected
-
     def _by_equations(self) -> bool:
         knowledge, leader = self.knowledge, self.lead.leader
         n_before, n_starts, share = knowledge.n_known, 2 * self.n_starts, 1.0
         views = knowledge.views
         if leader in self.descended:
-            found = self._preactivations(self._at_scale(knowledge.inputs))
+            found = self.fits.preactivations(knowledge.inputs)
             elsewhere = self.descended[leader].besides(found)
             n_descents = self.n_descents[leader]
             share = n_descents / n_starts
             inputs, is_determined = self.descent.run(views, elsewhere, n_descents, self.generator, self.whole)
         elif leader == "classes":
-            starts, labels = self.class_starts.run(views, self.equations, self._at_scale(knowledge.inputs))
+            starts, labels = self.class_starts.run(views, self.equations, self.fits.at_scale(knowledge.inputs))
             is_last = views.free.shape[1] <= 1  # it follows from the others, whichever its label is
             of_labels = self.equations if is_last else replace(self.equations, labels=labels)
             inputs, is_determined = self._descended(starts, of_labels)
@@ -261,21 +220,26 @@ class Rounds:
         elif leader == "chain":
             n_starts = self.scaled.n_starts_of_chain
             starts = self.scaled.inputs(views, self.chain, n_starts, self.generator)
-            inputs, is_determined = self._fitted(starts) if self.is_exact else self._descended(starts, self.chain)
+            if self.is_exact:
+                inputs, is_determined = self.fits.fitted_to_chain(starts)
+            else:
+                inputs, is_determined = self._descended(starts, self.chain)
         else:
             reflection = self.reflection if leader == "columns" else None
             span = self.behind.spans[0].up_to_scale()
             inputs, is_determined = self.projection.run(views, span, n_starts, self.generator, reflection)
             if not self.activation.has_flat_part:  # with two slopes an end may be in the first span by a wrong one
-                inputs, is_determined = self._descended(self._at_scale(inputs), self.equations)
-        if self.activation.has_flat_part:
-            if leader in ("scale", "chain") and self.is_exact:
-                inputs, is_determined = self._exact(inputs, is_determined)
-        elif not self.is_ample and leader not in ("rest", "all"):  # columns are as exact as their inputs
-            inputs = self._refined(inputs)
-            if isinstance(self.activation, Identity):
-                near = self._as_near_as_noise(inputs)
-                inputs, is_determined = inputs[near], is_determined[near]
+                inputs, is_determined = self._descended(self.fits.at_scale(inputs), self.equations)
+        if not self.activation.has_flat_part:
+            if not self.is_ample and leader not in ("rest", "all"):  # columns are as exact as their inputs
+                inputs = self.fits.fitted(inputs)
+                if isinstance(self.activation, Identity):
+                    near = self.fits.near_columns(inputs, self.equations)
+                    inputs, is_determined = inputs[near], is_determined[near]
+        elif leader in ("scale", "chain") and self.is_exact:
+            inputs = self.fits.fitted(inputs)
+            kept = self.fits.near_spans(inputs, knowledge.inputs) | ~is_determined
+            inputs, is_determined = inputs[kept], is_determined[kept]
         is_new = knowledge.add_inputs(inputs, is_determined)
         self.lead.learn((knowledge.n_known - n_before) / share)
         return is_new
@@ -285,15 +249,6 @@ class Rounds:
         if len(starts) == 0:
             return starts, torch.zeros(0, dtype=torch.bool)
         return self.descent.run(self.knowledge.views, self.equations, starts, self.generator, self.whole, at_first)
-
-    def _fitted(self, starts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the inputs that exact fits to all spans end at, from some ``p`` at their true scale."""
-        ends = self.last_fit.alone(self.natural, self.chain, starts)
-        here = self.chain.at(self._preactivations(ends))
-        ends = ends[here.is_likely & (here.over_noise <= FAR)]
-        coordinates = self.natural.coordinates(ends)
-        is_determined = [self.descent.is_only(self.natural, self.chain, end) for end in coordinates]
-        return normalize(ends, dim=1), torch.tensor(is_determined, dtype=torch.bool)
 
     def _by_reflections(self) -> bool:
         ends = self.reflection.run(self.knowledge.views, 2 * self.n_starts, self.generator)
