@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from sparsedl_fl.activations import HEAD, KNOWN, Activation
+from sparsedl_fl.rest import RestOfNetwork
 
-__all__ = ["LayerBehind", "as_float_array", "check_activation_given", "check_chain"]
+__all__ = ["Head", "LayerBehind", "as_float_array", "check_activation_given", "check_chain"]
 
 LARGE = ("weight", "weight_grad", "next_weight")
 """Arrays that stay in single precision where they come in it."""
@@ -40,10 +41,9 @@ class LayerBehind:
 
     def __post_init__(self) -> None:
         check_activation_given(self.activation)
-        weight = as_float_array("behind weight", self.weight)
-        bias = np.zeros(len(weight)) if self.bias is None else as_float_array("behind bias", self.bias)
+        weight, bias = _weight_and_bias("a layer behind", self.weight, self.bias)
         gradient = as_float_array("behind next_weight_grad", self.next_weight_grad)
-        if weight.ndim != 2 or bias.shape != (len(weight),) or gradient.shape[1:] != (len(weight),):
+        if gradient.shape[1:] != (len(weight),):
             raise ValueError(
                 f"a layer behind must have weight (k, m), bias (k,) and next_weight_grad (j, k), got {weight.shape}, "
                 f"{bias.shape} and {gradient.shape}"
@@ -54,6 +54,45 @@ class LayerBehind:
             object.__setattr__(self, name, array)
 
 
+@dataclass(frozen=True, eq=False)
+class Head:
+    """A model's last layer, and the loss behind it.
+
+    Parameters
+    ----------
+    weight : array-like or torch.Tensor of shape (k, m)
+        ``W``.
+    bias : array-like or torch.Tensor of shape (k,), or None
+        Its bias; None for a layer without one.
+    loss : RestOfNetwork
+        What lies behind.
+    """
+
+    weight: Any
+    bias: Any
+    loss: RestOfNetwork
+
+    def __post_init__(self) -> None:
+        weight, bias = _weight_and_bias("a head", self.weight, self.bias)
+        object.__setattr__(self, "weight", weight)
+        object.__setattr__(self, "bias", bias)
+
+    def sent_back(self, activations: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of the loss at the layer's inputs, of shape (n, m), in their precision."""
+        W, bias = (torch.from_numpy(part).to(activations.dtype) for part in (self.weight, self.bias))
+        return self.loss.gradients_for(activations @ W.T + bias, labels) @ W
+
+
+def _weight_and_bias(name: str, weight: Any, bias: Any) -> tuple[np.ndarray, np.ndarray]:
+    weight = as_float_array(f"weight of {name}", weight)
+    bias = np.zeros(len(weight)) if bias is None else as_float_array(f"bias of {name}", bias)
+    if weight.ndim != 2 or bias.shape != (len(weight),):
+        raise ValueError(f"{name} must have weight (k, m) and bias (k,), got {weight.shape} and {bias.shape}")
+    if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+        raise ValueError(f"weight or bias of {name} contains NaN or infinity")
+    return weight, bias
+
+
 def check_activation_given(activation: Any) -> None:
     """Raise ``ValueError`` for what is neither an activation nor the name of one."""
     names = [*sorted(KNOWN), HEAD.name]
@@ -61,14 +100,16 @@ def check_activation_given(activation: Any) -> None:
         raise ValueError(f"activation must be an Activation, one of {names} or None, got {activation!r}")
 
 
-def check_chain(width: int, behind: Sequence[LayerBehind]) -> None:
-    """Raise where layers do not follow one another, the first on a layer of that width."""
+def check_chain(width: int, behind: Sequence[LayerBehind], head: Head | None = None) -> None:
+    """Raise where layers do not follow one another, the first on a layer of that width, and the head on the last."""
     for index, layer in enumerate(behind):
         if not isinstance(layer, LayerBehind):
             raise TypeError(f"behind must be a sequence of LayerBehind, got {type(layer).__name__}")
         if layer.weight.shape[1] != width:
             raise ValueError(f"behind[{index}] takes {layer.weight.shape[1]} inputs, and the layer before has {width}")
         width = len(layer.weight)
+    if head is not None and head.weight.shape[1] != width:
+        raise ValueError(f"head takes {head.weight.shape[1]} inputs, and the layer before has {width}")
 
 
 def as_float_array(name: str, value: Any) -> np.ndarray:

@@ -19,19 +19,19 @@ import torch
 from torch import nn
 
 from sparsedl_fl.activations import HEAD, Activation
-from sparsedl_fl.behind import LayerBehind, as_float_array, check_activation_given, check_chain
+from sparsedl_fl.behind import Head, LayerBehind, as_float_array, check_activation_given, check_chain
 from sparsedl_fl.blocks import times
 from sparsedl_fl.models import named_gradients, trace_model
 from sparsedl_fl.models.layers import layer_of_model
 from sparsedl_fl.models.updates import tensors_of_update
 from sparsedl_fl.rest import RestOfNetwork
 
-__all__ = ["LayerBehind", "LayerGradient", "RestOfNetwork"]
+__all__ = ["Head", "LayerBehind", "LayerGradient", "RestOfNetwork"]
 
 SMALLEST = 1e-20
 """Largest entry of a gradient below which its squares come near the end of double precision."""
 
-_SETTINGS = ("learning_rate", "activation", "behind", "rest", "rows_per_sample")
+_SETTINGS = ("learning_rate", "activation", "behind", "head", "rest", "rows_per_sample")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +65,8 @@ class LayerGradient:
     behind : sequence of LayerBehind, default=()
         The next layer and those behind it, one after the other, as far as each follows the one before through an
         activation alone; used where ``next_weight_grad`` is given.
+    head : Head or None, default=None
+        The model's last layer, where it follows the last of ``behind``, or the layer itself, through an activation.
     rest : RestOfNetwork, torch.nn.Module or None, default=None
         Everything between the layer's outputs and the loss, the activation first: behind smooth activations no other
         gradient is needed, and it shows the labels. A module counts as followed by cross-entropy.
@@ -97,6 +99,7 @@ class LayerGradient:
     behind: Sequence[LayerBehind] = ()
     rest: RestOfNetwork | nn.Module | None = None
     rows_per_sample: int = 1
+    head: Head | None = None
 
     def __post_init__(self) -> None:
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _SETTINGS}
@@ -135,7 +138,7 @@ class LayerGradient:
             raise ValueError("weight_grad is all zeros: the batch was empty, has no loss, or the layer is dead")
         for name, array in arrays.items():
             object.__setattr__(self, name, array)
-        check_chain(m, self.behind)
+        check_chain(m, self.behind, self.head)
         if self.rest is None and self.activation == HEAD.name:
             object.__setattr__(self, "rest", RestOfNetwork.of_head())
         elif isinstance(self.rest, nn.Module):

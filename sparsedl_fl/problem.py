@@ -14,7 +14,7 @@ from sparsedl_fl.activations import Activation, Identity, resolve
 from sparsedl_fl.diagnosis import is_sparsified
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient, factorize
-from sparsedl_fl.views import ActivationSpan, ColumnView, ForwardView, RestView, SpansAt, SpansBehind
+from sparsedl_fl.views import ActivationSpan, BackwardChain, ColumnView, ForwardView, RestView, SpansAt, SpansBehind
 
 __all__ = ["LayerProblem"]
 
@@ -83,6 +83,11 @@ class LayerProblem:
         given, factors = self.layer_gradient, self.factors
         spans = SpansBehind.of(given, self.batch_size, self.activation, factors.signal_to_noise, whole=True)
         return None if spans is None or len(spans.spans) == 1 else spans
+
+    @cached_property
+    def backward(self) -> BackwardChain | None:
+        """What the loss sends back through the layers behind, where all of them are known."""
+        return BackwardChain.of(self.layer_gradient, self.factors)
 
     @cached_property
     def is_noise_hidden(self) -> bool:

@@ -26,7 +26,8 @@ LAYERS = {
     ],
     "sparsedl_fl": [
         {"activations", "blocks", "doubts", "theory"},
-        {"behind", "rest", "slips"},
+        {"rest", "slips"},
+        {"behind"},
         {"models"},
         {"formats", "gradients", "metrics", "simulation", "spectrum", "transformers", "vision"},
         {"diagnosis"},

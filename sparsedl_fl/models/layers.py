@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sparsedl_fl.activations import HEAD, KNOWN, Activation, Identity
-from sparsedl_fl.behind import LayerBehind
+from sparsedl_fl.behind import Head, LayerBehind
 from sparsedl_fl.models.naming import named_gradients, plain_modules, plain_name
 from sparsedl_fl.models.rest import rest_of_model
 from sparsedl_fl.models.tracing import MIXING, LinearUse, Trace
@@ -67,7 +67,7 @@ def layer_of_model(
     arrays = {"weight": weight, "bias": bias, "weight_grad": weight_grad, "bias_grad": bias_grad}
     if use.norm is not None:
         arrays = _folded(arrays, model, use.norm, named)
-    behind = _layers_behind(use, trace, parameters, named) if next_grad is not None else []
+    behind, last = _layers_behind(use, trace, parameters, named) if next_grad is not None else ([], None)
     rest = rest_of_model(model, use, trace, loss)
     return make(
         **arrays,
@@ -75,6 +75,7 @@ def layer_of_model(
         next_weight=next_weight,
         activation=_follows(use, loss, rest is not None),
         behind=behind,
+        head=None if last is None else _head(model, last, trace, parameters, loss),
         rest=rest,
         rows_per_sample=use.rows,
     )
@@ -92,8 +93,11 @@ def _follows(use: LinearUse, loss: Any, has_rest: bool) -> str | Activation | No
 
 def _layers_behind(
     use: LinearUse, trace: Trace, parameters: dict[str, Any], named: dict[str, Any]
-) -> list[LayerBehind]:
-    """Return the layers behind, as far as each follows the one before through an activation alone, and ran once."""
+) -> tuple[list[LayerBehind], LinearUse | None]:
+    """Return the layers behind, as far as each follows the one before through an activation alone, and ran once.
+
+    And the one that is behind all these, where there is one.
+    """
     found, current = [], trace.using(use.next_weight)
     while (
         current is not None
@@ -107,7 +111,17 @@ def _layers_behind(
         gradient = gradient.T if current.next_is_transposed else gradient
         found.append(LayerBehind(weight, parameters.get(current.bias), current.activation, gradient))
         current = trace.using(current.next_weight)
-    return found
+    return found, current
+
+
+def _head(model: nn.Module, use: LinearUse, trace: Trace, parameters: dict[str, Any], loss: Any) -> Head | None:
+    """Return a model's last layer, where a layer is that."""
+    if not use.is_last or use.norm is not None or trace.n_uses(use.name) > 1:
+        return None
+    behind, weight = rest_of_model(model, use, trace, loss), parameters[use.weight]
+    if behind is None:
+        return None
+    return Head(weight.T if use.is_transposed else weight, parameters.get(use.bias), behind)
 
 
 def _pick_use(model: nn.Module, layer: int | str, trace: Trace) -> LinearUse:

@@ -3,6 +3,7 @@
 - `ForwardView`: the weights say what the pre-activations of a candidate are, and so which units it switches.
 - `ActivationSpan`: the next layer's gradient spans the activations of the batch.
 - `SpansBehind`: the gradients of all layers behind do, each at its own layer.
+- `BackwardChain`: what the loss sends back passes all layers, and at each it lies in the column space of its gradient.
 - `RestView`: the rest of the network says what gradient comes back for a candidate and a label.
 - `ColumnView`: the next layer's weights say what may reach the activations of a known input from behind.
 
@@ -10,6 +11,7 @@
 """
 
 from sparsedl_fl.views._base import LEAST_DISTANCE, LOG_CHANCE, Linearization, View, log_chance
+from sparsedl_fl.views.backward import BackwardChain
 from sparsedl_fl.views.behind import BESIDE, FAR, SpansAt, SpansBehind
 from sparsedl_fl.views.column import ColumnView
 from sparsedl_fl.views.forward import ForwardView
@@ -23,6 +25,7 @@ __all__ = [
     "LEAST_DISTANCE",
     "LOG_CHANCE",
     "ActivationSpan",
+    "BackwardChain",
     "ColumnView",
     "ForwardView",
     "Linearization",

@@ -2,15 +2,16 @@
 
 - `search`: the strategy, `ActivationDirections`: runs stages until the columns found are a basis.
 - `rounds`: one round after the other; `schedule`: which stage runs next, with how many starts, and when to give up.
-- `alternation`, `reflection`, `projection`, `scaled`, `by_classes`, `descent`, `last_fit`: the stages, one file each;
-  every number is a field of its stage.
-- `two_views`, `natural`, `estimates`, `knowledge`: what the stages work on, and what is known so far.
+- `alternation`, `reflection`, `projection`, `scaled`, `paired`, `by_classes`, `descent`, `last_fit`: the stages, one
+  file each; every number is a field of its stage.
+- `two_views`, `natural`, `links`, `estimates`, `knowledge`: what the stages work on, and what is known so far.
 """
 
 from sparsedl_fl.directions.activation.alternation import Alternation
 from sparsedl_fl.directions.activation.by_classes import ClassStarts
 from sparsedl_fl.directions.activation.descent import Descent
 from sparsedl_fl.directions.activation.last_fit import LastFit
+from sparsedl_fl.directions.activation.paired import PairedReflection
 from sparsedl_fl.directions.activation.projection import Projection
 from sparsedl_fl.directions.activation.reflection import Reflection
 from sparsedl_fl.directions.activation.scaled import ScaledReflection
@@ -24,6 +25,7 @@ __all__ = [
     "ClassStarts",
     "Descent",
     "LastFit",
+    "PairedReflection",
     "Projection",
     "Reflection",
     "ScaledReflection",

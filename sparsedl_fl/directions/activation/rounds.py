@@ -19,13 +19,15 @@ from sparsedl_fl.directions.activation.fits import InputFits
 from sparsedl_fl.directions.activation.knowledge import Knowledge
 from sparsedl_fl.directions.activation.last_fit import LastFit
 from sparsedl_fl.directions.activation.natural import NaturalForward
+from sparsedl_fl.directions.activation.paired import PairedReflection
 from sparsedl_fl.directions.activation.projection import Projection
 from sparsedl_fl.directions.activation.reflection import Reflection
 from sparsedl_fl.directions.activation.scaled import ScaledReflection
 from sparsedl_fl.directions.activation.schedule import Schedule
 from sparsedl_fl.directions.activation.two_views import ScaledForward, TwoViews
 from sparsedl_fl.problem import LayerProblem
-from sparsedl_fl.views import SpansBehind, Together, View
+from sparsedl_fl.views import BackwardChain, RestView, SpansBehind, Together, View
+from sparsedl_fl.views.by_label import likely_labels
 
 if TYPE_CHECKING:
     from sparsedl_fl.directions.activation.search import ActivationDirections
@@ -78,6 +80,7 @@ class Rounds:
         self.projection = stage(search.projection, Projection() if has_flat_part else Projection.for_two_slopes())
         is_straight = problem.activation.is_piecewise_linear
         self.scaled = stage(search.scaled, ScaledReflection() if is_straight else ScaledReflection.for_smooth())
+        self.paired = stage(search.paired, PairedReflection())
         self.class_starts = stage(search.class_starts, ClassStarts())
         self.descent = stage(search.descent, Descent())
         self.activation, self.behind, self.equations, self.generator = problem.activation, behind, equations, generator
@@ -87,6 +90,7 @@ class Rounds:
         views, self.whole, self.everything = TwoViews.of_problem(problem), None, None
         is_alike = has_flat_part and behind is not None and self.scaled.applies(views)
         self.chain = problem.chain if self.is_beyond or is_alike else None
+        self.backward, self.labels = self._way_back(problem) if search.use_rest and self.is_beyond else (None, None)
         rest = problem.rest if search.use_rest and (self.chain is not None or not has_flat_part) else None
         if equations is not None and not has_flat_part:
             forward = ScaledForward.of(views)
@@ -117,6 +121,16 @@ class Rounds:
         self.ridges, self.n_starts = self.schedule.cycle_of_ridges(), self.schedule.n_starts(problem.width)
         self.n_rounds, self.n_descents = 0, defaultdict(lambda: self.n_starts)
 
+    def _way_back(self, problem: LayerProblem) -> tuple[BackwardChain | None, RestView | None]:
+        """Return what the loss sends back, and how likely labels are, where reflections may use both."""
+        back, spans = problem.backward, self.chain or self.behind
+        if back is None or spans is None or problem.rest is None or len(spans.spans) < len(back.layers):
+            return None, None
+        forward = ScaledForward.of(TwoViews.of_problem(problem))
+        places = forward.preactivations(forward.draw(N_TYPICAL, torch.Generator().manual_seed(0)))
+        mean, rest = as_tensor(problem.factors.left @ problem.forward.scale), problem.rest
+        return back, replace(rest, shares=likely_labels(rest.rest, rest.terms, places, mean, problem.batch_size))
+
     def _ways(self, views: TwoViews) -> list[str]:
         """Return which stages the equations have for this activation, the likeliest first."""
         if self.behind is None:
@@ -130,8 +144,9 @@ class Rounds:
             alone = [] if self.descended["rest"] is None else ["rest"]
             narrow = ["descent", *alone, *with_rest, "scale"]
             return ["scale", *alone, "descent", *with_rest] if self.is_wide else narrow
+        pairs = [] if self.backward is None else ["pairs"]
         if self.is_beyond:
-            return ["chain"] if self.chain is not None else ["scale"]
+            return [*pairs, "chain"] if self.chain is not None else ["scale"]
         if self.behind.spans[0].up_to_scale() is None:
             return ["scale", "descent"]
         if not self.activation.has_flat_part:
@@ -217,9 +232,15 @@ class Rounds:
             n_starts = n_starts if self.activation.is_piecewise_linear else self.n_starts
             starts = self.scaled.inputs(views, self.behind.first, n_starts, self.generator)
             inputs, is_determined = self._descended(starts, self.behind.first if self.is_ample else self.equations)
-        elif leader == "chain":
-            n_starts = self.scaled.n_starts_of_chain
-            starts = self.scaled.inputs(views, self.chain, n_starts, self.generator)
+        elif leader in ("chain", "pairs"):
+            if leader == "pairs":
+                n_starts, given = self.paired.n_starts, (self.chain, self.backward)
+                likely = self.labels.besides(self.fits.preactivations(knowledge.inputs))
+                labels = likely.weighted(n_starts, 0.0, self.generator).labels
+                starts = self.paired.inputs(views, *given, labels, self.generator)
+            else:
+                n_starts = self.scaled.n_starts_of_chain
+                starts = self.scaled.inputs(views, self.chain, n_starts, self.generator)
             if self.is_exact:
                 inputs, is_determined = self.fits.fitted_to_chain(starts)
             else:
@@ -236,7 +257,7 @@ class Rounds:
                 if isinstance(self.activation, Identity):
                     near = self.fits.near_columns(inputs, self.equations)
                     inputs, is_determined = inputs[near], is_determined[near]
-        elif leader in ("scale", "chain") and self.is_exact:
+        elif leader in ("scale", "chain", "pairs") and self.is_exact:
             inputs = self.fits.fitted(inputs)
             kept = self.fits.near_spans(inputs, knowledge.inputs) | ~is_determined
             inputs, is_determined = inputs[kept], is_determined[kept]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from sklearn.base import BaseEstimator
 
-from sparsedl_fl.activations import Activation
+from sparsedl_fl.directions.activation.links import Link
 from sparsedl_fl.directions.activation.two_views import WORKING, ScaledForward, TwoViews, leaders
 from sparsedl_fl.views import ActivationSpan, SpansBehind
 
@@ -152,9 +152,10 @@ class ScaledReflection(BaseEstimator):
         shrinkage = (last_ridge / ridge) ** (1 / n_reflections)
         here = spans.at(forward.preactivations(forward.draw(n_starts, generator)))
         z, y = list(here.preactivations), list(here.activations)
-        links = [_Link.of(spans, level, z) for level in range(len(z))]
+        links = [_link(spans, level, z) for level in range(len(z))]
         for _ in range(n_reflections):
-            nearest = [link.phi.near_on_graph(*pair, weight) for link, *pair in zip(links, z, y, strict=True)]
+            pairs = zip(spans.spans, z, y, strict=True)
+            nearest = [span.activation.near_on_graph(*pair, weight) for span, *pair in pairs]
             reflected = [(2 * at[0] - z[i], 2 * at[1] - y[i]) for i, at in enumerate(nearest)]
             coordinates = forward.coordinates(reflected[0][0]) * (power / (power + ridge))
             fitted = forward.preactivations(coordinates)
@@ -167,51 +168,10 @@ class ScaledReflection(BaseEstimator):
         return forward.coordinates(z[0])
 
 
-@dataclass(frozen=True)
-class _Link:
-    """A span, with what its activations say of the next layer's pre-activations where a chain goes on.
-
-    Attributes
-    ----------
-    phi : Activation
-        Of the span.
-    basis : torch.Tensor of shape (m, b)
-        ``V``, turned so that ``W' V`` has orthogonal columns.
-    left, sizes, bias : torch.Tensor of shape (m', b), (b,) and (m',), or None
-        ``W' V = left diag(sizes)``, and ``bias'``.
-    power : tuple of float
-        What squares of changes count here, and in the next layer: as much for layers with smaller pre-activations.
-    """
-
-    phi: Activation
-    basis: torch.Tensor
-    left: torch.Tensor | None = None
-    sizes: torch.Tensor | None = None
-    bias: torch.Tensor | None = None
-    power: tuple[float, float] = (1.0, 1.0)
-
-    @classmethod
-    def of(cls, spans: SpansBehind, level: int, preactivations: list[torch.Tensor]) -> _Link:
-        """Take one of the spans, with typical pre-activations at each."""
-        span = spans.spans[level]
-        if level + 1 == len(spans.spans):
-            return cls(span.activation, span.basis)
-        W, bias = spans.layers[level]
-        left, sizes, turn = torch.linalg.svd(W @ span.basis, full_matrices=False)
-        spread = [float((z - z.mean(dim=0)).square().mean()) for z in preactivations]
-        power = spread[0] / spread[level], spread[0] / spread[level + 1]
-        return cls(span.activation, span.basis @ turn.T, left, sizes, bias, power)
-
-    def nearest(
-        self, y: torch.Tensor, behind: torch.Tensor | None, weight: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the activations in the span nearest to ``y``, and what the next layer makes of them.
-
-        The next layer's pre-activations have to be near to ``behind``, and ``y`` counts by its weight.
-        """
-        if behind is None:
-            return (y @ self.basis) @ self.basis.T, None
-        here, there = weight * self.power[0], self.power[1]
-        told = here * (y @ self.basis) + there * self.sizes * ((behind - self.bias) @ self.left)
-        coordinates = told / (here + there * self.sizes.square())
-        return coordinates @ self.basis.T, (coordinates * self.sizes) @ self.left.T + self.bias
+def _link(spans: SpansBehind, level: int, preactivations: list[torch.Tensor]) -> Link:
+    """Return what links one of the spans to the next layer, with typical pre-activations at each."""
+    if level + 1 == len(spans.spans):
+        return Link.of(spans.spans[level].basis)
+    spread = [float((z - z.mean(dim=0)).square().mean()) for z in preactivations]
+    power = spread[0] / spread[level], spread[0] / spread[level + 1]
+    return Link.of(spans.spans[level].basis, *spans.layers[level], power)

@@ -19,6 +19,7 @@ from sparsedl_fl.directions.activation.alternation import Alternation
 from sparsedl_fl.directions.activation.by_classes import ClassStarts
 from sparsedl_fl.directions.activation.descent import Descent
 from sparsedl_fl.directions.activation.last_fit import LastFit
+from sparsedl_fl.directions.activation.paired import PairedReflection
 from sparsedl_fl.directions.activation.projection import Projection
 from sparsedl_fl.directions.activation.reflection import Reflection
 from sparsedl_fl.directions.activation.rounds import Rounds, stage
@@ -60,9 +61,9 @@ class ActivationDirections(Directions):
         A cap on the time; what it cuts short depends on the machine, and the status says so.
     schedule : Schedule or None, default=None
         The order of the stages; None takes its defaults.
-    alternation, reflection, projection, scaled, class_starts, descent, last_fit : default=None
-        The stages, an `Alternation`, `Reflection`, `Projection`, `ScaledReflection`, `ClassStarts`, `Descent` and
-        `LastFit`; None takes their defaults.
+    alternation, reflection, projection, scaled, paired, class_starts, descent, last_fit : default=None
+        The stages, an `Alternation`, `Reflection`, `Projection`, `ScaledReflection`, `PairedReflection`, `ClassStarts`,
+        `Descent` and `LastFit`; None takes their defaults.
     fallback_reach : float, default=0.25
         Share of the width up to which the fallback may find a batch of which this search found less than half.
     fallback : Directions or None, default=None
@@ -84,6 +85,7 @@ class ActivationDirections(Directions):
     reflection: Reflection | None = None
     projection: Projection | None = None
     scaled: ScaledReflection | None = None
+    paired: PairedReflection | None = None
     class_starts: ClassStarts | None = None
     descent: Descent | None = None
     last_fit: LastFit | None = None

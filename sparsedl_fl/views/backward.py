@@ -1,0 +1,81 @@
+"""The way back: what the loss sends back through all layers to the one that is attacked, for a label.
+
+With ``d`` the gradient at a layer's outputs and ``e`` that at its activations, ``d`` is ``e`` where a unit is on and
+zero elsewhere, ``e = W'^T d'`` with the next layer's, and every ``d`` lies in the column space of its layer's gradient.
+The last ``e`` is what the loss of the outputs makes of a label.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from sparsedl.arrays import as_tensor
+from sparsedl_fl.activations import ReLU, resolve
+from sparsedl_fl.behind import Head
+from sparsedl_fl.blocks import in_double
+from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.lowrank import LowRankGradient
+from sparsedl_fl.spectrum import leading_left
+
+__all__ = ["BackwardChain"]
+
+
+@dataclass(frozen=True)
+class BackwardChain:
+    """Where the gradients of every layer lie, from the one attacked to the last hidden one; behind ReLU.
+
+    Attributes
+    ----------
+    bases : tuple of torch.Tensor of shape (m, b)
+        Orthonormal bases of the column spaces; the unit matrix where a layer is no wider than the batch.
+    layers : tuple of (weight, bias)
+        ``W'`` and ``bias'`` from each layer to the next, one fewer.
+    head : Head
+        The last layer, and the loss.
+    """
+
+    bases: tuple[torch.Tensor, ...]
+    layers: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+    head: Head
+
+    @classmethod
+    def of(cls, given: LayerGradient, factors: LowRankGradient) -> BackwardChain | None:
+        """Return the chain, or None where the head is not known, an activation is no ReLU, or weights moved."""
+        activations = [given.activation, *(layer.activation for layer in given.behind)]
+        if given.head is None or given.is_update or any(resolve(phi) != ReLU() for phi in activations):
+            return None
+        gradients = [given.next_weight_grad, *(layer.next_weight_grad for layer in given.behind)][:-1]
+        bases = [as_tensor(factors.left), *(_column_basis(G, factors.batch_size) for G in gradients)]
+        layers = tuple((as_tensor(layer.weight.astype(float)), as_tensor(layer.bias)) for layer in given.behind)
+        return cls(tuple(bases), layers, given.head)
+
+    def to(self, dtype: torch.dtype) -> BackwardChain:
+        """Return the same in another precision."""
+        layers = tuple((W.to(dtype), bias.to(dtype)) for W, bias in self.layers)
+        return replace(self, bases=tuple(basis.to(dtype) for basis in self.bases), layers=layers)
+
+    def at(
+        self, preactivations: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+        """Return ``z``, ``d`` and ``e`` at each layer, for pre-activations of the first and labels."""
+        z = [preactivations]
+        for W, bias in self.layers:
+            z.append(z[-1].relu() @ W.T + bias)
+        e, d = [self.head.sent_back(z[-1].relu(), labels)], []
+        for level in reversed(range(len(z))):
+            d.insert(0, e[0] * (z[level] > 0))
+            if level:
+                e.insert(0, d[0] @ self.layers[level - 1][0])
+        return z, d, e
+
+
+def _column_basis(gradient: np.ndarray, batch_size: int) -> torch.Tensor:
+    """Return an orthonormal basis of the column space of a gradient of shape (k, m), of shape (k, at most b)."""
+    limit = min(gradient.shape)
+    if batch_size >= len(gradient):
+        return torch.eye(len(gradient), dtype=torch.float64)
+    U, _, _ = leading_left(in_double(gradient), min(batch_size, limit), limit, n_iterations=(1, 3))
+    return as_tensor(U[:, :batch_size].astype(float))
