@@ -117,6 +117,7 @@ def test_signatures():
         "behind",
         "rest",
         "rows_per_sample",
+        "head",
     ]
     assert list(inspect.signature(LayerGradient.from_model).parameters) == [
         "model",

@@ -79,6 +79,13 @@ class FlatPart(Activation):
         """Return the positively homogeneous activation that this one equals up to ``upper``, or None."""
         return ReLU() if (self.lower, self.value_below, self.offset) == (0.0, 0.0, 0.0) else None
 
+    def nearest_where_on_and_off(
+        self, z: torch.Tensor, y: torch.Tensor, weight: float | torch.Tensor = 1.0
+    ) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+        """Return the nearest pair ``(z, phi(z))`` at which a unit is on, and that at which it is off, below."""
+        on = self.nearest_on((z + weight * (y - self.offset)) / (1 + weight))
+        return (on, on + self.offset), (z.clamp(max=self.lower), torch.full_like(y, self.value_below))
+
     def nearest_on_graph(
         self, z: torch.Tensor, y: torch.Tensor, weight: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,13 +7,14 @@ The last ``e`` is what the loss of the outputs makes of a label.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from sparsedl.arrays import as_tensor
-from sparsedl_fl.activations import ReLU, resolve
+from sparsedl_fl.activations import FlatPart, resolve
 from sparsedl_fl.behind import Head
 from sparsedl_fl.blocks import in_double
 from sparsedl_fl.gradients import LayerGradient
@@ -25,7 +26,7 @@ __all__ = ["BackwardChain"]
 
 @dataclass(frozen=True)
 class BackwardChain:
-    """Where the gradients of every layer lie, from the one attacked to the last hidden one; behind ReLU.
+    """Where the gradients of every layer lie, from the one attacked to the last hidden one.
 
     Attributes
     ----------
@@ -35,38 +36,46 @@ class BackwardChain:
         ``W'`` and ``bias'`` from each layer to the next, one fewer.
     head : Head
         The last layer, and the loss.
+    activations : tuple of FlatPart
+        Of each layer: a unit is on, with the slope one, or off below.
     """
 
     bases: tuple[torch.Tensor, ...]
     layers: tuple[tuple[torch.Tensor, torch.Tensor], ...]
     head: Head
+    activations: tuple[FlatPart, ...]
 
     @classmethod
     def of(cls, given: LayerGradient, factors: LowRankGradient) -> BackwardChain | None:
-        """Return the chain, or None where the head is not known, an activation is no ReLU, or weights moved."""
-        activations = [given.activation, *(layer.activation for layer in given.behind)]
-        if given.head is None or given.is_update or any(resolve(phi) != ReLU() for phi in activations):
+        """Return the chain, or None where the head is not known, units are not on or off below, or weights moved."""
+        activations = tuple(resolve(part.activation) for part in (given, *given.behind))
+        is_two_pieces = all(isinstance(phi, FlatPart) and math.isinf(phi.upper) for phi in activations)
+        if given.head is None or given.is_update or not is_two_pieces:
             return None
         gradients = [given.next_weight_grad, *(layer.next_weight_grad for layer in given.behind)][:-1]
         bases = [as_tensor(factors.left), *(_column_basis(G, factors.batch_size) for G in gradients)]
         layers = tuple((as_tensor(layer.weight.astype(float)), as_tensor(layer.bias)) for layer in given.behind)
-        return cls(tuple(bases), layers, given.head)
+        return cls(tuple(bases), layers, given.head, activations)
 
     def to(self, dtype: torch.dtype) -> BackwardChain:
         """Return the same in another precision."""
         layers = tuple((W.to(dtype), bias.to(dtype)) for W, bias in self.layers)
         return replace(self, bases=tuple(basis.to(dtype) for basis in self.bases), layers=layers)
 
+    def last(self, preactivations: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return ``e`` at the last layer, from its ``z``, of shape (n, m)."""
+        return self.head.sent_back(self.activations[-1].value(preactivations), labels)
+
     def at(
         self, preactivations: torch.Tensor, labels: torch.Tensor
     ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
         """Return ``z``, ``d`` and ``e`` at each layer, for pre-activations of the first and labels."""
         z = [preactivations]
-        for W, bias in self.layers:
-            z.append(z[-1].relu() @ W.T + bias)
-        e, d = [self.head.sent_back(z[-1].relu(), labels)], []
+        for phi, (W, bias) in zip(self.activations, self.layers, strict=False):
+            z.append(phi.value(z[-1]) @ W.T + bias)
+        e, d = [self.last(z[-1], labels)], []
         for level in reversed(range(len(z))):
-            d.insert(0, e[0] * (z[level] > 0))
+            d.insert(0, e[0] * self.activations[level].derivative(z[level]))
             if level:
                 e.insert(0, d[0] @ self.layers[level - 1][0])
         return z, d, e

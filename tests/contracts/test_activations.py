@@ -17,6 +17,7 @@ from sparsedl_fl.activations import (
     Hardtanh,
     LeakyReLU,
     PReLU,
+    ReLU,
     Softplus,
     Threshold,
     check_activation,
@@ -75,6 +76,16 @@ def test_derivative_is_that_of_autograd(activation):
     z = GRID.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(activation.value(z).sum(), z)
     torch.testing.assert_close(activation.derivative(GRID), gradient)
+
+
+@pytest.mark.parametrize("activation", [ReLU(), Threshold(0.1, 0.05)], ids=repr)
+def test_the_nearer_of_on_and_off_is_the_nearest_point(activation):
+    z, y = (4 * torch.randn(200, generator=torch.Generator().manual_seed(0), dtype=torch.float64) for _ in range(2))
+    y = y.flip(0)
+    nearest_z, nearest_y = activation.nearest_on_graph(z, y, 2.0)
+    points = torch.stack([torch.stack(point) for point in activation.nearest_where_on_and_off(z, y, 2.0)])
+    costs = (points[:, 0] - z).square() + 2 * (points[:, 1] - y).square()
+    torch.testing.assert_close(costs.amin(dim=0), (nearest_z - z).square() + 2 * (nearest_y - y).square())
 
 
 @every

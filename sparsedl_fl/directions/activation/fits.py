@@ -71,13 +71,18 @@ class InputFits:
         is_nearer = self.behind.at(self.preactivations(fitted)).over_noise < over_noise
         return torch.where(is_nearer[:, None], fitted, inputs), is_nearer
 
-    def fitted_to_chain(self, starts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    @property
+    def spans(self) -> SpansBehind:
+        """All spans there are."""
+        return self.behind if self.chain is None else self.chain
+
+    def fitted_to_spans(self, starts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return where fits to all spans end, from ``p`` at their true scale, and which inputs these determine."""
-        ends = normalize(self.last_fit.alone(self.natural, self.chain, starts), dim=1)
-        here = self.chain.at(self.preactivations(ends))
+        ends = normalize(self.last_fit.alone(self.natural, self.spans, starts), dim=1)
+        here = self.spans.at(self.preactivations(ends))
         ends = ends[here.is_likely & (here.over_noise <= FAR)]
         coordinates = self.natural.coordinates(self.at_scale(ends))
-        is_determined = [self.descent.is_only(self.natural, self.chain, end) for end in coordinates]
+        is_determined = [self.descent.is_only(self.natural, self.spans, end) for end in coordinates]
         return ends, torch.tensor(is_determined, dtype=torch.bool)
 
     def near_spans(self, inputs: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
@@ -87,8 +92,7 @@ class InputFits:
         the noise where the others leave 0.3, off by 2e-4. True ones had up to 1.7 (LeNet after 2000 steps); the least
         limit of 2 is not varied.
         """
-        spans = self.behind if self.chain is None else self.chain
-        here = spans.at(self.preactivations(torch.cat([inputs, known])))
+        here = self.spans.at(self.preactivations(torch.cat([inputs, known])))
         over_noise, is_likely = here.over_noise[: len(inputs)], here.is_likely[: len(inputs)]
         usual = here.over_noise[here.is_likely].nanmedian().item()
         return is_likely & (over_noise <= min(ROUNDING_SHARE, max(BESIDE, FAR * usual)))

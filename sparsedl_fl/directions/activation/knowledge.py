@@ -134,13 +134,35 @@ class Knowledge:
             return self._deflate_by(columns) or len(self.inputs) > n_before
         self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
         unsure = inputs[~is_determined]
-        columns = [self._column_of(unsure[i], nothing) for i in self._without_column(unsure)]
-        columns = torch.cat([nothing, *columns])
-        if self.trusts_behind:
+        if self.trusts_behind:  # one that is not determined overlaps with all columns: its own says whether it is new
+            columns = self._from_behind(unsure, nothing)
             self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
         else:
-            self.pool.add_proven(columns, self.test)
+            columns = [self._column_of(unsure[i], nothing) for i in self._without_column(unsure)]
+            self.pool.add_proven(torch.cat([nothing, *columns]), self.test)
         return self._deflate() or len(self.inputs) > n_before
+
+    def repeat_behind(self, *, n_iterations: int = 5) -> bool:
+        """Take all columns from behind once more, at the inputs that they make together; these become more exact.
+
+        A last one that is missing begins with what comes from behind where all others are orthogonal to its input, and
+        stays away unless all come back in the end. (Two batches of 105 behind 200 ReLU units: columns were off by 1e-5,
+        and then by 5e-8.)
+        """
+        found, is_whole = self.views.found, self.n_found == self.inputs.shape[1]
+        if not is_whole:
+            last = self.views.free.T
+            found = torch.cat([found, self.columns_from_behind[0].columns(self._preactivations(last))[0]])
+        for _ in range(n_iterations):
+            inputs = normalize(torch.linalg.inv(found.T), dim=1)
+            columns, is_right = self.columns_from_behind[0].columns(self._preactivations(inputs))
+            found = torch.where(is_right[:, None] | (not is_whole), columns, found)
+        if not (is_whole or is_right.all()):
+            return False
+        self.pool = CandidatePool.empty(found.shape[1])
+        self.pool.add(found, self.test.zeros(found).sum(dim=1))
+        self.views, self.inputs = self.views.knowing(found), normalize(torch.linalg.inv(found.T), dim=1)
+        return True
 
     def settle(self) -> None:
         """Estimate columns again once all are there, from what is more exact.
@@ -202,7 +224,7 @@ class Knowledge:
 
         Every column has to be orthogonal to ``others``, but to its own input, whose place there is ``own``.
         """
-        preactivations = (inputs / (inputs @ self.views.scale)[:, None]) @ self.views.forward.T + self.views.kink
+        preactivations = self._preactivations(inputs)
         left, found = torch.arange(len(inputs)), [self.inputs[:0]]
         for view in self.columns_from_behind:
             columns, is_only = view.columns(preactivations[left])
@@ -213,6 +235,9 @@ class Knowledge:
             found.append(columns[is_right])
             left = left[~is_right]
         return torch.cat(found)
+
+    def _preactivations(self, inputs: torch.Tensor) -> torch.Tensor:
+        return (inputs / (inputs @ self.views.scale)[:, None]) @ self.views.forward.T + self.views.kink
 
     def _deflate_by(self, columns: torch.Tensor) -> bool:
         """Take in columns of inputs behind an activation without zeros; return whether any is new.
@@ -230,6 +255,8 @@ class Knowledge:
         return True
 
     def _deflate(self) -> bool:
+        if self.trusts_behind:
+            return self._deflate_by(self.pool.directions)
         found = self.pool.selection().directions
         if len(found) <= self.n_found:
             return False

@@ -134,7 +134,7 @@ class _Pairs:
     ) -> None:
         self.back, self.labels, self.weight = back, labels, weight
         self.z, self.d, self.e = back.at(starts, labels)
-        self.y = [z.relu() for z in self.z[: len(spans.spans)]]
+        self.y = [span.activation.value(z) for span, z in zip(spans.spans, self.z, strict=False)]
         spread = [float((z - z.mean(dim=0)).square().mean()) for z in self.z]
         forward = [spread[0] / square for square in spread]
         backward = [gradient_weight * spread[0] / float(d.square().mean()) for d in self.d]
@@ -149,7 +149,7 @@ class _Pairs:
     def reflect(self, forward: ScaledForward, shrinkage: torch.Tensor) -> None:
         """Reflect once; what lies far along each axis of the forward view shrinks."""
         last = len(self.z) - 1
-        self.e[last] = self.back.head.sent_back(self.z[last].relu(), self.labels)
+        self.e[last] = self.back.last(self.z[last], self.labels)
         near = [self._nearest(level) for level in range(len(self.z))]
         z, d, e = (
             [2 * at[part] - value for at, value in zip(near, values, strict=True)]
@@ -174,16 +174,15 @@ class _Pairs:
         z, d, e, share = self.z[level], self.d[level], self.e[level], self.share[level]
         has_span, is_given = level < len(self.y), level == len(self.z) - 1
         y, weight = (self.y[level], self.weight) if has_span else (z, 0.0)
-        on, off = ((z + weight * y) / (1 + weight)).relu(), z.clamp(max=0)
+        on, off = self.back.activations[level].nearest_where_on_and_off(z, y, weight)
+        if_on, if_off = ((z - at[0]).square() + weight * (y - at[1]).square() for at in (on, off))
         gradient = e if is_given else (d + e) / 2
-        if_on = (z - on).square() + weight * (y - on).square()
         if_on = if_on + share * ((d - gradient).square() + (e - gradient).square())
-        if_off = (z - off).square() + weight * y.square() + share * d.square()
+        if_off = if_off + share * d.square()
         is_on = if_on <= if_off
-        nothing = torch.zeros_like(z)
         return (
-            torch.where(is_on, on, off),
-            torch.where(is_on, gradient, nothing),
+            torch.where(is_on, on[0], off[0]),
+            torch.where(is_on, gradient, torch.zeros_like(d)),
             torch.where(is_on, gradient, e),
-            torch.where(is_on, on, nothing),
+            torch.where(is_on, on[1], off[1]),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,7 +27,7 @@ from sparsedl_fl.directions.activation.scaled import ScaledReflection
 from sparsedl_fl.directions.activation.schedule import Schedule
 from sparsedl_fl.directions.activation.two_views import ScaledForward, TwoViews
 from sparsedl_fl.problem import LayerProblem
-from sparsedl_fl.views import BackwardChain, RestView, SpansBehind, Together, View
+from sparsedl_fl.views import RestView, SpansBehind, Together, View
 from sparsedl_fl.views.by_label import likely_labels
 
 if TYPE_CHECKING:
@@ -90,7 +91,10 @@ class Rounds:
         views, self.whole, self.everything = TwoViews.of_problem(problem), None, None
         is_alike = has_flat_part and behind is not None and self.scaled.applies(views)
         self.chain = problem.chain if self.is_beyond or is_alike else None
-        self.backward, self.labels = self._way_back(problem) if search.use_rest and self.is_beyond else (None, None)
+        self.problem, spans = problem, self.chain or behind
+        knows_all = search.use_rest and problem.rest is not None and problem.backward is not None
+        n_behind = len(problem.layer_gradient.behind)
+        self.has_way_back = knows_all and spans is not None and len(spans.spans) >= n_behind
         rest = problem.rest if search.use_rest and (self.chain is not None or not has_flat_part) else None
         if equations is not None and not has_flat_part:
             forward = ScaledForward.of(views)
@@ -121,15 +125,14 @@ class Rounds:
         self.ridges, self.n_starts = self.schedule.cycle_of_ridges(), self.schedule.n_starts(problem.width)
         self.n_rounds, self.n_descents = 0, defaultdict(lambda: self.n_starts)
 
-    def _way_back(self, problem: LayerProblem) -> tuple[BackwardChain | None, RestView | None]:
-        """Return what the loss sends back, and how likely labels are, where reflections may use both."""
-        back, spans = problem.backward, self.chain or self.behind
-        if back is None or spans is None or problem.rest is None or len(spans.spans) < len(back.layers):
-            return None, None
-        forward = ScaledForward.of(TwoViews.of_problem(problem))
+    @cached_property
+    def likely_labels(self) -> RestView:
+        """The labels that the batch seems to have: a way through the loss for each that there is."""
+        forward = ScaledForward.of(TwoViews.of_problem(self.problem))
         places = forward.preactivations(forward.draw(N_TYPICAL, torch.Generator().manual_seed(0)))
-        mean, rest = as_tensor(problem.factors.left @ problem.forward.scale), problem.rest
-        return back, replace(rest, shares=likely_labels(rest.rest, rest.terms, places, mean, problem.batch_size))
+        rest, b = self.problem.rest, self.problem.batch_size
+        mean = as_tensor(self.problem.factors.left @ self.problem.forward.scale)
+        return replace(rest, shares=likely_labels(rest.rest, rest.terms, places, mean, b))
 
     def _ways(self, views: TwoViews) -> list[str]:
         """Return which stages the equations have for this activation, the likeliest first."""
@@ -144,15 +147,16 @@ class Rounds:
             alone = [] if self.descended["rest"] is None else ["rest"]
             narrow = ["descent", *alone, *with_rest, "scale"]
             return ["scale", *alone, "descent", *with_rest] if self.is_wide else narrow
-        pairs = [] if self.backward is None else ["pairs"]
+        pairs = ["pairs"] if self.has_way_back and (self.is_beyond or not self.is_wide) else []
         if self.is_beyond:
-            return [*pairs, "chain"] if self.chain is not None else ["scale"]
+            return [*pairs, "scale" if self.chain is None else "chain"]
         if self.behind.spans[0].up_to_scale() is None:
             return ["scale", "descent"]
         if not self.activation.has_flat_part:
             return ["scale", "span"] if self.scaled.applies(views) else ["span", "descent"]
         chain = [] if self.chain is None else ["chain"]
-        return ["scale", *chain, "span", "columns"] if self.scaled.applies(views) else ["span", "columns"]
+        scaled = ["scale", *chain] if self.scaled.applies(views) else []
+        return [*scaled, "span", "columns", *pairs]
 
     def run_next(self) -> tuple[bool, int]:
         """Run a round; return whether it brought anything new, and the starts it took."""
@@ -165,6 +169,8 @@ class Rounds:
             n_new = knowledge.n_known - n_before
             self.n_descents[leader] = self.schedule.n_descents(n_new, n_starts, 2 * self.n_starts)
             return is_new, n_starts
+        if knowledge.trusts_behind and knowledge.n_found == knowledge.inputs.shape[1] - 1 and knowledge.repeat_behind():
+            return True, 0
         knowledge.deflate_columns()
         if self.equations is not None:
             is_new, spent = self._by_equations(), 2 * self.n_starts
@@ -178,9 +184,13 @@ class Rounds:
     def settle(self) -> None:
         """Fit the inputs once more to all that is known, and their columns to their zeros."""
         knowledge = self.knowledge
+        is_whole = knowledge.n_found == knowledge.inputs.shape[1]
+        if knowledge.trusts_behind and is_whole:  # zeros are hardly enough for any column, and would blur it
+            knowledge.repeat_behind()
+            return
         if not self.activation.has_flat_part:
             knowledge.inputs = self.fits.fitted(knowledge.inputs)
-        elif self.is_exact and knowledge.n_found == knowledge.inputs.shape[1]:
+        elif self.is_exact and is_whole:
             self._fit_inputs_of_columns()
         if self.rest is not None and self.is_exact and len(knowledge.inputs) == knowledge.inputs.shape[1]:
             self._fit_together()
@@ -234,17 +244,17 @@ class Rounds:
             inputs, is_determined = self._descended(starts, self.behind.first if self.is_ample else self.equations)
         elif leader in ("chain", "pairs"):
             if leader == "pairs":
-                n_starts, given = self.paired.n_starts, (self.chain, self.backward)
-                likely = self.labels.besides(self.fits.preactivations(knowledge.inputs))
+                n_starts, given = self.paired.n_starts, (self.fits.spans, self.problem.backward)
+                likely = self.likely_labels.besides(self.fits.preactivations(knowledge.inputs))
                 labels = likely.weighted(n_starts, 0.0, self.generator).labels
                 starts = self.paired.inputs(views, *given, labels, self.generator)
             else:
                 n_starts = self.scaled.n_starts_of_chain
                 starts = self.scaled.inputs(views, self.chain, n_starts, self.generator)
             if self.is_exact:
-                inputs, is_determined = self.fits.fitted_to_chain(starts)
+                inputs, is_determined = self.fits.fitted_to_spans(starts)
             else:
-                inputs, is_determined = self._descended(starts, self.chain)
+                inputs, is_determined = self._descended(starts, self.fits.spans)
         else:
             reflection = self.reflection if leader == "columns" else None
             span = self.behind.spans[0].up_to_scale()
