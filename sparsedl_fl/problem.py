@@ -84,6 +84,11 @@ class LayerProblem:
         spans = SpansBehind.of(given, self.batch_size, self.activation, factors.signal_to_noise, whole=True)
         return None if spans is None or len(spans.spans) == 1 else spans
 
+    @property
+    def is_beyond(self) -> bool:
+        """Whether the batch is of more than about half of the width, behind flat parts: the first span is too small."""
+        return self.activation.has_flat_part and self.behind is not None and not self.behind.first.identifies
+
     @cached_property
     def backward(self) -> BackwardChain | None:
         """What the loss sends back through the layers behind, where all of them are known."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 
@@ -10,7 +12,7 @@ from sparsedl_fl.activations import Activation
 from sparsedl_fl.evidence._base import Case, Evidence
 from sparsedl_fl.evidence.mixtures import are_no_mixtures
 from sparsedl_fl.uncertainty import errors_from_views
-from sparsedl_fl.views import LEAST_DISTANCE, LOG_CHANCE, SpansAt, SpansBehind, Together, View, log_chance
+from sparsedl_fl.views import LEAST_DISTANCE, LOG_CHANCE, RestAt, SpansAt, SpansBehind, Together, View, log_chance
 
 __all__ = ["ReplayOfAll", "SpanOfNextLayer", "ThroughRest", "are_vertices"]
 
@@ -77,10 +79,14 @@ class ThroughRest(Evidence):
 
 
 class ReplayOfAll(Evidence):
-    """The whole batch, run through the rest of the network, returns the gradient; behind activations without zeros.
+    """The whole batch, run through the rest of the network, returns the gradient.
 
     Each input has too few equations for a proof of its own where a head has hardly more classes than there are inputs.
     But if the columns that come back for all are those of the batch, ``P Q = I``, these are equations too.
+
+    Behind flat parts what comes back depends on the pattern, of which there are at most ``2^m``, and hardly on anything
+    else: ``m - b`` equations, and no number to fulfil them by. It is asked beyond half of the width alone, where many
+    an input has neither zeros nor spans enough.
     """
 
     kind = "replay of all"
@@ -90,19 +96,39 @@ class ReplayOfAll(Evidence):
         """Compare what comes back with the columns."""
         problem, b = case.hypothesis.problem, len(case.columns)
         nothing = np.zeros(b, dtype=bool), np.full(b, np.inf)
-        if problem.activation.has_flat_part or problem.rest is None or not np.isfinite(case.whitened).all():
+        has_zeros = problem.activation.has_flat_part
+        if problem.rest is None or not np.isfinite(case.whitened).all() or (has_zeros and not problem.is_beyond):
             return nothing
         preactivations = as_tensor(problem.at(case.whitened)[0].T.copy())
         view = problem.rest.settled(preactivations)
         here = view.at(preactivations)
         overlaps = view.overlaps(preactivations, as_tensor(case.whitened), as_tensor(problem.forward.scale))
-        off = (overlaps - torch.eye(b, dtype=overlaps.dtype)).abs().amax(dim=1)
+        off = overlaps - torch.eye(b, dtype=overlaps.dtype)
+        if has_zeros:
+            return self._by_patterns(case, here, off)
+        off = off.abs().amax(dim=1)
         of_columns = torch.log10(off.clamp(min=LEAST_DISTANCE, max=1.0))[:, None].expand(-1, b - 1)
         chance = log_chance(torch.cat([here.log_chances, of_columns], dim=1), b - 1)
         if not (here.is_inside & (chance <= LOG_CHANCE)).all():
             return nothing
         proven, errors = _with_errors(case, view, np.ones(b, dtype=bool))
         return proven, errors * problem.beyond_noise(case.whitened)
+
+    @staticmethod
+    def _by_patterns(case: Case, here: RestAt, off: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Return all as proven or none, by patterns, where ``P Q`` is off from ``I`` by so much.
+
+        The columns are as exact as the patterns are right: what is left is the noise of the gradient, and what the
+        columns that come back would still change.
+        """
+        problem, b = case.hypothesis.problem, len(case.columns)
+        chances = problem.width * math.log10(2) + (problem.width - b) * torch.log10(here.distances)
+        is_near = off.abs().amax(dim=1) <= here.view.largest_tolerance
+        if not (case.hypothesis.proposed.all() and (here.is_inside & is_near & (chances <= LOG_CHANCE)).all()):
+            return np.zeros(b, dtype=bool), np.full(b, np.inf)
+        change = np.sqrt(np.mean((off.numpy() @ case.inputs) ** 2, axis=1))
+        over_noise = np.maximum((here.distances / here.expected).numpy(), problem.beyond_noise(case.whitened))
+        return np.ones(b, dtype=bool), np.hypot(case.errors_by_columns[2], change) * np.maximum(over_noise, 1.0)
 
 
 def are_vertices(here: SpansAt, activation: Activation, *, clearly: float = 1e-3) -> np.ndarray:

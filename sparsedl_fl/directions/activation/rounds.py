@@ -87,7 +87,7 @@ class Rounds:
         self.activation, self.behind, self.equations, self.generator = problem.activation, behind, equations, generator
         self.is_ample = behind is not None and self.scaled.is_ample(behind.spans[0])
         # Beyond half of the width neither the first span nor zeros say enough of an input.
-        self.is_beyond = has_flat_part and behind is not None and not behind.first.identifies
+        self.is_beyond = behind is not None and problem.is_beyond
         views, self.whole, self.everything = TwoViews.of_problem(problem), None, None
         is_alike = has_flat_part and behind is not None and self.scaled.applies(views)
         self.chain = problem.chain if self.is_beyond or is_alike else None
