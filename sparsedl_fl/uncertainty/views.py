@@ -15,7 +15,7 @@ from scipy.linalg import eigh, solve_triangular
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.lowrank import LowRankGradient
-from sparsedl_fl.views import RestView, SpansAt, SpansBehind, Together, View
+from sparsedl_fl.views import ActivationSpan, RestView, SpansAt, SpansBehind, Together, View
 
 __all__ = ["errors_from_views"]
 
@@ -132,7 +132,10 @@ class _OfSpans(_Information):
     def __init__(self, view: SpansBehind, forward: np.ndarray, whitened: np.ndarray) -> None:
         here = view.at(as_tensor(whitened @ forward.T))
         self.view, self.forward = view, forward
-        self.slopes = [part.numpy() for part in here.slopes]
+        self.slopes = [
+            _sure_slopes(*level).numpy()
+            for level in zip(view.spans, here.preactivations, here.activations, here.slopes, strict=True)
+        ]
         self.residuals = [span.outside(y).numpy() for span, y in zip(view.spans, here.activations, strict=True)]
         self.rounding, self.deviations = _rounding(view, here, self.residuals)
 
@@ -157,6 +160,18 @@ class _OfSpans(_Information):
         changed = [as_tensor((change @ mixing).T.copy()) for change in moved]
         noise = [span.noise_of(change).numpy() for span, change in zip(self.view.spans, changed, strict=True)]
         return np.maximum(SURELY_LEFT * np.max(noise, axis=0), self.rounding[:, index].max())
+
+
+def _sure_slopes(span: ActivationSpan, z: torch.Tensor, y: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
+    """Return the slopes, zero where a unit with flat parts is no further from its kink than rounding explains.
+
+    Where fewer units are on than there are unknowns an end may be anywhere, up to where another unit begins to be on;
+    there it looks determined. (One such was off by 6 % of its size, with an expected error of 4e-6.)
+    """
+    if not span.activation.has_flat_part:
+        return slopes
+    near = (span.rounding_of(y) * torch.linalg.vector_norm(y, dim=1))[:, None]
+    return torch.where(span.activation.distance_to_kink(z) > near, slopes, 0.0)
 
 
 class _OfRest(_Information):

@@ -50,7 +50,7 @@ class BackwardChain:
         """Return the chain, or None where the head is not known, units are not on or off below, or weights moved."""
         activations = tuple(resolve(part.activation) for part in (given, *given.behind))
         is_two_pieces = all(isinstance(phi, FlatPart) and math.isinf(phi.upper) for phi in activations)
-        if given.head is None or given.is_update or not is_two_pieces:
+        if given.head is None or given.next_weight_grad is None or given.is_update or not is_two_pieces:
             return None
         gradients = [given.next_weight_grad, *(layer.next_weight_grad for layer in given.behind)][:-1]
         bases = [as_tensor(factors.left), *(_column_basis(G, factors.batch_size) for G in gradients)]

@@ -92,9 +92,9 @@ class Rounds:
         is_alike = has_flat_part and behind is not None and self.scaled.applies(views)
         self.chain = problem.chain if self.is_beyond or is_alike else None
         self.problem, spans = problem, self.chain or behind
-        knows_all = search.use_rest and problem.rest is not None and problem.backward is not None
-        n_behind = len(problem.layer_gradient.behind)
-        self.has_way_back = knows_all and spans is not None and len(spans.spans) >= n_behind
+        is_linked = spans is not None and len(spans.spans) >= len(problem.layer_gradient.behind)
+        uses_rest = search.use_rest and problem.rest is not None and (self.is_beyond or not self.is_wide)
+        self.has_way_back = is_linked and uses_rest and problem.backward is not None
         rest = problem.rest if search.use_rest and (self.chain is not None or not has_flat_part) else None
         if equations is not None and not has_flat_part:
             forward = ScaledForward.of(views)
@@ -147,7 +147,7 @@ class Rounds:
             alone = [] if self.descended["rest"] is None else ["rest"]
             narrow = ["descent", *alone, *with_rest, "scale"]
             return ["scale", *alone, "descent", *with_rest] if self.is_wide else narrow
-        pairs = ["pairs"] if self.has_way_back and (self.is_beyond or not self.is_wide) else []
+        pairs = ["pairs"] if self.has_way_back else []
         if self.is_beyond:
             return [*pairs, "scale" if self.chain is None else "chain"]
         if self.behind.spans[0].up_to_scale() is None:
