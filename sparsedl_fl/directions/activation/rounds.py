@@ -92,9 +92,9 @@ class Rounds:
         is_alike = has_flat_part and behind is not None and self.scaled.applies(views)
         self.chain = problem.chain if self.is_beyond or is_alike else None
         self.problem, spans = problem, self.chain or behind
-        is_linked = spans is not None and len(spans.spans) >= len(problem.layer_gradient.behind)
-        uses_rest = search.use_rest and problem.rest is not None and (self.is_beyond or not self.is_wide)
-        self.has_way_back = is_linked and uses_rest and problem.backward is not None
+        uses_rest = self.is_beyond and search.use_rest and problem.rest is not None
+        is_linked = uses_rest and len(spans.spans) >= len(problem.layer_gradient.behind)
+        self.has_way_back = is_linked and problem.backward is not None
         rest = problem.rest if search.use_rest and (self.chain is not None or not has_flat_part) else None
         if equations is not None and not has_flat_part:
             forward = ScaledForward.of(views)
@@ -147,16 +147,14 @@ class Rounds:
             alone = [] if self.descended["rest"] is None else ["rest"]
             narrow = ["descent", *alone, *with_rest, "scale"]
             return ["scale", *alone, "descent", *with_rest] if self.is_wide else narrow
-        pairs = ["pairs"] if self.has_way_back else []
         if self.is_beyond:
-            return [*pairs, "scale" if self.chain is None else "chain"]
+            return [*(["pairs"] if self.has_way_back else []), "scale" if self.chain is None else "chain"]
         if self.behind.spans[0].up_to_scale() is None:
             return ["scale", "descent"]
         if not self.activation.has_flat_part:
             return ["scale", "span"] if self.scaled.applies(views) else ["span", "descent"]
         chain = [] if self.chain is None else ["chain"]
-        scaled = ["scale", *chain] if self.scaled.applies(views) else []
-        return [*scaled, "span", "columns", *pairs]
+        return ["scale", *chain, "span", "columns"] if self.scaled.applies(views) else ["span", "columns"]
 
     def run_next(self) -> tuple[bool, int]:
         """Run a round; return whether it brought anything new, and the starts it took."""
