@@ -18,6 +18,7 @@ from sparsedl_fl.metrics import are_wrong
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.rest import RestOfNetwork
 from sparsedl_fl.simulation import client_gradient, fully_connected
+from sparsedl_fl.uncertainty import errors_from_views
 
 WIDTH, BATCH = 60, 32
 
@@ -80,6 +81,25 @@ def test_a_batch_beyond_half_of_the_width_comes_back(setting):
     assert errors.max() < 1e-4
     assert inverter.recovered_.sum() > 0.8 * BATCH
     assert not are_wrong(true, inverter.inputs_[inverter.recovered_], inverter.uncertainty_[inverter.recovered_]).any()
+
+
+def test_an_end_that_slid_to_where_another_unit_begins_to_be_on_is_not_determined(setting):
+    """One unit fewer is on than there are unknowns: nothing tells where between two kinks an input lies."""
+    problem, factors = setting.problem, setting.problem.factors
+    F, scale = problem.forward.regressors(), problem.forward.scale
+    n_on = (setting.preactivations > 0).sum(dim=1)
+    index = n_on.tolist().index(BATCH - 2)
+    true = factors.right @ setting.inputs[index].double().numpy() / factors.singular_values
+    is_on = F @ true > 0
+    free = np.linalg.svd(np.vstack([F[is_on], scale]))[2][-1]
+    steps = -(F @ true)[~is_on] / (F @ free)[~is_on]
+    end = true + free * np.min(steps[steps > 0]) * (1 + 1e-9)
+    assert (F @ end > 0).sum() == is_on.sum() + 1
+    none = np.zeros((0, BATCH)), np.zeros((1, 0))
+    errors = errors_from_views(factors, F, scale, problem.chain, end[None], *none)
+    off = np.sqrt(np.mean(((end - true) * factors.singular_values @ factors.right) ** 2))
+    assert off > 1e-3
+    assert errors[0] > off
 
 
 class TestLastColumn:
