@@ -94,7 +94,7 @@ class InputFits:
         """
         here = self.spans.at(self.preactivations(torch.cat([inputs, known])))
         over_noise, is_likely = here.over_noise[: len(inputs)], here.is_likely[: len(inputs)]
-        usual = here.over_noise[here.is_likely].nanmedian().item()
+        usual = _median(here.over_noise[here.is_likely])
         return is_likely & (over_noise <= min(ROUNDING_SHARE, max(BESIDE, FAR * usual)))
 
     def near_columns(self, inputs: torch.Tensor, rest: RestView) -> torch.Tensor:
@@ -105,3 +105,7 @@ class InputFits:
         """
         here = rest.at(self.preactivations(inputs))
         return here.distances <= FAR * here.expected
+
+
+def _median(over_noise: torch.Tensor) -> float:
+    return over_noise.nanmedian().item() if len(over_noise) else 0.0

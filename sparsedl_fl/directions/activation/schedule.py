@@ -54,10 +54,10 @@ class Schedule(BaseEstimator):
         What a round of a way costs over one of a descent by the spans alone, for narrow and for wide layers. (One batch
         each: at (80, 200) to (95, 200) 2 to 3 times as long by the rest of the network, 4 to 5 by all; GELU at
         (100, 1000) 1.7, at (300, 1000) as long, and 3 by all; reflections half or less.)
-    beyond, beyond_with_finds : int, default=2 and 10
+    beyond, beyond_with_finds : int, default=2 and 20
         Rounds for a batch beyond what the equations determine if half of the units are off: it takes many more zeros;
-        and behind flat parts for one of more than half of the width, once something is found. (105 inputs behind 200
-        ReLU units: 11 came back in 100 s.)
+        and behind flat parts for one of more than half of the width, once something is found. (One batch of 105 inputs
+        behind 200 ReLU units had 103 columns and nothing new in 10.)
     """
 
     starts_per_round: int | None = None
@@ -76,7 +76,7 @@ class Schedule(BaseEstimator):
     costs: dict[str, float] = field(default_factory=lambda: {"rest": 3.0, "all": 5.0, "scale": 0.5})
     wide_costs: dict[str, float] = field(default_factory=lambda: {"rest": 1.5, "all": 4.0, "scale": 0.5})
     beyond: int = 2
-    beyond_with_finds: int = 10
+    beyond_with_finds: int = 20
 
     def lead(self, ways: Sequence[str], width: int) -> Lead:
         """Return who leads the starts."""

@@ -14,7 +14,7 @@ from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.directions import ActivationDirections, Directions
 from sparsedl_fl.directions.activation import Descent, ScaledReflection, TwoViews
 from sparsedl_fl.directions.activation.knowledge import Knowledge
-from sparsedl_fl.directions.activation.scaled import _Link
+from sparsedl_fl.directions.activation.scaled import _link
 from sparsedl_fl.directions.activation.two_views import ScaledForward
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.simulation import client_gradient, fully_connected
@@ -114,7 +114,7 @@ class TestChain:
         problem = LayerProblem.of(self.client(12, 60, 1.0)[1])
         spans, generator = problem.chain, torch.Generator().manual_seed(0)
         z = [torch.randn((5, 60), generator=generator, dtype=torch.float64) for _ in range(2)]
-        link = _Link.of(spans, 0, z)
+        link = _link(spans, 0, z)
         y, behind = (torch.randn((5, 60), generator=generator, dtype=torch.float64) for _ in range(2))
         found, follows = link.nearest(y, behind, torch.full((5, 1), 2.0, dtype=torch.float64))
         W, bias = spans.layers[0]
