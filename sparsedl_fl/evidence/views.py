@@ -156,12 +156,6 @@ def _in_line(over_noise: np.ndarray, *, least: float = 0.5, most: float = 5.0) -
     return over_noise <= np.maximum(least, most * np.median(over_noise))
 
 
-def _are_no_mixtures(here: SpansAt, *, clearly: float = 1e-3) -> np.ndarray:
-    """Return which are no mixtures of others, by the units of all spans; `clearly` is relative, and not varied."""
-    is_clear = [z.abs() > clearly * z.square().mean(dim=1, keepdim=True).sqrt() for z in here.preactivations]
-    return are_no_mixtures(torch.cat(list(here.slopes), dim=1).numpy(), torch.cat(is_clear, dim=1).numpy())
-
-
 def _by_view(case: Case, view: View | None) -> tuple[np.ndarray, np.ndarray]:
     """Return which inputs a view proves, each by itself, and how far they may be off by it."""
     if view is None or not view.identifies:
