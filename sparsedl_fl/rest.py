@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from copy import deepcopy
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from copy import copy, deepcopy
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
+
+from sparsedl_fl.smoothing import Smoothing
 
 __all__ = ["LOSSES", "Loss", "RestOfNetwork", "mean_loss", "total_loss"]
 
@@ -83,13 +86,25 @@ class RestOfNetwork:
             raise ValueError(f"loss must be one of {sorted(LOSSES)}, a callable or None, got {loss!r}")
         if not (loss is None or isinstance(loss, str) or callable(loss)):
             raise TypeError(f"loss must be a name, a callable or None, got {type(loss).__name__}")
-        self.loss, self._n_labels = loss, n_labels
+        self.loss, self._n_labels, self._deviations = loss, n_labels, ()
         self._modules = {torch.float64: deepcopy(module).cpu().double().eval().requires_grad_(False)}
 
     @classmethod
     def of_head(cls, loss: str | Loss | None = None) -> RestOfNetwork:
         """Return what lies behind a model's last layer: nothing but the loss."""
         return cls(nn.Identity(), loss)
+
+    def smoothed(self, deviations: Sequence[float]) -> RestOfNetwork:
+        """Return the same with its kinks smoothed, by as much at each of them in turn (see `Smoothing`)."""
+        found = copy(self)
+        found._deviations = tuple(deviations)
+        return found
+
+    def spreads(self, preactivations: torch.Tensor) -> tuple[float, ...]:
+        """Return the standard deviation of what each function with a kink is fed at rows of shape (n, m)."""
+        with Smoothing() as seen:
+            self.outputs(preactivations)
+        return tuple(seen.spreads)
 
     def check(self, width: int) -> None:
         """Raise ``ValueError`` where the module does not take ``width`` numbers to one row for each input."""
@@ -136,7 +151,8 @@ class RestOfNetwork:
         dtype = preactivations.dtype
         if dtype not in self._modules:
             self._modules[dtype] = deepcopy(self._modules[torch.float64]).to(dtype)
-        return self._modules[dtype](preactivations)
+        with Smoothing(self._deviations) if self._deviations else nullcontext():
+            return self._modules[dtype](preactivations)
 
     def gradients(self, preactivations: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the gradient of the loss at each row, of shape (n, m), up to a common factor, differentiable again.

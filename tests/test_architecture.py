@@ -26,7 +26,8 @@ LAYERS = {
     ],
     "sparsedl_fl": [
         {"activations", "blocks", "doubts", "theory"},
-        {"rest", "slips"},
+        {"slips", "smoothing"},
+        {"rest"},
         {"behind"},
         {"models"},
         {"formats", "gradients", "metrics", "simulation", "spectrum", "transformers", "vision"},

@@ -58,6 +58,15 @@ class View(ABC):
         """Return the same with parts of different noise in units of it: the noisier would pull ends away."""
         return self
 
+    @property
+    def has_kinks(self) -> bool:
+        """Whether `smoothed` makes a difference."""
+        return False
+
+    def smoothed(self, share: float) -> View:
+        """Return the same with its kinks smoothed over a share of what is typical, where it has any."""
+        return self
+
     @abstractmethod
     def weighted(self, n: int, spread: float, generator: torch.Generator) -> View:
         """Return the same for ``n`` inputs, with random weights of its parts for each: other ways to the same ends."""

@@ -8,7 +8,6 @@ the column space of ``G``: ``m - b`` equations for the ``b - 1`` unknowns of ``p
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch.nn.functional import normalize
@@ -16,13 +15,13 @@ from torch.nn.functional import normalize
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.rest import RestOfNetwork
-from sparsedl_fl.views._base import LEAST_DISTANCE, Linearization, View
+from sparsedl_fl.views._base import LEAST_DISTANCE, View
 from sparsedl_fl.views.by_label import ANYWHERE, LabelTerms, distances_by_label, likely_labels
 from sparsedl_fl.views.column_space import ColumnSpace
 from sparsedl_fl.views.forward import ForwardView
-from sparsedl_fl.views.span import ROUNDING_SHARE, lengths
+from sparsedl_fl.views.rest_at import RestAt
 
-__all__ = ["RestAt", "RestView"]
+__all__ = ["RestView"]
 
 LEAST_VISIBLE = 10 * LEAST_DISTANCE
 """Distance of typical places from the column space along an axis from which on it tells them from inputs."""
@@ -53,6 +52,8 @@ class RestView(View):
         What the squares of the distances are multiplied with.
     least_rounding : float, default=1e-5
         Distance that the client's own rounding explains.
+    spreads : tuple of float, default=()
+        Standard deviations of what each function with a kink is fed at typical places.
     """
 
     rest: RestOfNetwork
@@ -65,6 +66,7 @@ class RestView(View):
     typical_size: float = 1.0
     weight: float = 1.0
     least_rounding: float = 1e-5
+    spreads: tuple[float, ...] = ()
 
     @classmethod
     def unseen(cls, rest: RestOfNetwork, factors: LowRankGradient) -> RestView:
@@ -85,7 +87,8 @@ class RestView(View):
         n_places = min(m, 2 * b + 16)  # as many as could show that there are equations enough
         places = as_tensor(forward.typical(factors.singular_values, n_places))
         mean = as_tensor(factors.left @ forward.scale)
-        view = replace(view, shares=likely_labels(rest, view.terms, places[:16], mean, b))
+        likely = likely_labels(rest, view.terms, places[:16], mean, b)
+        view = replace(view, shares=likely, spreads=rest.spreads(places))
         # A single input is at every place, and wrong labels are what it is told from.
         labels = view._nearest(places, view._likely)[0] if b > 1 else torch.arange(n_places) % len(view.shares)
         here = replace(view, labels=labels).at(places)
@@ -116,6 +119,15 @@ class RestView(View):
     def weighted(self, n: int, spread: float, generator: torch.Generator) -> RestView:
         """Return the same with a label drawn for each input."""
         return replace(self, labels=torch.multinomial(self.shares, n, replacement=True, generator=generator))
+
+    @property
+    def has_kinks(self) -> bool:
+        """Whether there are functions with kinks behind the layer."""
+        return bool(self.spreads)
+
+    def smoothed(self, share: float) -> RestView:
+        """Return the same with its kinks smoothed over a share of what is typical."""
+        return replace(self, rest=self.rest.smoothed([share * spread for spread in self.spreads]))
 
     def besides(self, preactivations: torch.Tensor) -> RestView:
         """Return the same with the labels of these inputs less likely, by one of the batch each."""
@@ -186,111 +198,3 @@ class RestView(View):
         """Return a unit ``q`` for pre-activations of inputs at their true scale, (n, b), and which fit, (n,)."""
         here = self.at(preactivations)
         return normalize(self.space.columns(here.directions), dim=1), here.is_inside
-
-
-@dataclass(frozen=True)
-class RestAt(Linearization):
-    """The gradients at some pre-activations, for one label each.
-
-    Their Jacobian is the Hessian of the loss, which is symmetric: one more way back for each product.
-
-    Attributes
-    ----------
-    view : RestView
-        With the labels.
-    preactivations : torch.Tensor of shape (n, m)
-        ``z``, as leaves of a graph.
-    gradients : torch.Tensor of shape (n, m)
-        ``d``, in that graph.
-    """
-
-    view: RestView
-    preactivations: torch.Tensor
-    gradients: torch.Tensor
-
-    @cached_property
-    def lengths(self) -> torch.Tensor:
-        """Lengths of the weighted gradients, of shape (n, 1)."""
-        return lengths(self.gradients.detach() * self.view.space.weights)[:, None]
-
-    @cached_property
-    def directions(self) -> torch.Tensor:
-        """The weighted gradients as unit rows."""
-        return self.gradients.detach() * self.view.space.weights / self.lengths
-
-    @cached_property
-    def outside(self) -> torch.Tensor:
-        """The part of these outside of the column space."""
-        return self.view.space.outside(self.directions)
-
-    def turned(self, changes: torch.Tensor) -> torch.Tensor:
-        """Return how changes of the pre-activations change the weighted unit gradients, to first order."""
-        return self._across(self.view.space.weights * self.along(changes)) / self.lengths
-
-    def _pull(self, outside: torch.Tensor) -> torch.Tensor:
-        return self.along(self.view.space.weights * self._across(outside) / self.lengths)
-
-    def _across(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the part of rows across the gradients."""
-        return rows - (rows * self.directions).sum(dim=1, keepdim=True) * self.directions
-
-    def along(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return how the gradients change along rows of shape (n, m): the Hessian of the loss times these."""
-        if not self.gradients.requires_grad:
-            return torch.zeros_like(rows)
-        given = self.gradients, self.preactivations, rows
-        return torch.autograd.grad(*given, retain_graph=True, materialize_grads=True)[0]
-
-    @property
-    def cost(self) -> torch.Tensor:
-        """Return the squares of the parts of the unit gradients outside of the column space."""
-        return self.view.weight * self.outside.square().sum(dim=1)
-
-    @cached_property
-    def gradient(self) -> torch.Tensor:
-        """Return the gradient of half of them."""
-        return self.view.weight * self._pull(self.outside)
-
-    def curve(self, changes: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of half the square of what leaves the column space."""
-        return self.view.weight * self._pull(self.view.space.outside(self.turned(changes)))
-
-    @property
-    def distances(self) -> torch.Tensor:
-        """Return the distance of each unit gradient from the column space."""
-        return torch.linalg.vector_norm(self.outside, dim=1)
-
-    @property
-    def expected(self) -> torch.Tensor:
-        """Return how far the noise moves each unit gradient out of the column space, root mean square.
-
-        The client's own way is rounded too, which does not show behind the rank: where an input is sure of its label
-        next to nothing is left of its gradient, and no direction.
-        """
-        view = self.view
-        of_client = view.space.precision * (view.typical_size / self.lengths[:, 0]).clamp(min=1.0)
-        return torch.hypot(view.space.expected(self.directions), of_client)
-
-    @property
-    def rounding(self) -> torch.Tensor:
-        """Return how far rounding may move each unit gradient out of the column space."""
-        return (ROUNDING_SHARE * self.expected).clamp(min=self.view.least_rounding)
-
-    @property
-    def is_inside(self) -> torch.Tensor:
-        """Return which are no further from the column space than rounding explains."""
-        return self.distances <= self.rounding.clamp(max=self.view.largest_tolerance)
-
-    @property
-    def log_chances(self) -> torch.Tensor:
-        """Return the logarithm of the distance over the typical one along each axis."""
-        return self._log_chances(torch.maximum(self.distances, self.expected))
-
-    @property
-    def least_log_chances(self) -> torch.Tensor:
-        """Return the same for distances that the noise leaves."""
-        return self._log_chances(self.expected)
-
-    def _log_chances(self, distances: torch.Tensor) -> torch.Tensor:
-        ratios = distances[:, None] / self.view.reach
-        return torch.log10(ratios.clamp(min=torch.finfo(ratios.dtype).eps, max=1.0))

@@ -83,7 +83,7 @@ class Rounds:
         self.scaled = stage(search.scaled, ScaledReflection() if is_straight else ScaledReflection.for_smooth())
         self.paired = stage(search.paired, PairedReflection())
         self.class_starts = stage(search.class_starts, ClassStarts())
-        self.descent = stage(search.descent, Descent())
+        self.descent = stage(search.descent, Descent.for_rest() if behind is None else Descent())
         self.activation, self.behind, self.equations, self.generator = problem.activation, behind, equations, generator
         self.is_ample = behind is not None and self.scaled.is_ample(behind.spans[0])
         # Beyond half of the width neither the first span nor zeros say enough of an input.
@@ -108,7 +108,12 @@ class Rounds:
         columns = tuple(view for view in (rest, problem.column) if view is not None)
         self.knowledge = Knowledge(problem.factors.zero_test, views, columns, trusts_behind=self.is_beyond, **precision)
         by_rest = rest if behind is not None and rest is not None and rest.identifies else None
-        self.descended = {"descent": self.equations, "rest": by_rest, "all": self.everything}
+        self.descended = {
+            "descent": self.equations,
+            "smoothed": self.equations,
+            "rest": by_rest,
+            "all": self.everything,
+        }
         self.last_fit = stage(search.last_fit, LastFit())
         is_small = problem.width <= self.last_fit.widest or isinstance(problem.activation, Identity)
         self.is_exact = equations is not None and problem.batch_size > 1 and is_small
@@ -137,7 +142,10 @@ class Rounds:
     def _ways(self, views: TwoViews) -> list[str]:
         """Return which stages the equations have for this activation, the likeliest first."""
         if self.behind is None:
-            return ["classes", "descent"] if isinstance(self.activation, Identity) else ["descent"]
+            first = ["classes"] if isinstance(self.activation, Identity) else []
+            # Between kinks of straight pieces hardly anything tells where an input is: no descent ends there.
+            has_kinks = self.equations.has_kinks and not self.activation.is_piecewise_linear
+            return [*first, "descent", *(["smoothed"] if has_kinks else [])]
         if not self.activation.is_piecewise_linear:
             # The rest of the network costs more than the spans, and says more where these say little: behind wide
             # layers nearly every start by it ends at an input, and most by the spans at the same few.
@@ -230,7 +238,9 @@ class Rounds:
             elsewhere = self.descended[leader].besides(found)
             n_descents = self.n_descents[leader]
             share = n_descents / n_starts
-            inputs, is_determined = self.descent.run(views, elsewhere, n_descents, self.generator, self.whole)
+            inputs, is_determined = self.descent.run(
+                views, elsewhere, n_descents, self.generator, self.whole, is_smoothed=leader == "smoothed"
+            )
         elif leader == "classes":
             starts, labels = self.class_starts.run(views, self.equations, self.fits.at_scale(knowledge.inputs))
             is_last = views.free.shape[1] <= 1  # it follows from the others, whichever its label is

@@ -73,8 +73,10 @@ class Schedule(BaseEstimator):
     nearly_all: int = 2
     last_share: float = 1 / 12
     descent_share: float = 1 / 3
-    costs: dict[str, float] = field(default_factory=lambda: {"rest": 3.0, "all": 5.0, "scale": 0.5})
-    wide_costs: dict[str, float] = field(default_factory=lambda: {"rest": 1.5, "all": 4.0, "scale": 0.5})
+    costs: dict[str, float] = field(default_factory=lambda: {"rest": 3.0, "all": 5.0, "scale": 0.5, "smoothed": 3.0})
+    wide_costs: dict[str, float] = field(
+        default_factory=lambda: {"rest": 1.5, "all": 4.0, "scale": 0.5, "smoothed": 3.0}
+    )
     beyond: int = 2
     beyond_with_finds: int = 20
 

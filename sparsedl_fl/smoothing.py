@@ -1,0 +1,120 @@
+"""Networks with their kinks smoothed: what a search descends before it descends the network itself.
+
+Where units have kinks, so has what comes back through them, and Gauss and Newton's steps end in the first hollow. The
+mean over Gaussian changes of what each unit is fed has none; its hollows vanish as these grow, and the way back from
+there, with ever smaller changes, leads to the ends sought. Each kind of unit has that mean in closed form.
+
+References
+----------
+Mobahi and Fisher, "A theoretical analysis of optimization by Gaussian continuation", AAAI 2015.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from sparsedl_fl.activations import SELU
+
+__all__ = ["SMOOTHED", "Smoothing"]
+
+Smoothed = Callable[..., torch.Tensor]
+
+
+class Smoothing(TorchFunctionMode):
+    """A context in which functions with kinks return their mean over Gaussian changes of what they are fed.
+
+    Parameters
+    ----------
+    deviations : sequence of float or None, default=None
+        Standard deviation of the changes at each call of such a function, in their order; calls beyond these are as
+        they were. None changes nothing.
+
+    Attributes
+    ----------
+    spreads : list of float
+        Standard deviation of what each call was fed.
+    """
+
+    def __init__(self, deviations: Sequence[float] | None = None) -> None:
+        super().__init__()
+        self.deviations, self.spreads, self._n_calls = deviations, [], 0
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Return what the function returns, or its mean."""
+        kwargs = kwargs or {}
+        smoothed = SMOOTHED.get(getattr(function, "__name__", "").rstrip("_"))
+        if smoothed is None:
+            return function(*args, **kwargs)
+        if self.deviations is None:
+            self.spreads.append(float(args[0].detach().std(correction=0)))
+            return function(*args, **kwargs)
+        number, self._n_calls = self._n_calls, self._n_calls + 1
+        if number >= len(self.deviations) or not self.deviations[number] > 0:
+            return function(*args, **kwargs)
+        given = {name: value for name, value in kwargs.items() if name != "inplace"}
+        return smoothed(args[0], self.deviations[number], *args[1:], **given)
+
+
+def _relu(z: torch.Tensor, deviation: float, *_: Any) -> torch.Tensor:
+    return _ramp(z, deviation)
+
+
+def _leaky_relu(z: torch.Tensor, deviation: float, negative_slope: float = 0.01, *_: Any) -> torch.Tensor:
+    return negative_slope * z + (1 - negative_slope) * _ramp(z, deviation)
+
+
+def _prelu(z: torch.Tensor, deviation: float, weight: torch.Tensor) -> torch.Tensor:
+    slopes = weight if len(weight) == 1 else weight.reshape(1, -1, *[1] * (z.ndim - 2))
+    return slopes * z + (1 - slopes) * _ramp(z, deviation)
+
+
+def _hardtanh(z: torch.Tensor, deviation: float, min_val: float = -1.0, max_val: float = 1.0, *_: Any) -> torch.Tensor:
+    return min_val + _ramp(z - min_val, deviation) - _ramp(z - max_val, deviation)
+
+
+def _relu6(z: torch.Tensor, deviation: float, *_: Any) -> torch.Tensor:
+    return _hardtanh(z, deviation, 0.0, 6.0)
+
+
+def _elu(z: torch.Tensor, deviation: float, alpha: float = 1.0, *_: Any) -> torch.Tensor:
+    return _ramp(z, deviation) + alpha * _fall(z, deviation)
+
+
+def _selu(z: torch.Tensor, deviation: float, *_: Any) -> torch.Tensor:
+    return SELU.scale * _elu(z, deviation, SELU.alpha)
+
+
+def _celu(z: torch.Tensor, deviation: float, alpha: float = 1.0, *_: Any) -> torch.Tensor:
+    return alpha * _elu(z / alpha, deviation / abs(alpha))
+
+
+SMOOTHED: dict[str, Smoothed] = {
+    "relu": _relu,
+    "leaky_relu": _leaky_relu,
+    "prelu": _prelu,
+    "hardtanh": _hardtanh,
+    "relu6": _relu6,
+    "elu": _elu,
+    "selu": _selu,
+    "celu": _celu,
+}
+"""Means over Gaussian changes, by the name of torch's function: of its input, their deviation and its parameters."""
+
+
+def _ramp(z: torch.Tensor, deviation: float) -> torch.Tensor:
+    """Return the mean of ``max(z, 0)``."""
+    units = z / deviation
+    return z * torch.special.ndtr(units) + deviation / math.sqrt(2 * math.pi) * (-units.square() / 2).exp()
+
+
+def _fall(z: torch.Tensor, deviation: float, largest: float = 30.0) -> torch.Tensor:
+    """Return the mean of ``exp(z) - 1`` below zero, and of nothing above; far above it is nothing."""
+    grown = (z + deviation**2 / 2).clamp(max=largest).exp()
+    return grown * torch.special.ndtr(-z / deviation - deviation) - torch.special.ndtr(-z / deviation)
