@@ -168,6 +168,17 @@ class LayerGradient:
         )
         return scaled, scale
 
+    def in_units(self, units: np.ndarray) -> LayerGradient:
+        """Return the same layer with outputs ``units * z``, for units of shape (m,); what lies behind takes ``z``."""
+        return replace(
+            self,
+            weight=self.weight * units[:, None],
+            bias=self.bias * units,
+            weight_grad=self.weight_grad / units[:, None],
+            bias_grad=self.bias_grad / units,
+            rest=None if self.rest is None else self.rest.in_units(torch.from_numpy(units)),
+        )
+
     @property
     def is_update(self) -> bool:
         """Whether this is a FedAvg update: the client's weights moved, and both ends of the way are known."""

@@ -22,8 +22,12 @@ from sparsedl_fl.lowrank import factorize
 from sparsedl_fl.matching import choose
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.theory import Expectation, expect
+from sparsedl_fl.units import in_units_of_rounding
 
 __all__ = ["GradientInverter"]
+
+EXACT_ENOUGH = 0.1
+"""Expected error, relative to its size, up to which an input shows its label; not varied."""
 
 
 class GradientInverter(BaseEstimator):
@@ -66,7 +70,8 @@ class GradientInverter(BaseEstimator):
         Where each input comes from: "certified"; "column found", whose own column was found but not everything that
         the input depends on; or "completed", a stand-in for a missing column.
     disaggregation_ : ndarray of shape (batch_size_, batch_size_)
-        ``Q``. Of more inputs than their features have dimensions the first axis has as many as these.
+        ``Q``; of a head whose outputs are counted in other units (see `sparsedl_fl.units`), that of its gradient in
+        these. Of more inputs than their features have dimensions the first axis has as many as these.
     preactivation_gradients_ : ndarray of shape (m, batch_size_)
         ``D = dL/dZ``; NaN where a part of such a batch does not tell it.
     sparsity_matching_ : float
@@ -131,7 +136,8 @@ class GradientInverter(BaseEstimator):
         Expectation
             Its ``verdict`` is a sentence.
         """
-        factors = factorize(_checked(layer_gradient), self.batch_size, self.noise_level)
+        given, _ = self._in_units(_checked(layer_gradient))
+        factors = factorize(given, self.batch_size, self.noise_level)
         return expect(factors.batch_size, _n_live(layer_gradient), layer_gradient.next_weight_grad is not None)
 
     def fit(self, layer_gradient: LayerGradient, y: Any = None) -> GradientInverter:
@@ -157,6 +163,7 @@ class GradientInverter(BaseEstimator):
         given, scale = layer_gradient.in_range()
         if self._fit_crowded(given, scale):
             return self
+        given, units = self._in_units(given)
         problem = LayerProblem.of(given, self.batch_size, self.noise_level)
         if not problem.activation.has_flat_part and problem.behind is None and problem.rest is None:
             raise ValueError(without_span(given, problem.batch_size))
@@ -165,8 +172,12 @@ class GradientInverter(BaseEstimator):
         hypothesis = choose(problem, candidates)
         batch = Assembly().of(hypothesis)
         self._expose(batch, hypothesis.proposed, candidates, scale)
+        self.preactivation_gradients_ *= units[:, None]
+        # What may lie anywhere near has no label: another one may fit there.
+        sizes = np.sqrt(np.mean(batch.inputs**2, axis=1))
+        is_exact = batch.recovered & (batch.uncertainty <= EXACT_ENOUGH * sizes)
         with threadpool_limits(limits=1):
-            self.labels_ = labels_of(problem, batch.inputs, batch.preactivation_gradients, batch.recovered)
+            self.labels_ = labels_of(problem, batch.inputs, batch.preactivation_gradients, is_exact)
         if not batch.recovered.all():
             verdict = expect(problem.batch_size, _n_live(given), given.next_weight_grad is not None).verdict
             is_open = self.batch_size is None and not problem.factors.ends_clearly
@@ -178,6 +189,11 @@ class GradientInverter(BaseEstimator):
             )  # fmt: skip
             warnings.warn(f"{self.status_}. {text}", ConvergenceWarning, stacklevel=2)
         return self
+
+    def _in_units(self, given: LayerGradient) -> tuple[LayerGradient, np.ndarray]:
+        """Return a head in units of its rounding, where nothing but rounding is on it."""
+        is_rounded = self.noise_level is None
+        return in_units_of_rounding(given, self.batch_size) if is_rounded else (given, np.ones(given.shape[0]))
 
     def _fit_crowded(self, given: LayerGradient, scale: float) -> bool:
         """Recover a batch with more inputs than their features have dimensions; return whether it is one.

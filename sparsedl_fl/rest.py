@@ -86,7 +86,7 @@ class RestOfNetwork:
             raise ValueError(f"loss must be one of {sorted(LOSSES)}, a callable or None, got {loss!r}")
         if not (loss is None or isinstance(loss, str) or callable(loss)):
             raise TypeError(f"loss must be a name, a callable or None, got {type(loss).__name__}")
-        self.loss, self._n_labels, self._deviations = loss, n_labels, ()
+        self.loss, self._n_labels, self._deviations, self.units = loss, n_labels, (), None
         self._modules = {torch.float64: deepcopy(module).cpu().double().eval().requires_grad_(False)}
 
     @classmethod
@@ -98,6 +98,12 @@ class RestOfNetwork:
         """Return the same with its kinks smoothed, by as much at each of them in turn (see `Smoothing`)."""
         found = copy(self)
         found._deviations = tuple(deviations)
+        return found
+
+    def in_units(self, units: torch.Tensor) -> RestOfNetwork:
+        """Return the same behind a layer whose outputs are counted in other units, ``units * z``, of shape (m,)."""
+        found = copy(self)
+        found.units = units.double()
         return found
 
     def spreads(self, preactivations: torch.Tensor) -> tuple[float, ...]:
@@ -151,6 +157,8 @@ class RestOfNetwork:
         dtype = preactivations.dtype
         if dtype not in self._modules:
             self._modules[dtype] = deepcopy(self._modules[torch.float64]).to(dtype)
+        if self.units is not None:
+            preactivations = preactivations / self.units.to(dtype)
         with Smoothing(self._deviations) if self._deviations else nullcontext():
             return self._modules[dtype](preactivations)
 

@@ -33,7 +33,7 @@ LAYERS = {
         {"formats", "gradients", "metrics", "simulation", "spectrum", "transformers", "vision"},
         {"diagnosis"},
         {"likelihood", "lowrank"},
-        {"candidates", "views"},
+        {"candidates", "units", "views"},
         {"problem"},
         {"hypothesis", "labels", "scale"},
         {"matching"},

@@ -70,7 +70,8 @@ def test_calls_take_their_turn_and_those_beyond_are_as_they_were():
     z = torch.linspace(-2, 2, 9)
     with Smoothing([0.0, 0.5]):
         first, second, third = (functional.relu(z) for _ in range(3))
-    assert torch.equal(first, functional.relu(z)) and torch.equal(third, first)
+    assert torch.equal(first, functional.relu(z))
+    assert torch.equal(third, first)
     torch.testing.assert_close(second, SMOOTHED["relu"](z, 0.5))
 
 
@@ -83,14 +84,16 @@ def test_far_from_kinks_nothing_changes_and_no_derivative_is_lost():
         torch.testing.assert_close(found, module(z), rtol=1e-5, atol=1e-5)
         (slopes,) = torch.autograd.grad(found.sum(), z, create_graph=True)
         (curvature,) = torch.autograd.grad(slopes.sum(), z, materialize_grads=True)
-        assert slopes.isfinite().all() and curvature.isfinite().all(), name
+        assert slopes.isfinite().all(), name
+        assert curvature.isfinite().all(), name
 
 
 def test_rest_is_smoothed_in_place_of_its_kinks_alone():
     rest = RestOfNetwork(network(nn.SELU))
     z = torch.randn(20, 60, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     spreads = rest.spreads(z)
-    assert len(spreads) == 2 and min(spreads) > 0
+    assert len(spreads) == 2
+    assert min(spreads) > 0
     assert RestOfNetwork(network(nn.GELU)).spreads(z) == ()
     before = rest.outputs(z)
     smoothed = rest.smoothed(spreads)

@@ -57,8 +57,10 @@ class ClassStarts(BaseEstimator):
         if len(labels) + len(known) > b:
             return inputs[:0], labels[:0]
         all_labels, weights = torch.cat([labels, settled.labels]), torch.cat([counts[labels], torch.ones(len(known))])
+        units = torch.ones_like(views.left[:, 0]) if rest.rest.units is None else rest.rest.units
         for _ in range(self.n_iterations):
-            gradients = rest.rest.gradients_for(preactivations(torch.cat([inputs, known])), all_labels)
-            found = torch.linalg.lstsq((gradients * weights[:, None]).T, views.left).solution[: len(labels)]
+            gradients = units * rest.rest.gradients_for(preactivations(torch.cat([inputs, known])), all_labels)
+            left = units[:, None] * views.left
+            found = torch.linalg.lstsq((gradients * weights[:, None]).T, left).solution[: len(labels)]
             inputs = found / (found @ views.scale)[:, None]
         return inputs, labels
