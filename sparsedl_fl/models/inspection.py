@@ -93,7 +93,7 @@ def inspect_model(model: nn.Module, example: torch.Tensor | None = None, trace: 
         kind = type(modules.get(owner, model)).__name__
         shape = tuple(tensors[use.weight].shape)
         obstacle = obstacle_to(model, use, trace)
-        attack, most = ("", 0) if obstacle else _reach(use, tensors)
+        attack, most = ("", 0) if obstacle else _reach(use, trace, tensors)
         rows.append(LayerRow(use.name, kind, shape, own, use.behind, obstacle, use.feeds, attack, most))
     for owner, names in owners.items():
         left = tuple(name for name in names if name not in seen)
@@ -129,7 +129,7 @@ def obstacle_to(model: nn.Module, use: LinearUse, trace: Trace) -> str:
     )
 
 
-def _reach(use: LinearUse, tensors: Mapping[str, torch.Tensor]) -> tuple[str, int]:
+def _reach(use: LinearUse, trace: Trace, tensors: Mapping[str, torch.Tensor]) -> tuple[str, int]:
     """Return what a layer within reach leaks by, and the largest batch that comes back."""
     n_inputs = tensors[use.weight].numel() // use.width
     if use.is_last:
@@ -139,8 +139,26 @@ def _reach(use: LinearUse, tensors: Mapping[str, torch.Tensor]) -> tuple[str, in
     reach = [(alone, largest_batch(use.width, n_inputs, alone))]
     if use.next_weight:
         next_width = tensors[use.next_weight].numel() // use.width
-        reach.append(("span", largest_batch(use.width, n_inputs, "span", next_width)))
+        behind = _widths_behind(use, trace)
+        reach.append(("span", largest_batch(use.width, n_inputs, "span", next_width, behind)))
     return max(reach, key=lambda pair: pair[1])
+
+
+def _widths_behind(use: LinearUse, trace: Trace) -> tuple[int, ...]:
+    """Return the outputs of the layers behind the next, as far as smooth activations alone lie between."""
+    found: list[int] = []
+    current: LinearUse | None = use
+    while (
+        current is not None
+        and current.activation is not None
+        and not (current.activation.has_flat_part or current.activation.is_piecewise_linear)
+        and current.norm is None
+        and trace.n_uses(current.name) == 1
+        and current.next_weight
+    ):
+        current = trace.using(current.next_weight)
+        found += [] if current is None else [current.width]
+    return tuple(found[1:])
 
 
 _REPARAMETRISED = "not examined: its weight is computed from other parameters (weight or spectral normalisation)"

@@ -83,3 +83,10 @@ def test_with_the_next_layers_gradient_a_batch_may_have_more_inputs_than_feature
     assert largest_batch(200, 30, "span", next_width=200) == 64
     assert largest_batch(200, 30, "span", next_width=40) == 39
     assert largest_batch(200, 80, "span", next_width=200) == 79
+
+
+def test_spans_of_several_layers_take_more_than_half_of_the_width():
+    assert largest_batch(200, 3072, "span", next_width=200, behind=(10,)) == 90
+    assert largest_batch(200, 3072, "span", next_width=200, behind=(200, 10)) == 125
+    assert largest_batch(200, 3072, "span", next_width=200, behind=(200, 200, 10)) == 142
+    assert largest_batch(200, 100, "span", next_width=200, behind=(200, 10)) == 99

@@ -1,6 +1,7 @@
 """Models looked at by running them: order, functional calls, layers of one's own, and every parameter."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -123,6 +124,14 @@ def test_each_layer_says_what_feeds_it_and_how_much_it_leaks():
     ]
     first = inspect_model(nn.Sequential(nn.Linear(20, 50), nn.Tanh(), nn.LayerNorm(50), nn.Linear(50, 10)))[0]
     assert (first.feeds, first.attack, first.largest_batch) == ("the model's input", "rest", 10)
+
+
+@pytest.mark.parametrize(("activation", "largest"), [(nn.GELU, 125), (nn.ReLU, 90), (nn.LeakyReLU, 90)])
+def test_smooth_activations_leak_more_by_the_spans_of_several_layers(activation, largest):
+    sizes = (300, 200, 200, 200)
+    layers = [part for a, b in itertools.pairwise(sizes) for part in (nn.Linear(a, b), activation())]
+    first = inspect_model(nn.Sequential(*layers, nn.Linear(200, 10)))[0]
+    assert (first.attack, first.largest_batch) == ("span", largest)
 
 
 def test_the_lenet_of_the_tutorials_is_seen_whole():
