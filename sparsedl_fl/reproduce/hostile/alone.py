@@ -53,9 +53,12 @@ def head(problem: HostileProblem) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**31)))
         problem.model = nn.Sequential(nn.Linear(problem.inputs.shape[1], n_classes))
+    of_bias = rng.spawn(1)[0]  # by itself: all other draws of a seed stay what they were
+    surely_not = float(of_bias.choice([0.0, 0.0, of_bias.uniform(3, 16)]))
     with torch.no_grad():
         problem.model[0].weight *= float(10 ** rng.uniform(-2, 1))
-    _send(problem, "0", [f"{n_classes} classes"])
+        problem.model[0].bias[few if few < n_classes else n_classes // 4 :] -= surely_not
+    _send(problem, "0", [f"{n_classes} classes, most unlikely by {surely_not:.1f}"])
 
 
 def _send(problem: HostileProblem, layer: str, names: list[str]) -> None:
