@@ -160,7 +160,7 @@ class Rounds:
         if self.behind.spans[0].up_to_scale() is None:
             return ["scale", "descent"]
         if not self.activation.has_flat_part:
-            return ["scale", "span"] if self.scaled.applies(views) else ["span", "descent"]
+            return ["scale", "span"] if self.scaled.applies(views) else ["span", "scale", "descent"]
         chain = [] if self.chain is None else ["chain"]
         return ["scale", *chain, "span", "columns"] if self.scaled.applies(views) else ["span", "columns"]
 

@@ -1,5 +1,7 @@
 """Behind a classifier's last layer all labels show at once, and about where the inputs of each class lie."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from sparsedl_fl.directions.activation.schedule import Lead
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.rest import RestOfNetwork
 from sparsedl_fl.simulation import client_gradient
+from sparsedl_fl.views import RestView
 from sparsedl_fl.views.by_label import LabelTerms, distances_by_label
 
 
@@ -57,6 +60,18 @@ def test_what_is_known_leaves_the_other_of_its_class_exact():
     features, inputs, found = start(labels, 40, known=(0, 2, 3))
     assert found.tolist() == [3]
     assert np.abs(inputs[0] - features[1]).max() < 1e-4
+
+
+def test_labels_of_which_nothing_is_left_lead_nowhere(monkeypatch):
+    """Such starts were no numbers, and the next least squares ended in LAPACK."""
+    _, head, gradients = head_problem(list(range(0, 40, 3)), 40)
+    problem = LayerProblem.of(LayerGradient.from_model(head, gradients))
+    views, rest, nothing = TwoViews.of_problem(problem), problem.rest, torch.zeros((0, 14), dtype=torch.float64)
+    assert len(ClassStarts().run(views, rest, nothing)[1]) == 14
+    monkeypatch.setattr(RestOfNetwork, "gradients_for", lambda self, z, labels: torch.zeros_like(z))
+    monkeypatch.setattr(RestView, "settled", lambda self, z: self)
+    inputs, labels = ClassStarts().run(views, replace(rest, labels=nothing[:, 0].long()), nothing)
+    assert len(inputs) == len(labels) == 0
 
 
 def test_a_batch_beyond_what_random_starts_reach_comes_back_with_all_labels():
