@@ -8,7 +8,7 @@ import numpy as np
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.assembly import Assembly, Batch, repeats
-from sparsedl_fl.blocks import residual_norms, row_norms
+from sparsedl_fl.blocks import in_double, residual_norms, row_norms
 from sparsedl_fl.certificate import NONE, Certificate
 from sparsedl_fl.crowded.columns import NextColumns
 from sparsedl_fl.crowded.problem import CrowdedProblem
@@ -18,14 +18,15 @@ from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.pairs import Indistinguishable
 from sparsedl_fl.scale import doubt_in_scale
 from sparsedl_fl.uncertainty import errors_from_views
+from sparsedl_fl.views import LEAST_SURPLUS
 
 __all__ = ["crowded_batch"]
 
 WORTHLESS, OFF_SCALE = Assembly.worthless, Assembly.off_scale
 
 UNEXPLAINED = 0.05
-"""Share of the gradient that a whole batch may leave: weights behind that are not the client's explain no more.
-Not varied."""
+"""Share of the gradient that a batch may leave: weights behind that are not the client's explain no more. Not
+varied."""
 
 LEAST_LEFT = 0.03
 """Least share, squared and over ``1 - b / m``, by which any change of an input has to leave the span where not all
@@ -150,14 +151,15 @@ def _least_left(problem: CrowdedProblem, whitened: np.ndarray) -> np.ndarray:
 
 
 def _gradients(problem: CrowdedProblem, whitened: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the columns of ``D`` of the inputs, NaN where they are not known, and what a whole batch leaves of ``G``.
+    """Return the columns of ``D`` of the inputs, NaN where they are not known, and what they leave of ``G``.
 
-    The latter is the share of the layer's own gradients, zero of a part of the batch.
+    The latter is the share of the layer's own gradients that no other inputs could explain.
     """
     layer, given = problem.layer, problem.layer.layer_gradient
     activations = problem.activations(whitened).numpy()
     if len(whitened) < problem.batch_size or np.linalg.matrix_rank(activations) < problem.batch_size:
-        return NextColumns(problem).gradients(as_tensor(whitened)).numpy(), 0.0
+        gradients = NextColumns(problem).gradients(as_tensor(whitened)).numpy()
+        return gradients, _left_by_some(problem, whitened, gradients)
     behind = np.linalg.lstsq(activations.T, given.next_weight_grad.astype(float).T, rcond=None)[0]
     slopes = layer.activation.derivative(problem.preactivations(whitened)).numpy()
     gradients = (slopes * (behind @ given.next_weight.astype(float))).T
@@ -165,6 +167,27 @@ def _gradients(problem: CrowdedProblem, whitened: np.ndarray) -> tuple[np.ndarra
     of_weights = np.linalg.norm(residual) / np.linalg.norm(row_norms(given.weight_grad))
     of_bias = np.linalg.norm(gradients.sum(axis=1) - given.bias_grad) / np.linalg.norm(given.bias_grad)
     return gradients, float(max(of_weights, of_bias))
+
+
+def _left_by_some(problem: CrowdedProblem, whitened: np.ndarray, gradients: np.ndarray) -> float:
+    """Return what a part of the batch leaves of ``[G, g]`` beyond the rank of as many others, as a share of it.
+
+    Where the inputs of the batch fill nearly all features, any other fits in: the next layer's gradient may be that of
+    another batch, and shows its inputs then. (One of 52 was certified so, with 10 of 11 dimensions filled.) With as
+    many inputs missing as there are dimensions nothing tells.
+    """
+    given, n_filled = problem.layer.layer_gradient, problem.layer.batch_size
+    n_alive = int(given.weight_grad.any(axis=0).sum()) + 1
+    if n_alive - n_filled >= LEAST_SURPLUS:
+        return 0.0
+    known = ~np.isnan(gradients).any(axis=0)
+    n_missing = problem.batch_size - int(known.sum())
+    if n_missing >= n_filled:
+        return 1.0
+    whole = np.hstack([in_double(given.weight_grad), given.bias_grad[:, None]])
+    inputs = problem.inputs(whitened[known])
+    left = whole - gradients[:, known] @ np.hstack([inputs, np.ones((len(inputs), 1))])
+    return float(np.linalg.norm(np.linalg.svd(left, compute_uv=False)[n_missing:]) / np.linalg.norm(whole))
 
 
 def _with_pairs(

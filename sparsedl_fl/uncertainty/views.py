@@ -183,9 +183,11 @@ class _OfRest(_Information):
         m, b = view.space.basis.shape
         sizes = np.maximum(here.expected.numpy(), np.finfo(float).tiny)
         freedom = max(m - b - view.n_unknowns, 1)
-        # How far rounding moves each is known up to one factor, which all inputs show together.
-        factor = np.sqrt(np.mean(np.sum((self.residuals / sizes[:, None]) ** 2, axis=1)) / freedom)
-        self.deviations = np.maximum(sizes * factor, np.finfo(float).eps)
+        # How far rounding moves each is known up to one factor, which all inputs show together; one that is further
+        # off is so by its own. (Between two labels: by eight expected errors.)
+        own = np.sqrt(np.sum((self.residuals / sizes[:, None]) ** 2, axis=1) / freedom)
+        factor = np.sqrt(np.mean(own**2))
+        self.deviations = np.maximum(sizes * np.maximum(factor, own), np.finfo(float).eps)
 
     def of(self, index: int, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         same = torch.full((free.shape[1],), index)

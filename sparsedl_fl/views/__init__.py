@@ -10,7 +10,7 @@
 `Together` adds up the equations of several. The zeros of the gradient are `sparsedl_fl.lowrank.LowRankGradient`'s.
 """
 
-from sparsedl_fl.views._base import LEAST_DISTANCE, LOG_CHANCE, Linearization, View, log_chance
+from sparsedl_fl.views._base import LEAST_DISTANCE, LEAST_SURPLUS, LOG_CHANCE, Linearization, View, log_chance
 from sparsedl_fl.views.backward import BackwardChain
 from sparsedl_fl.views.behind import BESIDE, FAR, SpansAt, SpansBehind
 from sparsedl_fl.views.column import ColumnView
@@ -23,6 +23,7 @@ __all__ = [
     "BESIDE",
     "FAR",
     "LEAST_DISTANCE",
+    "LEAST_SURPLUS",
     "LOG_CHANCE",
     "ActivationSpan",
     "BackwardChain",
