@@ -74,9 +74,10 @@ def labels_of(
     agrees = (of_own <= rest.largest_tolerance) & (of_own < distinct * nearest[0])
     labels = torch.where(is_alone & (~is_own | agrees), by_distance[0], NO_LABEL)
     labels = torch.where(is_own & agrees & ~is_alone, order[0], labels)
-    here = rest.at(preactivations)
-    over_noise = here.distances / here.expected
-    labels = torch.where(over_noise <= in_line * over_noise.median(), labels, NO_LABEL)
+    if not problem.activation.has_flat_part:  # behind these a pattern is right or not, and nothing lies between
+        here = rest.at(preactivations)
+        over_noise = here.distances / here.expected
+        labels = torch.where(over_noise <= in_line * over_noise.median(), labels, NO_LABEL)
     found[certified] = labels.numpy()
     return found
 
