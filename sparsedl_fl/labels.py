@@ -40,7 +40,7 @@ def labels_of(
     gradients : ndarray of shape (m, k)
         Their columns of ``D``.
     certified : ndarray of shape (k,) of bool
-        Which inputs are certified: what is not may be anything, with any label.
+        Which inputs are known: what is not may be anything, with any label.
     alike : float, default=0.99
         Least cosine of the gradient and that of its label.
     distinct : float, default=10
