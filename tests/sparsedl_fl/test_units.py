@@ -8,7 +8,9 @@ import torch
 from torch import nn
 
 from sparsedl_fl import GradientInverter, LayerGradient
+from sparsedl_fl.labels import labels_of
 from sparsedl_fl.lowrank import factorize
+from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.simulation import client_gradient
 from sparsedl_fl.units import in_units_of_rounding
 
@@ -102,3 +104,21 @@ def test_dead_rows_keep_their_unit():
         given, weight_grad=np.where(dead[:, None], 0, given.weight_grad), bias_grad=np.where(dead, 0, given.bias_grad)
     )
     assert in_units_of_rounding(given)[1][-1] == 1
+
+
+def test_an_input_out_of_line_shows_no_label():
+    features, labels, given = confident_head(least=-4.0)
+    problem = LayerProblem.of(given)
+    true, gradients = features.double().numpy(), np.zeros((K, len(labels)))
+    certified = np.ones(len(labels), dtype=bool)
+    np.testing.assert_array_equal(labels_of(problem, true, gradients, certified), labels)
+    moved = true.copy()
+    here = problem.rest.at(torch.from_numpy(given.preactivations(true).T))
+    moved[0] *= 1 + 1e-4
+    there = problem.rest.at(torch.from_numpy(given.preactivations(moved).T))
+    assert there.distances[0] > 4 * here.distances.median()
+    assert there.distances[0] <= problem.rest.largest_tolerance
+    assert labels_of(problem, moved, gradients, certified, in_line=np.inf)[0] == labels[0]
+    found = labels_of(problem, moved, gradients, certified)
+    assert found[0] == -1
+    np.testing.assert_array_equal(found[1:], labels[1:])

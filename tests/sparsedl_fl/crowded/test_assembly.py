@@ -1,7 +1,9 @@
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from sparsedl_fl import GradientInverter
@@ -36,6 +38,24 @@ def test_of_a_part_the_rest_is_said_to_be_missing(crowd):
     assert np.isinf(batch.uncertainty[9:]).all()
     assert (labels[9:] == -1).all()
     assert np.isnan(batch.relative_residual)
+
+
+@pytest.mark.parametrize("n_found", [9, 20])
+def test_of_another_batch_behind_nothing_is_certified(crowd, n_found):
+    """With six features any input fits in: many missing leave no check, and few show that the rest does not fit."""
+    inputs, _, _, given = crowd()
+    others = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(1))
+    behind = crowd(inputs=others)[3].next_weight_grad
+    problem = CrowdedProblem.of(replace(given, next_weight_grad=behind))
+    batch, _ = crowded_batch(problem, problem.whitened(others[:n_found].double().numpy()))
+    assert not batch.recovered.any()
+
+
+def test_of_its_own_batch_a_part_is_certified_where_the_rest_fits(crowd):
+    inputs, _, _, given = crowd()
+    problem = CrowdedProblem.of(given)
+    batch, _ = crowded_batch(problem, problem.whitened(inputs[:22].double().numpy()))
+    assert batch.recovered.sum() > 15
 
 
 @pytest.mark.parametrize("seed", [23, 33, 2028])
