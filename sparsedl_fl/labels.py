@@ -47,7 +47,8 @@ def labels_of(
         How many times further any other label has to be.
     in_line : float, default=4
         Times the distance from the column space that is usual, by its noise, from which on an input is somewhere
-        between two labels. (The one with a wrong label of 400 in trained heads had 6.1, and all others up to 1.6.)
+        between two labels. (Of two batches of 40 from a VGG's head, trained, one with a wrong label had 6.1, one far
+        off 8.9, and all others that were certified up to 1.6.)
 
     Returns
     -------

@@ -106,6 +106,10 @@ class RestOfNetwork:
         found.units = units.double()
         return found
 
+    def in_own_units(self, gradients: torch.Tensor) -> torch.Tensor:
+        """Return gradients, or anything of shape (..., m) in their place, at outputs as what lies behind takes them."""
+        return gradients if self.units is None else gradients * self.units
+
     def spreads(self, preactivations: torch.Tensor) -> tuple[float, ...]:
         """Return the standard deviation of what each function with a kink is fed at rows of shape (n, m)."""
         with Smoothing() as seen:

@@ -13,6 +13,7 @@ import warnings
 import numpy as np
 
 from sparsedl_fl.activations import HEAD
+from sparsedl_fl.blocks import in_double, row_norms
 from sparsedl_fl.formats import rounding_noise
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import factorize
@@ -36,14 +37,15 @@ def in_units_of_rounding(
         steps smallest rows are 2e-4 to 2e-3 of the largest where 16 or 40 inputs share ten of 100 labels, and
         above 1e-2 where labels differ or nothing is trained: there searches go better without.)
     """
-    G = layer_gradient.weight_grad.astype(np.float64)
-    ones, sizes = np.ones(len(G)), np.sqrt(np.mean(G**2, axis=1))
-    largest = sizes.max()
-    is_head = layer_gradient.activation == HEAD.name and layer_gradient.rest is not None
-    if not is_head or layer_gradient.is_update or sizes.min() >= small * largest or rounding_noise(G) is not None:
+    G = layer_gradient.weight_grad
+    ones = np.ones(len(G))
+    if layer_gradient.activation != HEAD.name or layer_gradient.is_update:
+        return layer_gradient, ones
+    sizes = row_norms(G)
+    if sizes.min() >= small * sizes.max() or rounding_noise(in_double(G)) is not None:
         return layer_gradient, ones
     # Powers of two change no digit, by which the client's precision is known.
-    units = np.exp2(np.round(np.log2(np.where(sizes > 0, sizes / largest, 1.0))))
+    units = np.exp2(np.round(np.log2(np.where(sizes > 0, sizes / sizes.max(), 1.0))))
     counted = layer_gradient.in_units(units)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from sparsedl_fl.models.layers import passes_on
 from sparsedl_fl.models.naming import plain_name
 from sparsedl_fl.models.rest import rest_of_model
 from sparsedl_fl.models.tracing import MIXING, LinearUse, Trace, trace_model
@@ -148,14 +149,9 @@ def _widths_behind(use: LinearUse, trace: Trace) -> tuple[int, ...]:
     """Return the outputs of the layers behind the next, as far as smooth activations alone lie between."""
     found: list[int] = []
     current: LinearUse | None = use
-    while (
-        current is not None
-        and current.activation is not None
-        and not (current.activation.has_flat_part or current.activation.is_piecewise_linear)
-        and current.norm is None
-        and trace.n_uses(current.name) == 1
-        and current.next_weight
-    ):
+    while current is not None and passes_on(current, trace) and current.next_weight:
+        if current.activation.has_flat_part or current.activation.is_piecewise_linear:
+            break
         current = trace.using(current.next_weight)
         found += [] if current is None else [current.width]
     return tuple(found[1:])

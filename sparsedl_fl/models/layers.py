@@ -15,7 +15,7 @@ from sparsedl_fl.models.naming import named_gradients, plain_modules, plain_name
 from sparsedl_fl.models.rest import rest_of_model
 from sparsedl_fl.models.tracing import MIXING, LinearUse, Trace
 
-__all__ = ["get_tensor", "layer_of_model", "pick_layer"]
+__all__ = ["get_tensor", "layer_of_model", "passes_on", "pick_layer"]
 
 Layer = TypeVar("Layer")
 
@@ -91,6 +91,11 @@ def _follows(use: LinearUse, loss: Any, has_rest: bool) -> str | Activation | No
     return found.name if found is not None and KNOWN.get(found.name) == found else found
 
 
+def passes_on(use: LinearUse, trace: Trace) -> bool:
+    """Return whether a layer ran once, and what follows takes it through an activation alone."""
+    return use.activation is not None and use.norm is None and trace.n_uses(use.name) == 1
+
+
 def _layers_behind(
     use: LinearUse, trace: Trace, parameters: dict[str, Any], named: dict[str, Any]
 ) -> tuple[list[LayerBehind], LinearUse | None]:
@@ -99,13 +104,7 @@ def _layers_behind(
     And the one that is behind all these, where there is one.
     """
     found, current = [], trace.using(use.next_weight)
-    while (
-        current is not None
-        and current.activation is not None
-        and current.norm is None
-        and trace.n_uses(current.name) == 1
-        and named.get(current.next_weight) is not None
-    ):
+    while current is not None and passes_on(current, trace) and named.get(current.next_weight) is not None:
         weight, gradient = parameters[current.weight], named[current.next_weight]
         weight = weight.T if current.is_transposed else weight
         gradient = gradient.T if current.next_is_transposed else gradient

@@ -128,8 +128,7 @@ def likely_labels(
         by_label = torch.stack([rest.gradients_for(places, label).mean(dim=0) for label in range(n_labels)])
     else:
         by_label = terms.terms + terms.gradients(rest, places).mean(dim=0)
-    if rest.units is not None:
-        by_label, mean_gradient = by_label * rest.units, mean_gradient * rest.units
+    by_label, mean_gradient = rest.in_own_units(by_label), rest.in_own_units(mean_gradient)
     counts = torch.from_numpy(nnls(by_label.T.numpy(), mean_gradient.numpy())[0])
     if n_labels > 2 * batch_size:  # most labels are not there
         counts = (counts - _open_share(by_label, counts)).clamp(min=0)

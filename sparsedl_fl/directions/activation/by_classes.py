@@ -57,10 +57,10 @@ class ClassStarts(BaseEstimator):
         if len(labels) + len(known) > b:
             return inputs[:0], labels[:0]
         all_labels, weights = torch.cat([labels, settled.labels]), torch.cat([counts[labels], torch.ones(len(known))])
-        units = torch.ones_like(views.left[:, 0]) if rest.rest.units is None else rest.rest.units
+        left = rest.rest.in_own_units(views.left.T).T
         for _ in range(self.n_iterations):
-            gradients = units * rest.rest.gradients_for(preactivations(torch.cat([inputs, known])), all_labels)
-            left = units[:, None] * views.left
+            gradients = rest.rest.gradients_for(preactivations(torch.cat([inputs, known])), all_labels)
+            gradients = rest.rest.in_own_units(gradients)
             found = torch.linalg.lstsq((gradients * weights[:, None]).T, left).solution[: len(labels)]
             inputs = found / (found @ views.scale)[:, None]
             if not inputs.isfinite().all():  # a label of which next to nothing is left leads anywhere

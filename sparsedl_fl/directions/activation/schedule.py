@@ -53,7 +53,8 @@ class Schedule(BaseEstimator):
     costs, wide_costs : dict of str to float
         What a round of a way costs over one of a descent by the spans alone, for narrow and for wide layers. (One batch
         each: at (80, 200) to (95, 200) 2 to 3 times as long by the rest of the network, 4 to 5 by all; GELU at
-        (100, 1000) 1.7, at (300, 1000) as long, and 3 by all; reflections half or less.)
+        (100, 1000) 1.7, at (300, 1000) as long, and 3 by all; reflections half or less. Smoothed ELU at (80, 200) 3 to
+        5 times; not measured for wide layers.)
     beyond, beyond_with_finds : int, default=2 and 20
         Rounds for a batch beyond what the equations determine if half of the units are off: it takes many more zeros;
         and behind flat parts for one of more than half of the width, once something is found. (One batch of 105 inputs
