@@ -68,7 +68,7 @@ ACTIVATION_ROWS = {
 SPAN_ROWS = {
     f"{name}-{b}x{m}-spans{n_hidden - 1}": ActivationBatch(b, m, n_hidden=n_hidden, activation=name)
     for name in ("gelu", "silu", "elu", "tanh", "relu")
-    for b, m, n_hidden in ((105, 200, 3), (110, 200, 3), (120, 200, 3), (125, 200, 3), (140, 200, 4))
+    for b, m, n_hidden in ((105, 200, 3), (110, 200, 3), (120, 200, 3), (125, 200, 3), (140, 200, 4), (550, 1000, 3))
 }
 """Of the table beyond half the width."""
 
