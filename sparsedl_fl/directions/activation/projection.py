@@ -43,6 +43,9 @@ class Projection(BaseEstimator):
         What it shrinks to.
     span_weight, crowded_span_weight : float, default=50 and 8
         Weight of the distance of the activations over that of the pre-activations.
+    overshoot, step : float, default=1 and 1
+        How far a reflection at the graph goes on behind it, as a share of the way to it, and how much of the way to the
+        next pair is gone; Douglas and Rachford's are 1 and 1.
     worth_newton, worth_newton_by_columns : float, default=0.1 and 0.25
         Distances from the span, relative, up to which Newton's method takes over; the column view knows nothing of it.
     n_newton, n_polishing : int, default=15 and 3
@@ -75,6 +78,8 @@ class Projection(BaseEstimator):
     last_ridge: float = 1e-7
     span_weight: float = 50.0
     crowded_span_weight: float = 8.0
+    overshoot: float = 1.0
+    step: float = 1.0
     worth_newton: float = 0.1
     worth_newton_by_columns: float = 0.25
     n_newton: int = 15
@@ -94,9 +99,12 @@ class Projection(BaseEstimator):
     def for_two_slopes(cls) -> Projection:
         """Return one for activations whose slope below zero is not zero: with them batches are crowded sooner.
 
-        Measured on one CIFAR-10 batch of 80 behind 200 units of slope 0.2: whole in 9 rounds, not in 26 without.
+        One batch of CIFAR-10 each: 80 behind 200 units of slope 0.2, whole in 9 rounds, not in 26 without; 300 behind
+        1000, 22 of 32 starts end next to inputs, and 10 with the weight and ridges for one slope. Most of these have
+        few large coordinates: with 94 known, 4 % of starts end next to an input by whole reflections, the same after
+        112 as after 448, and three quarters by those that go on less far.
         """
-        return cls(crowded=0.3)
+        return cls(crowded=0.3, first_ridges=(1e-4, 1e-2), span_weight=8.0, overshoot=0.3, step=1.5)
 
     def run(
         self,
@@ -168,9 +176,10 @@ class Projection(BaseEstimator):
         shrinkage = (self.last_ridge / ridge) ** (1 / n_reflections)
         for _ in range(n_reflections):
             nearest_z, nearest_y = phi.nearest_on_graph(z, y, weight)
-            fit = ((2 * nearest_z - z) @ regressors) * (power / (power + ridge)) @ regressors.T
-            z = z + fit - nearest_z
-            y = y + ((2 * nearest_y - y) @ basis) @ basis.T - nearest_y
+            behind_z, behind_y = nearest_z.lerp(z, -self.overshoot), nearest_y.lerp(y, -self.overshoot)
+            fit = (behind_z @ regressors) * (power / (power + ridge)) @ regressors.T
+            z = z + self.step * (fit - nearest_z)
+            y = y + self.step * ((behind_y @ basis) @ basis.T - nearest_y)
             size = torch.linalg.vector_norm(z, dim=1, keepdim=True)
             z, y, ridge = z / size, y / size, ridge * shrinkage
         return normalize(z @ regressors, dim=1)
