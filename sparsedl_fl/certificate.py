@@ -77,7 +77,7 @@ def certify(case: Case, kinds: tuple[Evidence, ...] = EVIDENCE) -> Certificate:
     # One thread: the matrices of single inputs are small, and spinning threads cost more than they bring.
     with threadpool_limits(limits=1):
         for kind in kinds:
-            if kind.is_last_resort and (evidence != NONE).all():
+            if not kind.may_add(case, evidence != NONE):
                 continue
             proven, by_kind = kind.prove(case)
             evidence = np.where(proven & (evidence == NONE), kind.kind, evidence)

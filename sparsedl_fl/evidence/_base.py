@@ -108,12 +108,13 @@ class Evidence(ABC):
     ----------
     kind : str
         By what it is called.
-    is_last_resort : bool
-        Whether it has nothing to add where all inputs are proven by other kinds.
     """
 
     kind: ClassVar[str]
-    is_last_resort: ClassVar[bool] = False
+
+    def may_add(self, case: Case, proven: np.ndarray) -> bool:
+        """Return whether it may say more than the kinds before, by which some inputs are proven."""
+        return True
 
     @abstractmethod
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
