@@ -8,7 +8,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from sparsedl_fl.directions.activation.links import Link
-from sparsedl_fl.directions.activation.two_views import WORKING, ScaledForward, TwoViews, leaders
+from sparsedl_fl.directions.activation.two_views import WORKING, ScaledForward, TwoViews
 from sparsedl_fl.views import BackwardChain, SpansBehind
 
 __all__ = ["PairedReflection"]
@@ -39,6 +39,10 @@ class PairedReflection(BaseEstimator):
     gradient_weight : float, default=0.3
         That of gradients, in units of their mean square. (Of 120 inputs as above, with the loss at the mean output:
         22, 27, 16 and 5 % for 0.1, 0.3, 1 and 3.)
+    step : float, default=0.5
+        How much of the way to the next pairs a reflection goes; Douglas and Rachford's is 1. (One batch of each, with
+        none, 60 and 90 inputs known, 128 starts: of 105 inputs 98, 80 and 65 % come within a cosine of 0.9 of one, with
+        whole steps 87, 59 and 45 %; of 120 inputs 74, 69 and 90 %, with whole ones 66, 55 and 80 %.)
     same_lead : float, default=0.995
         Cosine of two ends from which on one stands for both.
     """
@@ -49,6 +53,7 @@ class PairedReflection(BaseEstimator):
     last_ridge: float = 1e-5
     activation_weights: tuple[float, float] = (0.5, 16.0)
     gradient_weight: float = 0.3
+    step: float = 0.5
     same_lead: float = 0.995
 
     def inputs(
@@ -77,9 +82,9 @@ class PairedReflection(BaseEstimator):
         forward = ScaledForward.of(views)
         if len(forward.sizes) == 0:
             return forward.origin[None]
-        ends = self.ends(forward.to(WORKING), spans.to(WORKING), back.to(WORKING), labels, generator)
-        ends = ends[ends.isfinite().all(dim=1)]
-        return forward.inputs(ends[leaders(ends, self.same_lead).unique()].double())
+        working, near = forward.to(WORKING), spans.to(WORKING)
+        ends = self.ends(working, near, back.to(WORKING), labels, generator)
+        return forward.inputs(working.distinct(ends, near, self.same_lead).double())
 
     def ends(
         self,
@@ -99,7 +104,7 @@ class PairedReflection(BaseEstimator):
         ridge, weight = draw(self.first_ridges), draw(self.activation_weights)
         shrinkage = (self.last_ridge / ridge) ** (1 / self.n_reflections)
         starts = forward.preactivations(forward.draw(len(labels), generator))
-        pairs = _Pairs(spans, back, starts, labels, weight, self.gradient_weight)
+        pairs = _Pairs(spans, back, starts, labels, weight, self.gradient_weight, self.step)
         for _ in range(self.n_reflections):
             pairs.reflect(forward, power / (power + ridge))
             ridge = ridge * shrinkage
@@ -121,6 +126,8 @@ class _Pairs:
         Of each start: its label, and the weight of its activations.
     gradient_weight : float
         That of gradients.
+    step : float
+        How much of the way to the next pairs each reflection goes.
     """
 
     def __init__(
@@ -131,8 +138,9 @@ class _Pairs:
         labels: torch.Tensor,
         weight: torch.Tensor,
         gradient_weight: float,
+        step: float,
     ) -> None:
-        self.back, self.labels, self.weight = back, labels, weight
+        self.back, self.labels, self.weight, self.step = back, labels, weight, step
         self.z, self.d, self.e = back.at(starts, labels)
         self.y = [span.activation.value(z) for span, z in zip(spans.spans, self.z, strict=False)]
         spread = [float((z - z.mean(dim=0)).square().mean()) for z in self.z]
@@ -156,18 +164,18 @@ class _Pairs:
             for part, values in ((0, self.z), (1, self.d), (2, self.e))
         )
         fitted = forward.preactivations(forward.coordinates(z[0]) * shrinkage)
-        self.z[0] = self.z[0] + fitted - near[0][0]
+        self.z[0] = self.z[0] + self.step * (fitted - near[0][0])
         for level, link in enumerate(self.links):
             behind = z[level + 1] if level < last else None
             activations, fitted = link.nearest(2 * near[level][3] - self.y[level], behind, self.weight)
-            self.y[level] = self.y[level] + activations - near[level][3]
+            self.y[level] = self.y[level] + self.step * (activations - near[level][3])
             if behind is not None:
-                self.z[level + 1] = self.z[level + 1] + fitted - near[level + 1][0]
+                self.z[level + 1] = self.z[level + 1] + self.step * (fitted - near[level + 1][0])
         for level, link in enumerate(self.back_links):
             gradients, sent_back = link.nearest(d[level], e[level - 1] if level else None)
-            self.d[level] = self.d[level] + gradients - near[level][1]
+            self.d[level] = self.d[level] + self.step * (gradients - near[level][1])
             if level:
-                self.e[level - 1] = self.e[level - 1] + sent_back - near[level - 1][2]
+                self.e[level - 1] = self.e[level - 1] + self.step * (sent_back - near[level - 1][2])
 
     def _nearest(self, level: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the nearest ``z``, ``d``, ``e`` and ``y`` of units that are on or off; the last ``e`` is given."""

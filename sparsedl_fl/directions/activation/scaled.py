@@ -8,7 +8,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from sparsedl_fl.directions.activation.links import Link
-from sparsedl_fl.directions.activation.two_views import WORKING, ScaledForward, TwoViews, leaders
+from sparsedl_fl.directions.activation.two_views import WORKING, ScaledForward, TwoViews
 from sparsedl_fl.views import ActivationSpan, SpansBehind
 
 __all__ = ["ScaledReflection"]
@@ -102,9 +102,9 @@ class ScaledReflection(BaseEstimator):
         forward = ScaledForward.of(views)
         if len(forward.sizes) == 0:
             return forward.origin[None]
-        ends = self.ends(forward.to(WORKING), spans.to(WORKING), n_starts, generator)
-        ends = ends[ends.isfinite().all(dim=1)]  # some run away where there are hardly more outputs than inputs
-        return forward.inputs(ends[leaders(ends, self.same_lead).unique()].double())
+        working, near = forward.to(WORKING), spans.to(WORKING)
+        ends = self.ends(working, near, n_starts, generator)
+        return forward.inputs(working.distinct(ends, near, self.same_lead).double())
 
     def n_reflections(self, spans: SpansBehind, d: int) -> int:
         """Return how many reflections starts take in ``d`` dimensions."""

@@ -17,6 +17,7 @@ from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import Activation
 from sparsedl_fl.directions.activation.estimates import WORKING, PosteriorMeans
 from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.views import SpansBehind
 
 __all__ = ["WORKING", "PrincipalForward", "ScaledForward", "TwoViews", "leaders"]
 
@@ -213,6 +214,17 @@ class ScaledForward:
     def inputs(self, coordinates: torch.Tensor) -> torch.Tensor:
         """Return ``p`` of shape (n, b), at their true scale."""
         return self.origin + (coordinates / self.sizes) @ self.axes.T
+
+    def distinct(self, ends: torch.Tensor, spans: SpansBehind, same: float) -> torch.Tensor:
+        """Return the ``c`` that are finite, of those that are alike up to a cosine the one nearest to the spans.
+
+        Some run away where there are hardly more outputs than inputs. With one dimension left all are parallel: what
+        the inputs share counts as another one, of typical size.
+        """
+        ends = ends[ends.isfinite().all(dim=1)]
+        ends = ends[spans.at(self.preactivations(ends)).distances.argsort()]
+        shared = torch.full_like(ends[:, :1], float(self.sizes.square().mean().sqrt()))
+        return ends[leaders(torch.cat([ends, shared], dim=1), same).unique()]
 
 
 def leaders(rows: torch.Tensor, same: float = 0.98) -> torch.Tensor:
