@@ -1,15 +1,16 @@
 """What proves an input: all kinds of evidence, and what follows from them.
 
-==================  ===================================================================================================
-evidence            statement
-==================  ===================================================================================================
-`ZerosOfOthers`     all other columns are proven, and the pattern confirms that weights and gradient belong together
-`SpanOfNextLayer`   the activations of the input lie in the spans of the gradients behind
-`ThroughRest`       the gradient that the rest of the network returns for it lies in the gradient's column space
-`ReplayOfAll`       the whole batch, run through the rest of the network, returns the gradient
-`ZerosOfInput`      the input has more zeros of its own than chance, which determine it
-`ZerosOfAll`        all columns are proven; the pattern does not fit (dropout, stale weights), but contradicts nothing
-==================  ===================================================================================================
+=====================  ================================================================================================
+evidence               statement
+=====================  ================================================================================================
+`ZerosOfOthers`        all other columns are proven, and the pattern confirms that weights and gradient belong together
+`SpanOfNextLayer`      the activations of the input lie in the spans of the gradients behind
+`ThroughRest`          the gradient that the rest of the network returns for it lies in the gradient's column space
+`ThroughRestAndSpans`  what it returns and the activations do so together, where each alone leaves too much open
+`ReplayOfAll`          the whole batch, run through the rest of the network, returns the gradient
+`ZerosOfInput`         the input has more zeros of its own than chance, which determine it
+`ZerosOfAll`           all columns are proven; the pattern does not fit (dropout, stale weights), yet contradicts none
+=====================  ================================================================================================
 
 Another kind is a class in `sparsedl_fl.evidence` and a place in `EVIDENCE`.
 """
@@ -27,6 +28,7 @@ from sparsedl_fl.evidence import (
     ReplayOfAll,
     SpanOfNextLayer,
     ThroughRest,
+    ThroughRestAndSpans,
     ZerosOfAll,
     ZerosOfInput,
     ZerosOfOthers,
@@ -40,6 +42,7 @@ EVIDENCE: tuple[Evidence, ...] = (
     ZerosOfOthers(),
     SpanOfNextLayer(),
     ThroughRest(),
+    ThroughRestAndSpans(),
     ReplayOfAll(),
     ZerosOfInput(),
     ZerosOfAll(),

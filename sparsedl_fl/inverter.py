@@ -62,7 +62,8 @@ class GradientInverter(BaseEstimator):
         of its column; infinite where nothing is known.
     evidence_ : ndarray of shape (batch_size_,) of str
         What certifies each input, a kind of `sparsedl_fl.certificate`: zeros of the gradient, the span of the next
-        layer's gradient, the rest of the network, a replay of all, zeros of the input, columns alone, or none.
+        layer's gradient, the rest of the network, that and spans together, a replay of all, zeros of the input, columns
+        alone, or none.
     labels_ : ndarray of shape (batch_size_,) of int
         The label of each certified input, where the rest of the network is known and shows it; else -1.
     resolution_ : ndarray of shape (batch_size_,)

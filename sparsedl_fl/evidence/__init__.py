@@ -6,7 +6,7 @@ input can be proven by itself.
 """
 
 from sparsedl_fl.evidence._base import Case, Evidence
-from sparsedl_fl.evidence.views import ReplayOfAll, SpanOfNextLayer, ThroughRest, are_vertices
+from sparsedl_fl.evidence.views import ReplayOfAll, SpanOfNextLayer, ThroughRest, ThroughRestAndSpans, are_vertices
 from sparsedl_fl.evidence.zeros import ZerosOfAll, ZerosOfInput, ZerosOfOthers
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "ReplayOfAll",
     "SpanOfNextLayer",
     "ThroughRest",
+    "ThroughRestAndSpans",
     "ZerosOfAll",
     "ZerosOfInput",
     "ZerosOfOthers",

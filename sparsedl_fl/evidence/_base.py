@@ -113,7 +113,10 @@ class Evidence(ABC):
     kind: ClassVar[str]
 
     def may_add(self, case: Case, proven: np.ndarray) -> bool:
-        """Return whether it may say more than the kinds before, by which some inputs are proven."""
+        """Return whether it applies, and may say more than the kinds before, by which some inputs are proven.
+
+        Where it may not, it is not asked.
+        """
         return True
 
     @abstractmethod

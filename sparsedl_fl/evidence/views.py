@@ -14,7 +14,7 @@ from sparsedl_fl.evidence.mixtures import are_no_mixtures
 from sparsedl_fl.uncertainty import errors_from_views
 from sparsedl_fl.views import LEAST_DISTANCE, LOG_CHANCE, RestAt, SpansAt, SpansBehind, Together, View, log_chance
 
-__all__ = ["ReplayOfAll", "SpanOfNextLayer", "ThroughRest", "are_vertices"]
+__all__ = ["ReplayOfAll", "SpanOfNextLayer", "ThroughRest", "ThroughRestAndSpans", "are_vertices"]
 
 
 class SpanOfNextLayer(Evidence):
@@ -58,9 +58,7 @@ class SpanOfNextLayer(Evidence):
 class ThroughRest(Evidence):
     """The rest of the network returns a gradient in the column space, behind activations without flat parts.
 
-    Behind the others the gradient depends on the pattern alone, which many inputs share. Together with the spans, where
-    there are any: each may have too few equations. What lies beside these is off by as much more: the rest holds the
-    layers behind.
+    Behind the others the gradient depends on the pattern alone, which many inputs share.
     """
 
     kind = "rest of the network"
@@ -70,19 +68,35 @@ class ThroughRest(Evidence):
 
         (LeakyReLU, 100 inputs behind 1000 units: by spans and rest errors are 2 % smaller than by spans alone.)
         """
-        return not (case.hypothesis.problem.activation.is_piecewise_linear and proven.all())
+        problem = case.hypothesis.problem
+        is_by_pattern = problem.activation.is_piecewise_linear and proven.all()
+        return problem.rest is not None and not problem.activation.has_flat_part and not is_by_pattern
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Measure the distances from the column space."""
         problem = case.hypothesis.problem
-        if problem.activation.has_flat_part or problem.rest is None:
-            return np.zeros(len(case.columns), dtype=bool), np.full(len(case.columns), np.inf)
-        beyond_noise = problem.beyond_noise(case.whitened)
         proven, errors = _by_view(case, problem.rest)
-        if problem.behind is None or proven.all():
-            return proven, errors * beyond_noise
-        by_both, errors_by_both = _by_view(case, Together((problem.behind, problem.rest)))
-        return proven | by_both, np.minimum(errors, errors_by_both) * beyond_noise
+        return proven, errors * problem.beyond_noise(case.whitened)
+
+
+class ThroughRestAndSpans(ThroughRest):
+    """The rest of the network together with the spans, where each alone has too few equations.
+
+    What lies beside these is off by as much more: the rest holds the layers behind.
+    """
+
+    kind = "rest of the network and spans"
+
+    def may_add(self, case: Case, proven: np.ndarray) -> bool:
+        """Return whether there are both, and anything is left to prove."""
+        has_spans = case.hypothesis.problem.behind is not None
+        return super().may_add(case, proven) and has_spans and not proven.all()
+
+    def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
+        """Measure the distances from all of them."""
+        problem = case.hypothesis.problem
+        proven, errors = _by_view(case, Together((problem.behind, problem.rest)))
+        return proven, errors * problem.beyond_noise(case.whitened)
 
 
 class ReplayOfAll(Evidence):
@@ -166,9 +180,9 @@ def _in_line(over_noise: np.ndarray, *, least: float = 0.5, most: float = 5.0) -
     return over_noise <= np.maximum(least, most * np.median(over_noise))
 
 
-def _by_view(case: Case, view: View | None) -> tuple[np.ndarray, np.ndarray]:
+def _by_view(case: Case, view: View) -> tuple[np.ndarray, np.ndarray]:
     """Return which inputs a view proves, each by itself, and how far they may be off by it."""
-    if view is None or not view.identifies:
+    if not view.identifies:
         return np.zeros(len(case.columns), dtype=bool), np.full(len(case.columns), np.inf)
     preactivations = as_tensor(case.hypothesis.problem.at(case.whitened)[0].T.copy())
     return _with_errors(case, view, view.at(preactivations).is_proof.numpy())

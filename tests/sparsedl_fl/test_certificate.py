@@ -96,7 +96,7 @@ class TestCombination:
 
     def test_every_kind_has_a_name_of_its_own(self):
         kinds = [kind.kind for kind in EVIDENCE]
-        assert len(set(kinds)) == len(kinds) == 6
+        assert len(set(kinds)) == len(kinds) == 7
         assert NONE not in kinds
 
 

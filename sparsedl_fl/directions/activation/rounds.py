@@ -247,7 +247,7 @@ class Rounds:
             of_labels = self.equations if is_last else replace(self.equations, labels=labels)
             inputs, is_determined = self._descended(starts, of_labels)
         elif leader == "scale":
-            n_starts = n_starts if self.activation.is_piecewise_linear else self.n_starts
+            n_starts = self.scaled.n_starts or n_starts
             starts = self.scaled.inputs(views, self.behind.first, n_starts, self.generator)
             inputs, is_determined = self._descended(starts, self.behind.first if self.is_ample else self.equations)
         elif leader in ("chain", "pairs"):
