@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.activations import Identity
+from sparsedl_fl.evidence import ThroughRest, ThroughRestAndSpans
 from sparsedl_fl.gradients import RestOfNetwork
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.simulation import client_gradient
@@ -94,6 +95,19 @@ class TestBatches:
         check_whole(inverter, inputs, labels)
         assert set(inverter.evidence_) == {"rest of the network"}
         assert "the rest of the network" in inverter.status_
+
+    @pytest.mark.parametrize("activation", [nn.LeakyReLU, nn.GELU])
+    def test_ask_for_no_more_evidence_than_can_add_to_that_of_the_spans(self, activation, monkeypatch):
+        """Behind straight pieces the rest says which pattern it is; spans and rest together are for what each leaves."""
+
+        def asked(*_):
+            raise AssertionError("asked for more")
+
+        monkeypatch.setattr(ThroughRest if activation is nn.LeakyReLU else ThroughRestAndSpans, "prove", asked)
+        inputs, labels = draw()
+        model = seeded(lambda: plain(activation))
+        given = LayerGradient.from_model(model, client_gradient(model, inputs, labels))
+        check_whole(GradientInverter(random_state=0).fit(given), inputs, labels)
 
     @pytest.mark.parametrize(("n_hidden", "n_classes"), [(1, 10), (6, 10), (2, 40)])
     def test_come_back_whatever_the_depth_and_the_classes(self, n_hidden, n_classes):

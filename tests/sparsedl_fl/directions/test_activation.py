@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
+from torch import nn
 from torch.nn.functional import normalize
 
 from sparsedl_fl import GradientInverter, LayerGradient
@@ -206,6 +208,26 @@ class TestProjection:
         # Of the others the activations are right.
         activations = normalize(torch.relu(found @ crowded.forward.T), dim=1)
         assert (cosines(activations, normalize(torch.relu(z), dim=1)) > 1 - 1e-9).all()
+
+    def test_behind_two_slopes_reflections_that_go_on_less_far_end_at_many_more_samples(self):
+        """Whole reflections wander: 0 and 3 % of starts end at a sample, however many there are."""
+        batch = torch.randn((60, 100), generator=generator(), dtype=torch.float64)
+        model = fully_connected(100, width=200, random_state=0).double()
+        for index in range(1, len(model), 2):
+            model[index] = nn.LeakyReLU(0.2)
+        given = LayerGradient.from_model(model, client_gradient(model, batch, torch.arange(60) % 10))
+        problem = LayerProblem.of(given)
+        forward, span = PrincipalForward.of(TwoViews.of_problem(problem)), problem.span.up_to_scale()
+        true = normalize(torch.from_numpy(given.preactivations(batch.numpy()).T.copy()), dim=1)
+
+        def share(projection):
+            ends = projection.reflections(forward, replace(span, basis=span.basis.float()), 64, generator())
+            return (cosines(ends.double() @ forward.orthonormal.T, true) > 0.95).double().mean()
+
+        less_far = Projection.for_two_slopes()
+        whole = clone(less_far).set_params(overshoot=1.0, step=1.0)
+        assert share(less_far) > 0.5
+        assert share(less_far) > 5 * share(whole)
 
     def test_rows_that_change_are_added_as_if_all_were(self):
         left, right = torch.randn(40, 8, generator=generator(), dtype=torch.float64).split([3, 5], dim=1)

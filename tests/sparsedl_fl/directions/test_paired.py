@@ -102,6 +102,22 @@ def test_an_end_that_slid_to_where_another_unit_begins_to_be_on_is_not_determine
     assert errors[0] > off
 
 
+def test_an_inexact_input_does_not_hold_up_the_columns_of_others(setting):
+    """Some that count as determined are off by a few hundredths, and overlap with the columns of all others."""
+    problem = setting.problem
+    views = TwoViews.of_problem(problem)
+    factors = problem.factors
+    samples = torch.from_numpy(setting.inputs.double().numpy() @ factors.right.T / factors.singular_values)
+    noise = torch.randn(BATCH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    inexact = normalize(samples[:1], dim=1) + 0.05 * normalize(noise[None], dim=1)
+    knowledge = Knowledge(factors.zero_test, views, (problem.column, problem.rest), trusts_behind=True)
+    knowledge.add_inputs(normalize(inexact, dim=1), torch.ones(1, dtype=torch.bool))
+    assert knowledge.views.overlaps(knowledge.inputs, torch.linalg.inv(samples).T[1:]).max() > knowledge.own_product
+    n_before = knowledge.n_found
+    assert knowledge.add_inputs(normalize(samples[1:9], dim=1), torch.ones(8, dtype=torch.bool))
+    assert knowledge.n_found == n_before + 8
+
+
 class TestLastColumn:
     def knowledge(self, setting, n, error):
         problem = setting.problem

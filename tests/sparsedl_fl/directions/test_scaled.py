@@ -65,6 +65,19 @@ class TestScaledForward:
         assert len(forward.sizes) == len(samples) - 4
         torch.testing.assert_close(forward.preactivations(forward.coordinates(z)), z, atol=1e-5, rtol=1e-5)
 
+    def test_of_ends_that_are_alike_the_nearest_to_the_span_goes_on(self, setting):
+        """With one dimension left all are parallel, and only their sizes tell them apart."""
+        problem, views, samples = setting
+        columns = nn.functional.normalize(torch.linalg.inv(samples).T, dim=1)
+        forward = ScaledForward.of(views.knowing(columns[2:]))
+        first, second = forward.coordinates(samples[:2] @ problem.regressors().T)
+        beside, nowhere = 1.001 * first, torch.full_like(first, torch.nan)
+        ends = torch.stack([beside, nowhere, second, 0.2 * first, first])
+        kept = forward.distinct(ends, problem.behind.first, 0.995)
+        torch.testing.assert_close(
+            kept.sort(dim=0).values, torch.stack([first, second, 0.2 * first]).sort(dim=0).values
+        )
+
 
 class TestScaledReflection:
     def test_it_applies_to_inputs_with_much_in_common_only(self, setting):
