@@ -98,7 +98,7 @@ class TestBatches:
 
     @pytest.mark.parametrize("activation", [nn.LeakyReLU, nn.GELU])
     def test_ask_for_no_more_evidence_than_can_add_to_that_of_the_spans(self, activation, monkeypatch):
-        """Behind straight pieces the rest says which pattern it is; spans and rest together are for what each leaves."""
+        """Behind straight pieces the rest says which pattern it is; with the spans it is for what each leaves open."""
 
         def asked(*_):
             raise AssertionError("asked for more")
