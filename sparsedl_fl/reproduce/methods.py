@@ -21,6 +21,7 @@ from sparsedl_fl.directions import (
 )
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.reconstruction import match_gradients
+from sparsedl_fl.reproduce.oracle import ToldTheBatch
 
 __all__ = ["METHODS", "OURS", "Budget", "Method", "Problem"]
 
@@ -145,6 +146,11 @@ def _activation(use_next_layer: bool) -> Callable:
     return directions
 
 
+def _oracle(problem: Problem, budget: Budget) -> Directions:
+    """Our last fits, which begin at the true batch."""
+    return ToldTheBatch(inputs=problem.truth, max_seconds=budget.seconds)
+
+
 class _ChannelsLast(nn.Module):
     """From images as gradient matching takes them to what the fully connected model is fed."""
 
@@ -165,5 +171,6 @@ METHODS = {
     "prior": Method("SPEAR behind gradient matching", _spear_with_prior, "draws"),
     "activation": Method("ours, from one layer", _activation(use_next_layer=False), "seconds"),
     "activation-next": Method("ours, with the next layer's gradient", _activation(use_next_layer=True), "seconds"),
+    "oracle": Method("our last fit, told the true batch", _oracle, "seconds"),
 }
 OURS = ("activation", "activation-next")

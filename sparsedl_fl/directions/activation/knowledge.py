@@ -160,10 +160,14 @@ class Knowledge:
             found = torch.where(is_right[:, None] | (not is_whole), columns, found)
         if not (is_whole or is_right.all()):
             return False
-        self.pool = CandidatePool.empty(found.shape[1])
-        self.pool.add(found, self.test.zeros(found).sum(dim=1))
-        self.views, self.inputs = self.views.knowing(found), normalize(torch.linalg.inv(found.T), dim=1)
+        self.take_whole(found, torch.linalg.inv(found.T))
         return True
+
+    def take_whole(self, columns: torch.Tensor, inputs: torch.Tensor) -> None:
+        """Take all columns and inputs, as rows, for what is known, in place of what was."""
+        self.pool = CandidatePool.empty(columns.shape[1])
+        self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
+        self.views, self.inputs = self.views.knowing(columns), normalize(inputs, dim=1)
 
     def settle(self) -> None:
         """Estimate columns again once all are there, from what is more exact.

@@ -60,6 +60,10 @@ class Projection(BaseEstimator):
     ample, determined : float, default=2 and 3e-3
         Active units for each unknown that make an end the only one; and with fewer, the second smallest eigenvalue of
         Newton's matrix above which it is.
+    is_last : bool, default=True
+        Whether ends are taken to the last digit here, and only those that lie in the span then are returned. Another
+        stage that goes on without what is known needs no exact columns: behind two slopes that of an input with a unit
+        next to its kink may be off by a few hundredths, and nothing else lies in the span any more where it is known.
     few_rows : float, default=0.15
         Share of units up to which it is faster to pick those that a step of Newton's method switches.
 
@@ -93,6 +97,7 @@ class Projection(BaseEstimator):
     slowest: float = 0.95
     ample: float = 2.0
     determined: float = 3e-3
+    is_last: bool = True
     few_rows: float = 0.15
 
     @classmethod
@@ -104,7 +109,7 @@ class Projection(BaseEstimator):
         few large coordinates: with 94 known, 4 % of starts end next to an input by whole reflections, the same after
         112 as after 448, and three quarters by those that go on less far.
         """
-        return cls(crowded=0.3, first_ridges=(1e-4, 1e-2), span_weight=8.0, overshoot=0.3, step=1.5)
+        return cls(crowded=0.3, first_ridges=(1e-4, 1e-2), span_weight=8.0, overshoot=0.3, step=1.5, is_last=False)
 
     def run(
         self,
@@ -149,9 +154,10 @@ class Projection(BaseEstimator):
         ends = ends[leaders(ends).unique()]
         ends = self._newton(single, rough, ends, self.n_newton, self.damping, self.near).to(orthonormal.dtype)
         ends = ends[span.distances(ends @ orthonormal.T) < self.worth_polishing]
-        ends = self._newton(orthonormal, span, ends, self.n_polishing, self.last_damping, self.polished)
-        activations = span.activation.value(ends @ orthonormal.T)
-        ends = ends[span.distances_of(activations) < span.tolerances_of(activations)]
+        if self.is_last:
+            ends = self._newton(orthonormal, span, ends, self.n_polishing, self.last_damping, self.polished)
+            activations = span.activation.value(ends @ orthonormal.T)
+            ends = ends[span.distances_of(activations) < span.tolerances_of(activations)]
         is_determined = torch.tensor([self._is_determined(orthonormal, span, end) for end in ends], dtype=torch.bool)
         return normalize((ends / forward.sizes) @ forward.axes.T, dim=1), is_determined
 

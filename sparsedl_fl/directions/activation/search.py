@@ -138,6 +138,12 @@ class ActivationDirections(Directions):
         # The patterns of inputs with much in common say nothing without the span.
         return not stage(self.scaled, ScaledReflection()).applies(TwoViews.of_problem(problem))
 
+    def _rounds(
+        self, problem: LayerProblem, behind: SpansBehind | None, equations: View | None, generator: torch.Generator
+    ) -> Rounds:
+        """Return the stages on a problem, with nothing known."""
+        return Rounds(self, problem, behind, equations, generator)
+
     def _search(
         self,
         problem: LayerProblem,
@@ -149,7 +155,7 @@ class ActivationDirections(Directions):
     ) -> Candidates:
         """Search two views, or more where there are further equations."""
         factors, idle = problem.factors, 0
-        rounds = Rounds(self, problem, behind, equations, generator)
+        rounds = self._rounds(problem, behind, equations, generator)
         knowledge, is_determined = rounds.knowledge, _is_determined(problem, equations)
         try:
             # One thread: the matrices are small, and spinning threads cost more than they bring.
