@@ -85,8 +85,10 @@ class InputFits:
         is_determined = [self.descent.is_only(self.natural, self.spans, end) for end in coordinates]
         return ends, torch.tensor(is_determined, dtype=torch.bool)
 
-    def near_spans(self, inputs: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+    def near_spans(self, inputs: torch.Tensor, known: torch.Tensor, most: float = ROUNDING_SHARE) -> torch.Tensor:
         """Return which inputs lie no further from the spans than rounding and those that are known explain.
+
+        No further than `most` times the noise either.
 
         A descent among straight pieces may end in a wrong one, next to an input, or before its last step: at 8 times
         the noise where the others leave 0.3, off by 2e-4. True ones had up to 1.7 (LeNet after 2000 steps); the least
@@ -95,7 +97,7 @@ class InputFits:
         here = self.spans.at(self.preactivations(torch.cat([inputs, known])))
         over_noise, is_likely = here.over_noise[: len(inputs)], here.is_likely[: len(inputs)]
         usual = _median(here.over_noise[here.is_likely])
-        return is_likely & (over_noise <= min(ROUNDING_SHARE, max(BESIDE, FAR * usual)))
+        return is_likely & (over_noise <= min(most, max(BESIDE, FAR * usual)))
 
     def near_columns(self, inputs: torch.Tensor, rest: RestView) -> torch.Tensor:
         """Return which inputs of a head lie no further from the column space than noise takes them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import replace
 from functools import cached_property
@@ -275,6 +276,9 @@ class Rounds:
                 if isinstance(self.activation, Identity):
                     near = self.fits.near_columns(inputs, self.equations)
                     inputs, is_determined = inputs[near], is_determined[near]
+            if self.behind is not None and self.activation.is_piecewise_linear:
+                kept = self.fits.near_spans(inputs, knowledge.inputs, math.inf)
+                inputs, is_determined = inputs[kept], is_determined[kept]
         elif leader in ("scale", "chain", "pairs") and self.is_exact:
             inputs = self.fits.fitted(inputs)
             kept = self.fits.near_spans(inputs, knowledge.inputs) | ~is_determined
