@@ -162,13 +162,13 @@ TABLES = {
     "activations": Table(
         "Any activation, with the gradients of the layers behind",
         ACTIVATION_ROWS,
-        ("activation-next",),
+        ("activation-next", "oracle"),
         n_batches=20,
     ),
     "spans": Table(
         "Beyond half the width: the gradients of two and three layers behind (three and four hidden layers)",
         SPAN_ROWS,
-        ("activation-next",),
+        ("activation-next", "oracle"),
         n_batches=10,
     ),
     "quantised": Table(
@@ -180,7 +180,7 @@ TABLES = {
     "rest": Table(
         "One layer's gradient alone: the rest of the network, as the server knows it (three hidden layers unless said)",
         REST_ROWS,
-        ("activation",),
+        ("activation", "oracle"),
         n_batches=10,
     ),
     "head": Table(

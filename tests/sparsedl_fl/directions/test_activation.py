@@ -177,6 +177,20 @@ class TestSpan:
         assert ActivationSpan.of(problem.given.next_weight_grad + noise, 25, ReLU()) is None
 
 
+@pytest.fixture(scope="module")
+def two_slopes():
+    """What a server sees of 60 inputs behind 200 LeakyReLUs: the problem, true pre-activations, and columns."""
+    batch = torch.randn((60, 100), generator=generator(), dtype=torch.float64)
+    model = fully_connected(100, width=200, random_state=0).double()
+    for index in range(1, len(model), 2):
+        model[index] = nn.LeakyReLU(0.2)
+    given = LayerGradient.from_model(model, client_gradient(model, batch, torch.arange(60) % 10))
+    problem = LayerProblem.of(given)
+    samples = batch.numpy() @ problem.factors.right.T / problem.factors.singular_values
+    true = torch.from_numpy(given.preactivations(batch.numpy()).T.copy())
+    return problem, normalize(true, dim=1), normalize(torch.from_numpy(np.linalg.inv(samples).T), dim=1)
+
+
 class TestProjection:
     def test_what_it_returns_are_samples(self, problem):
         found, is_determined = Projection().run(problem.views, problem.span, 128, generator())
@@ -209,16 +223,10 @@ class TestProjection:
         activations = normalize(torch.relu(found @ crowded.forward.T), dim=1)
         assert (cosines(activations, normalize(torch.relu(z), dim=1)) > 1 - 1e-9).all()
 
-    def test_behind_two_slopes_reflections_that_go_on_less_far_end_at_many_more_samples(self):
+    def test_behind_two_slopes_reflections_that_go_on_less_far_end_at_many_more_samples(self, two_slopes):
         """Whole reflections wander: 0 and 3 % of starts end at a sample, however many there are."""
-        batch = torch.randn((60, 100), generator=generator(), dtype=torch.float64)
-        model = fully_connected(100, width=200, random_state=0).double()
-        for index in range(1, len(model), 2):
-            model[index] = nn.LeakyReLU(0.2)
-        given = LayerGradient.from_model(model, client_gradient(model, batch, torch.arange(60) % 10))
-        problem = LayerProblem.of(given)
+        problem, true, _ = two_slopes
         forward, span = PrincipalForward.of(TwoViews.of_problem(problem)), problem.span.up_to_scale()
-        true = normalize(torch.from_numpy(given.preactivations(batch.numpy()).T.copy()), dim=1)
 
         def share(projection):
             ends = projection.reflections(forward, replace(span, basis=span.basis.float()), 64, generator())
@@ -228,6 +236,18 @@ class TestProjection:
         whole = clone(less_far).set_params(overshoot=1.0, step=1.0)
         assert share(less_far) > 0.5
         assert share(less_far) > 5 * share(whole)
+
+    def test_behind_two_slopes_a_column_that_is_off_holds_up_no_other(self, two_slopes):
+        """One slope taken for the other: its column is a little off, and so is what is left to search."""
+        problem, true, columns = two_slopes
+        off = normalize(columns[:1] + 0.003 * normalize(torch.randn(1, 60, generator=generator()), dim=1), dim=1)
+        views, span = TwoViews.of_problem(problem).knowing(off), problem.span.up_to_scale()
+        found, _ = Projection.for_two_slopes().run(views, span, 64, generator())
+        near = cosines(normalize(found @ problem.regressors().T, dim=1), true)
+        assert len(found) > 5
+        assert near.min() > 0.99
+        exact, _ = Projection.for_two_slopes().set_params(is_last=True).run(views, span, 64, generator())
+        assert 2 * len(exact) < len(found)
 
     def test_rows_that_change_are_added_as_if_all_were(self):
         left, right = torch.randn(40, 8, generator=generator(), dtype=torch.float64).split([3, 5], dim=1)
