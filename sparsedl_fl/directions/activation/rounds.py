@@ -276,7 +276,7 @@ class Rounds:
                 if isinstance(self.activation, Identity):
                     near = self.fits.near_columns(inputs, self.equations)
                     inputs, is_determined = inputs[near], is_determined[near]
-            if self.behind is not None and self.activation.is_piecewise_linear:
+            if self.behind is not None and self.activation.is_piecewise_linear:  # one in a wrong piece spoils all fits
                 kept = self.fits.near_spans(inputs, knowledge.inputs, math.inf)
                 inputs, is_determined = inputs[kept], is_determined[kept]
         elif leader in ("scale", "chain", "pairs") and self.is_exact:
