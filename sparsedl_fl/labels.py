@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import normalize
 
 from sparsedl.arrays import as_tensor
+from sparsedl_fl.activations import Identity
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.rest import RestOfNetwork
 
@@ -75,7 +76,10 @@ def labels_of(
     agrees = (of_own <= rest.largest_tolerance) & (of_own < distinct * nearest[0])
     labels = torch.where(is_alone & (~is_own | agrees), by_distance[0], NO_LABEL)
     labels = torch.where(is_own & agrees & ~is_alone, order[0], labels)
-    if not problem.activation.has_flat_part:  # behind these a pattern is right or not, and nothing lies between
+    is_head = isinstance(problem.activation, Identity)
+    if (
+        is_head or not problem.activation.is_piecewise_linear
+    ):  # else a pattern is right or not, and nothing lies between
         here = rest.at(preactivations)
         over_noise = here.distances / here.expected
         labels = torch.where(over_noise <= in_line * over_noise.median(), labels, NO_LABEL)
