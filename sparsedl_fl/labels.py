@@ -76,10 +76,9 @@ def labels_of(
     agrees = (of_own <= rest.largest_tolerance) & (of_own < distinct * nearest[0])
     labels = torch.where(is_alone & (~is_own | agrees), by_distance[0], NO_LABEL)
     labels = torch.where(is_own & agrees & ~is_alone, order[0], labels)
-    is_head = isinstance(problem.activation, Identity)
-    if (
-        is_head or not problem.activation.is_piecewise_linear
-    ):  # else a pattern is right or not, and nothing lies between
+    # Behind straight pieces, but at a head, a pattern is right or not, and nothing lies between.
+    is_by_pattern = problem.activation.is_piecewise_linear and not isinstance(problem.activation, Identity)
+    if not is_by_pattern:
         here = rest.at(preactivations)
         over_noise = here.distances / here.expected
         labels = torch.where(over_noise <= in_line * over_noise.median(), labels, NO_LABEL)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import normalize
 
 from sparsedl.arrays import as_tensor
-from sparsedl_fl.directions import ActivationDirections
+from sparsedl_fl.directions import ActivationDirections, KnownInputs
 from sparsedl_fl.directions.activation.rounds import Rounds
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.views import SpansBehind, View
@@ -31,8 +30,9 @@ class ToldTheBatch(ActivationDirections):
     def _rounds(
         self, problem: LayerProblem, behind: SpansBehind | None, equations: View | None, generator: torch.Generator
     ) -> Rounds:
-        rounds, factors = super()._rounds(problem, behind, equations, generator), problem.factors
+        rounds = super()._rounds(problem, behind, equations, generator)
         if self.inputs is not None and len(self.inputs) == problem.batch_size:
-            whitened = self.inputs.double() @ as_tensor(factors.right).T / as_tensor(factors.singular_values)
-            rounds.knowledge.take_whole(normalize(torch.linalg.inv(whitened).T, dim=1), whitened)
+            told = KnownInputs(inputs=self.inputs).propose(problem)
+            if told.inputs is not None:
+                rounds.knowledge.take_whole(as_tensor(told.directions.T.copy()), as_tensor(told.inputs))
         return rounds

@@ -92,7 +92,7 @@ class InputFits:
 
         A descent among straight pieces may end in a wrong one, next to an input, or before its last step: at 8 times
         the noise where the others leave 0.3, off by 2e-4. True ones had up to 1.7 (LeNet after 2000 steps); the least
-        limit of 2 is not varied.
+        limit of 2 is not varied. (95 inputs behind 200 LeakyReLUs: two of 20 batches took in ends at 37 to 112 times.)
         """
         here = self.spans.at(self.preactivations(torch.cat([inputs, known])))
         over_noise, is_likely = here.over_noise[: len(inputs)], here.is_likely[: len(inputs)]

@@ -122,8 +122,11 @@ class Knowledge:
         independent = select_independent(normalize(together * self.views.sizes, dim=1).numpy().T, order)
         self.inputs = together[torch.from_numpy(independent)]
         nothing = self.inputs[:0]
-        # Where columns come from behind an inexact input would hold up those of others, which overlap with it.
-        missing = [] if self.trusts_behind else self._without_column(self.inputs)
+        if self.trusts_behind:  # an inexact input overlaps with all columns, and would hold up those of the others
+            columns = self._from_behind(inputs, nothing)
+            self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
+            return self._deflate() or len(self.inputs) > n_before
+        missing = self._without_column(self.inputs)
         if len(self.inputs) == self.inputs.shape[1]:  # with all inputs known the columns follow
             columns = list(normalize(torch.linalg.inv(self.inputs).T, dim=1)[missing, None])
         elif not self.views.activation.has_flat_part:
@@ -134,13 +137,9 @@ class Knowledge:
         if not self.views.activation.has_flat_part:
             return self._deflate_by(columns) or len(self.inputs) > n_before
         self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
-        if self.trusts_behind:  # one that is not determined overlaps with all columns: its own says whether it is new
-            columns = self._from_behind(inputs, nothing)
-            self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
-        else:
-            unsure = inputs[~is_determined]
-            columns = [self._column_of(unsure[i], nothing) for i in self._without_column(unsure)]
-            self.pool.add_proven(torch.cat([nothing, *columns]), self.test)
+        unsure = inputs[~is_determined]
+        columns = [self._column_of(unsure[i], nothing) for i in self._without_column(unsure)]
+        self.pool.add_proven(torch.cat([nothing, *columns]), self.test)
         return self._deflate() or len(self.inputs) > n_before
 
     def repeat_behind(self, *, n_iterations: int = 5) -> bool:
