@@ -4,8 +4,8 @@
 evidence               statement
 =====================  ================================================================================================
 `ZerosOfOthers`        all other columns are proven, and the pattern confirms that weights and gradient belong together
-`SpanOfNextLayer`      the activations of the input lie in the spans of the gradients behind
 `ThroughRest`          the gradient that the rest of the network returns for it lies in the gradient's column space
+`SpanOfNextLayer`      the activations of the input lie in the spans of the gradients behind
 `ThroughRestAndSpans`  what it returns and the activations do so together, where each alone leaves too much open
 `ReplayOfAll`          the whole batch, run through the rest of the network, returns the gradient
 `ZerosOfInput`         the input has more zeros of its own than chance, which determine it
@@ -40,8 +40,8 @@ NONE = "none"
 
 EVIDENCE: tuple[Evidence, ...] = (
     ZerosOfOthers(),
-    SpanOfNextLayer(),
     ThroughRest(),
+    SpanOfNextLayer(),
     ThroughRestAndSpans(),
     ReplayOfAll(),
     ZerosOfInput(),

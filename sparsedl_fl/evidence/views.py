@@ -26,6 +26,14 @@ class SpanOfNextLayer(Evidence):
 
     kind = "span of the next layer"
 
+    def may_add(self, case: Case, proven: np.ndarray) -> bool:
+        """Return whether there are straight pieces, or an input is left to prove.
+
+        The rest of the network proves the others, as sharply and faster than both. (Expected errors of a hundred inputs
+        behind 1000 units, by the rest over those by spans: 0.7 behind GELU, 0.5 behind ELU.)
+        """
+        return case.hypothesis.problem.activation.is_piecewise_linear or not proven.all()
+
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Measure the distances from the spans; all have to be near.
 
@@ -64,13 +72,13 @@ class ThroughRest(Evidence):
     kind = "rest of the network"
 
     def may_add(self, case: Case, proven: np.ndarray) -> bool:
-        """Return whether the gradient depends on more than the pattern, or an input is left to prove.
+        """Return whether the gradient depends on more than the pattern, or there is nothing else to ask.
 
         (LeakyReLU, 100 inputs behind 1000 units: by spans and rest errors are 2 % smaller than by spans alone.)
         """
         problem = case.hypothesis.problem
-        is_by_pattern = problem.activation.is_piecewise_linear and proven.all()
-        return problem.rest is not None and not problem.activation.has_flat_part and not is_by_pattern
+        has_other = problem.activation.is_piecewise_linear and problem.behind is not None
+        return problem.rest is not None and not problem.activation.has_flat_part and not has_other
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Measure the distances from the column space."""
@@ -79,7 +87,7 @@ class ThroughRest(Evidence):
         return proven, errors * problem.beyond_noise(case.whitened)
 
 
-class ThroughRestAndSpans(ThroughRest):
+class ThroughRestAndSpans(Evidence):
     """The rest of the network together with the spans, where each alone has too few equations.
 
     What lies beside these is off by as much more: the rest holds the layers behind.
@@ -89,8 +97,9 @@ class ThroughRestAndSpans(ThroughRest):
 
     def may_add(self, case: Case, proven: np.ndarray) -> bool:
         """Return whether there are both, and anything is left to prove."""
-        has_spans = case.hypothesis.problem.behind is not None
-        return super().may_add(case, proven) and has_spans and not proven.all()
+        problem = case.hypothesis.problem
+        has_both = problem.rest is not None and problem.behind is not None
+        return has_both and not problem.activation.has_flat_part and not proven.all()
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Measure the distances from all of them."""

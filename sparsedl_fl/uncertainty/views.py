@@ -190,8 +190,8 @@ class _OfRest(_Information):
         self.deviations = np.maximum(sizes * np.maximum(factor, own), np.finfo(float).eps)
 
     def of(self, index: int, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        same = torch.full((free.shape[1],), index)
-        here = self.view.of_some(same).at(self.preactivations[same])
+        alone = torch.tensor([index])
+        here = self.view.of_some(alone).at(self.preactivations[alone])
         turned = self.view.space.outside(here.turned(as_tensor((self.forward @ free).T))).numpy()
         precision = self.deviations[index] ** -2
         return free, precision * (turned @ turned.T), precision * (turned @ self.residuals[index])

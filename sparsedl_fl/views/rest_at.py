@@ -64,11 +64,19 @@ class RestAt(Linearization):
         return rows - (rows * self.directions).sum(dim=1, keepdim=True) * self.directions
 
     def along(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return how the gradients change along rows of shape (n, m): the Hessian of the loss times these."""
+        """Return how the gradients change along rows of shape (n, m): the Hessian of the loss times these.
+
+        At a single place any number of rows goes back at once, with no copies of it.
+        """
         if not self.gradients.requires_grad:
             return torch.zeros_like(rows)
-        given = self.gradients, self.preactivations, rows
-        return torch.autograd.grad(*given, retain_graph=True, materialize_grads=True)[0]
+        given, options = (self.gradients, self.preactivations), {"retain_graph": True, "materialize_grads": True}
+        if len(self.gradients) == len(rows):
+            return torch.autograd.grad(*given, rows, **options)[0]
+        try:
+            return torch.autograd.grad(*given, rows[:, None], is_grads_batched=True, **options)[0][:, 0]
+        except RuntimeError:  # a module of the user's may have no way back for many at once
+            return torch.cat([self.along(row[None]) for row in rows])
 
     @property
     def cost(self) -> torch.Tensor:

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.activations import Identity
-from sparsedl_fl.evidence import ThroughRest, ThroughRestAndSpans
+from sparsedl_fl.evidence import SpanOfNextLayer, ThroughRest, ThroughRestAndSpans
 from sparsedl_fl.gradients import RestOfNetwork
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.simulation import client_gradient
@@ -97,13 +97,14 @@ class TestBatches:
         assert "the rest of the network" in inverter.status_
 
     @pytest.mark.parametrize("activation", [nn.LeakyReLU, nn.GELU])
-    def test_ask_for_no_more_evidence_than_can_add_to_that_of_the_spans(self, activation, monkeypatch):
-        """Behind straight pieces the rest says which pattern it is; with the spans it is for what each leaves open."""
+    def test_ask_for_no_more_evidence_than_can_add(self, activation, monkeypatch):
+        """Spans say all behind straight pieces, the rest of the network does elsewhere."""
 
         def asked(*_):
             raise AssertionError("asked for more")
 
-        monkeypatch.setattr(ThroughRest if activation is nn.LeakyReLU else ThroughRestAndSpans, "prove", asked)
+        monkeypatch.setattr(ThroughRest if activation is nn.LeakyReLU else SpanOfNextLayer, "prove", asked)
+        monkeypatch.setattr(ThroughRestAndSpans, "prove", asked)
         inputs, labels = draw()
         model = seeded(lambda: plain(activation))
         given = LayerGradient.from_model(model, client_gradient(model, inputs, labels))
@@ -308,6 +309,21 @@ class TestView:
         one, two = (torch.randn(z.shape, dtype=z.dtype, generator=torch.Generator().manual_seed(i)) for i in (1, 2))
         torch.testing.assert_close((here.curve(one) * two).sum(dim=1), (here.curve(two) * one).sum(dim=1))
         assert ((here.curve(one) * one).sum(dim=1) > 0).all()
+
+    @pytest.mark.parametrize("goes_back_at_once", [True, False])
+    def test_many_changes_of_one_place_are_those_of_its_copies(self, problem, goes_back_at_once, monkeypatch):
+        z, grad = self.places(problem, 1), torch.autograd.grad
+
+        def one_by_one(*args, is_grads_batched=False, **options):
+            if is_grads_batched:
+                raise RuntimeError("no rule for many at once")
+            return grad(*args, **options)
+
+        if not goes_back_at_once:
+            monkeypatch.setattr(torch.autograd, "grad", one_by_one)
+        changes = torch.randn((4, z.shape[1]), dtype=z.dtype, generator=torch.Generator().manual_seed(1))
+        copies = problem.rest.at(z.expand(4, -1)).turned(changes)
+        torch.testing.assert_close(problem.rest.at(z).turned(changes), copies)
 
     def test_labels_follow_the_inputs_they_were_settled_for(self, problem):
         z = self.places(problem, 6)

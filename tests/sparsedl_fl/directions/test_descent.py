@@ -56,7 +56,7 @@ def test_batches_come_back_behind_any_activation(activation):
     true, given = client(activation, 12, seed=1)
     inverter = GradientInverter(random_state=0).fit(given)
     assert inverter.recovered_.all()
-    assert (inverter.evidence_ == "span of the next layer").all()
+    assert set(inverter.evidence_) <= {"rest of the network", "span of the next layer"}
     error = errors(true, inverter.inputs_)
     assert (error < 10 * inverter.uncertainty_).all()
     assert error.max() < 1e-2
