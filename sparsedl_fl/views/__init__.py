@@ -7,12 +7,15 @@
 - `RestView`: the rest of the network says what gradient comes back for a candidate and a label.
 - `ColumnView`: the next layer's weights say what may reach the activations of a known input from behind.
 
-`Together` adds up the equations of several. The zeros of the gradient are `sparsedl_fl.lowrank.LowRankGradient`'s.
+`View.besides` leaves out what some inputs account for: each that is known leaves the others more equations, in the
+spans by its `WayBack`. `Together` adds up the equations of several views. The zeros of the gradient are
+`sparsedl_fl.lowrank.LowRankGradient`'s.
 """
 
-from sparsedl_fl.views._base import LEAST_DISTANCE, LEAST_SURPLUS, LOG_CHANCE, Linearization, View, log_chance
+from sparsedl_fl.views._base import LEAST_DISTANCE, LEAST_SURPLUS, LOG_CHANCE, Inputs, Linearization, View, log_chance
 from sparsedl_fl.views.backward import BackwardChain
-from sparsedl_fl.views.behind import BESIDE, FAR, SpansAt, SpansBehind
+from sparsedl_fl.views.behind import SpansBehind
+from sparsedl_fl.views.behind_at import BESIDE, FAR, SpansAt
 from sparsedl_fl.views.column import ColumnView
 from sparsedl_fl.views.forward import ForwardView
 from sparsedl_fl.views.rest import RestAt, RestView
@@ -29,6 +32,7 @@ __all__ = [
     "BackwardChain",
     "ColumnView",
     "ForwardView",
+    "Inputs",
     "Linearization",
     "RestAt",
     "RestView",

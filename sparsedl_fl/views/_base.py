@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 
-__all__ = ["LEAST_DISTANCE", "LEAST_SURPLUS", "LOG_CHANCE", "Linearization", "View", "log_chance"]
+__all__ = [
+    "LEAST_DISTANCE",
+    "LEAST_SURPLUS",
+    "LOG_CHANCE",
+    "Inputs",
+    "Linearization",
+    "View",
+    "complement",
+    "log_chance",
+]
 
 LEAST_SURPLUS = 4
 """Equations beyond the unknowns from which on they identify inputs, where tolerances are a thousandth: one of the wrong
@@ -79,8 +89,8 @@ class View(ABC):
         """Return the same with what only candidates show, a label for one, settled for each of these."""
         return self
 
-    def besides(self, preactivations: torch.Tensor) -> View:
-        """Return the same with random weights that lead elsewhere than to these inputs."""
+    def besides(self, inputs: Inputs) -> View:
+        """Return the same for the other inputs of the batch, where it knows anything of these."""
         return self
 
     @abstractmethod
@@ -90,6 +100,25 @@ class View(ABC):
     @abstractmethod
     def to(self, dtype: torch.dtype) -> View:
         """Return the same in another precision."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Some inputs of the batch, as the layer has them.
+
+    Attributes
+    ----------
+    whitened : torch.Tensor of shape (n, b)
+        ``p``, of any length.
+    preactivations : torch.Tensor of shape (n, m)
+        ``z``.
+    gradients : torch.Tensor of shape (n, m)
+        ``d``, up to a factor.
+    """
+
+    whitened: torch.Tensor
+    preactivations: torch.Tensor
+    gradients: torch.Tensor
 
 
 class Linearization(ABC):
@@ -163,3 +192,8 @@ def log_chance(log_chances: torch.Tensor, n_unknowns: int) -> torch.Tensor:
     """
     weakest = log_chances.sort(dim=1, descending=True).values
     return weakest[:, : max(0, weakest.shape[1] - n_unknowns)].sum(dim=1)
+
+
+def complement(rows: torch.Tensor) -> torch.Tensor:
+    """Return an orthonormal basis of what is orthogonal to rows of shape (n, b), of shape (b, b - n)."""
+    return torch.linalg.qr(rows.T, mode="complete")[0][:, len(rows) :]

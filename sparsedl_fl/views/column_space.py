@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.lowrank import LowRankGradient
+from sparsedl_fl.views._base import complement
 from sparsedl_fl.views.span import lengths
 
 __all__ = ["ColumnSpace"]
@@ -55,6 +56,12 @@ class ColumnSpace:
     def to(self, dtype: torch.dtype) -> ColumnSpace:
         """Return the same in another precision."""
         return ColumnSpace(*(getattr(self, field.name).to(dtype) for field in fields(self)))
+
+    def orthogonal_to(self, inputs: torch.Tensor) -> ColumnSpace:
+        """Return the space of the columns orthogonal to rows ``p`` of shape (n, b): those of the other inputs."""
+        rotation = complement(inputs @ self.mixing)
+        basis, mixing, duals = self.basis @ rotation, self.mixing @ rotation, rotation.T @ self.duals
+        return replace(self, basis=basis, mixing=mixing, duals=duals)
 
     def outside(self, weighted: torch.Tensor) -> torch.Tensor:
         """Return the part of weighted rows of shape (n, m) that lies outside."""

@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.rest import RestOfNetwork
-from sparsedl_fl.views._base import LEAST_DISTANCE, View
+from sparsedl_fl.views._base import LEAST_DISTANCE, Inputs, View
 from sparsedl_fl.views.by_label import ANYWHERE, LabelTerms, distances_by_label, likely_labels
 from sparsedl_fl.views.column_space import ColumnSpace
 from sparsedl_fl.views.forward import ForwardView
@@ -129,14 +129,14 @@ class RestView(View):
         """Return the same with its kinks smoothed over a share of what is typical."""
         return replace(self, rest=self.rest.smoothed([share * spread for spread in self.spreads]))
 
-    def besides(self, preactivations: torch.Tensor) -> RestView:
-        """Return the same with the labels of these inputs less likely, by one of the batch each."""
-        if len(preactivations) == 0:
+    def besides(self, inputs: Inputs) -> RestView:
+        """Return the same for the other inputs: of the labels one less for each, and the other columns' space."""
+        if len(inputs.whitened) == 0:
             return self
-        labels = self._nearest(preactivations, self._likely)[0]
+        labels = self._nearest(inputs.preactivations, self._likely)[0]
         found = torch.bincount(labels, minlength=len(self.shares)) / self.space.basis.shape[1]
         left = (self.shares - found).clamp(min=0) + ANYWHERE / len(found)
-        return replace(self, shares=left / left.sum())
+        return replace(self, space=self.space.orthogonal_to(inputs.whitened), shares=left / left.sum())
 
     def by_noise(self, preactivations: torch.Tensor) -> RestView:
         """Return the same with distances in units of the noise."""

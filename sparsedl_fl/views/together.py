@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sparsedl_fl.views._base import Linearization, View
+from sparsedl_fl.views._base import Inputs, Linearization, View
 
 __all__ = ["Together"]
 
@@ -63,9 +63,9 @@ class Together(View):
         """Return the same with the weights that all have."""
         return self._each(lambda view: view.unweighted())
 
-    def besides(self, preactivations: torch.Tensor) -> Together:
-        """Return the same with random weights that lead elsewhere than to these inputs."""
-        return self._each(lambda view: view.besides(preactivations))
+    def besides(self, inputs: Inputs) -> Together:
+        """Return the same for the other inputs of the batch."""
+        return self._each(lambda view: view.besides(inputs))
 
     def settled(self, preactivations: torch.Tensor) -> Together:
         """Return the same with all settled that candidates show."""

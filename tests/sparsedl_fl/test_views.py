@@ -1,4 +1,4 @@
-"""The span with its noise, and the column from the next layer's weights."""
+"""The span with its noise, the column from the next layer's weights, and what both leave to the other inputs."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from sparsedl_fl.activations import GELU, ReLU
 from sparsedl_fl.behind import LayerBehind
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.simulation import client_gradient, fully_connected
-from sparsedl_fl.views import ActivationSpan, ColumnView, SpansBehind
+from sparsedl_fl.views import ActivationSpan, ColumnView, Inputs, SpansBehind
 from sparsedl_fl.views.span import ROUNDING_SHARE
 
 
@@ -245,3 +245,69 @@ def test_a_next_gradient_of_lower_rank_spans_the_inputs_whose_columns_are_indepe
     assert (over_noise[:2] > 1e3).all()
     assert (if_it_were_weak < ROUNDING_SHARE).all()  # what left little of a gradient could be anything there
     assert short.n_equations == open_.n_equations == 60 - 8
+
+
+class TestOthers:
+    """What is left of the views without some inputs."""
+
+    N_KNOWN = 8
+
+    @pytest.fixture(params=[nn.GELU, nn.LeakyReLU, nn.Tanh])
+    def known(self, request):
+        inputs, labels = torch.randn((12, 30), generator=torch.Generator().manual_seed(0)), torch.arange(12) % 5
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            parts = [(nn.Linear(n, m), request.param()) for n, m in ((30, 60), (60, 50), (50, 40))]
+            model = nn.Sequential(*(part for pair in parts for part in pair), nn.Linear(40, 5))
+        problem = LayerProblem.of(LayerGradient.from_model(model, client_gradient(model, inputs, labels)))
+        model, factors = model.double(), problem.factors
+        z = model[0](inputs.double()).detach().requires_grad_()
+        (d,) = torch.autograd.grad(nn.functional.cross_entropy(model[1:](z), labels), z)
+        p = torch.as_tensor(inputs.double().numpy() @ factors.right.T / factors.singular_values)
+        return problem, Inputs(p, z.detach(), d)
+
+    def first(self, inputs, n):
+        return Inputs(inputs.whitened[:n], inputs.preactivations[:n], inputs.gradients[:n])
+
+    def check(self, view, inputs, n):
+        distances = view.at(inputs.preactivations).distances
+        assert (distances[n:] < 1e-4).all()
+        assert (distances[:n] > 0.02).all()
+
+    @pytest.mark.parametrize("level", [0, 1])
+    def test_known_inputs_leave_every_span(self, known, level):
+        problem, inputs = known
+        spans = problem.behind.besides(self.first(inputs, self.N_KNOWN))
+        assert [span.basis.shape[1] for span in spans.spans] == [4, 4]
+        y = spans.at(inputs.preactivations).activations[level]
+        assert (spans.spans[level].distances_of(y)[self.N_KNOWN :] < 1e-4).all()
+        assert (spans.spans[level].distances_of(y)[: self.N_KNOWN] > 0.02).all()
+
+    def test_one_after_the_other_is_as_all_at_once(self, known):
+        problem, inputs = known
+        spans = problem.behind
+        for index in range(self.N_KNOWN):
+            one = Inputs(*(part[index : index + 1] for part in vars(inputs).values()))
+            spans = spans.besides(one)
+        self.check(spans, inputs, self.N_KNOWN)
+
+    def test_wrong_gradients_leave_the_spans_as_they_are(self, known):
+        problem, inputs = known
+        noise = torch.randn(inputs.gradients.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        wrong = replace(inputs, gradients=inputs.gradients + 0.3 * inputs.gradients.std() * noise)
+        spans = problem.behind.besides(self.first(wrong, self.N_KNOWN))
+        assert [span.basis.shape[1] for span in spans.spans] == [12, 12]
+
+    def test_known_inputs_leave_the_column_space_and_their_labels_the_others(self, known):
+        problem, inputs = known
+        if problem.activation.is_piecewise_linear:
+            pytest.skip("columns of one label and pattern are nearly parallel")
+        rest = problem.rest.besides(self.first(inputs, self.N_KNOWN))
+        assert rest.n_unknowns == problem.rest.n_unknowns - self.N_KNOWN
+        self.check(rest.settled(inputs.preactivations), inputs, self.N_KNOWN)
+        assert rest.shares[2] < problem.rest.shares[2]  # both of this label are known
+
+    def test_nothing_known_changes_nothing(self, known):
+        problem, inputs = known
+        assert problem.behind.besides(self.first(inputs, 0)) is problem.behind
+        assert problem.rest.besides(self.first(inputs, 0)) is problem.rest

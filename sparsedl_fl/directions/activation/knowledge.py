@@ -91,6 +91,15 @@ class Knowledge:
         """Whether the columns, or the inputs, are a basis."""
         return max(self.n_found, len(self.inputs)) == self.views.left.shape[1]
 
+    def pairs(self, first: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return inputs and their columns, as rows, for the columns from some on that have theirs."""
+        found = self.views.found[first:]
+        if len(found) == 0 or len(self.inputs) == 0:
+            return self.inputs[:0], found[:0]
+        overlaps, own = self.views.overlaps(self.inputs, found).max(dim=0)
+        has_input = overlaps > self.own_product
+        return self.inputs[own[has_input]], found[has_input]
+
     def deflate_columns(self) -> None:
         """Deflate the column view by the inputs, and by estimates of those of the other columns found."""
         if len(self.views.inputs) >= max(self.n_found, len(self.inputs)):

@@ -21,6 +21,7 @@ from sparsedl_fl.directions.activation.fits import InputFits
 from sparsedl_fl.directions.activation.knowledge import Knowledge
 from sparsedl_fl.directions.activation.last_fit import LastFit
 from sparsedl_fl.directions.activation.natural import NaturalForward
+from sparsedl_fl.directions.activation.others import Others
 from sparsedl_fl.directions.activation.paired import PairedReflection
 from sparsedl_fl.directions.activation.projection import Projection
 from sparsedl_fl.directions.activation.reflection import Reflection
@@ -86,7 +87,6 @@ class Rounds:
         self.class_starts = stage(search.class_starts, ClassStarts())
         self.descent = stage(search.descent, Descent.for_rest() if behind is None else Descent())
         self.activation, self.behind, self.equations, self.generator = problem.activation, behind, equations, generator
-        self.is_ample = behind is not None and self.scaled.is_ample(behind.spans[0])
         # Beyond half of the width neither the first span nor zeros say enough of an input.
         self.is_beyond = behind is not None and problem.is_beyond
         views, self.whole, self.everything = TwoViews.of_problem(problem), None, None
@@ -115,6 +115,7 @@ class Rounds:
             "rest": by_rest,
             "all": self.everything,
         }
+        self.others = Others(self.descended, behind, as_tensor(problem.factors.left))
         self.last_fit = stage(search.last_fit, LastFit())
         is_small = problem.width <= self.last_fit.widest or isinstance(problem.activation, Identity)
         self.is_exact = equations is not None and problem.batch_size > 1 and is_small
@@ -234,14 +235,13 @@ class Rounds:
         knowledge, leader = self.knowledge, self.lead.leader
         n_before, n_starts, share = knowledge.n_known, 2 * self.n_starts, 1.0
         views = knowledge.views
+        self.others.leave_out(knowledge, self.fits)
+        is_ample = self.behind is not None and self.scaled.is_ample(self.others["first"].spans[0])
         if leader in self.descended:
-            found = self.fits.preactivations(knowledge.inputs)
-            elsewhere = self.descended[leader].besides(found)
             n_descents = self.n_descents[leader]
             share = n_descents / n_starts
-            inputs, is_determined = self.descent.run(
-                views, elsewhere, n_descents, self.generator, self.whole, is_smoothed=leader == "smoothed"
-            )
+            given = views, self.descended[leader], n_descents, self.generator, self.whole, self.others[leader]
+            inputs, is_determined = self.descent.run(*given, is_smoothed=leader == "smoothed")
         elif leader == "classes":
             starts, labels = self.class_starts.run(views, self.equations, self.fits.at_scale(knowledge.inputs))
             is_last = views.free.shape[1] <= 1  # it follows from the others, whichever its label is
@@ -249,8 +249,8 @@ class Rounds:
             inputs, is_determined = self._descended(starts, of_labels)
         elif leader == "scale":
             n_starts = self.scaled.n_starts or n_starts
-            starts = self.scaled.inputs(views, self.behind.first, n_starts, self.generator)
-            inputs, is_determined = self._descended(starts, self.behind.first if self.is_ample else self.equations)
+            starts = self.scaled.inputs(views, self.others["first"], n_starts, self.generator)
+            inputs, is_determined = self._descended(starts, self.others["first" if is_ample else "descent"])
         elif leader in ("chain", "pairs"):
             if leader == "pairs":
                 n_starts, given = self.paired.n_starts, (self.fits.spans, self.problem.backward)
@@ -266,12 +266,12 @@ class Rounds:
                 inputs, is_determined = self._descended(starts, self.fits.spans)
         else:
             reflection = self.reflection if leader == "columns" else None
-            span = self.behind.spans[0].up_to_scale()
+            span = self.others["first"].spans[0].up_to_scale()
             inputs, is_determined = self.projection.run(views, span, n_starts, self.generator, reflection)
             if not self.activation.has_flat_part:  # with two slopes an end may be in the first span by a wrong one
-                inputs, is_determined = self._descended(self.fits.at_scale(inputs), self.equations)
+                inputs, is_determined = self._descended(self.fits.at_scale(inputs), self.others["descent"])
         if not self.activation.has_flat_part:
-            if not self.is_ample and leader not in ("rest", "all"):  # columns are as exact as their inputs
+            if not is_ample and leader not in ("rest", "all"):  # columns are as exact as their inputs
                 inputs = self.fits.fitted(inputs)
                 if isinstance(self.activation, Identity):
                     near = self.fits.near_columns(inputs, self.equations)
