@@ -140,6 +140,10 @@ class Linearization(ABC):
     def curve(self, changes: torch.Tensor) -> torch.Tensor:
         """Return the gradient of half the square that changes of shape (n, m) make, to first order: ``J^T J dz``."""
 
+    @abstractmethod
+    def gram(self, changes: torch.Tensor) -> torch.Tensor:
+        """Return the products of what changes of shape (k, m) of a single place make, of shape (k, k)."""
+
     @property
     @abstractmethod
     def distances(self) -> torch.Tensor:

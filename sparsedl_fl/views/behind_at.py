@@ -68,13 +68,22 @@ class SpansAt(Linearization):
 
     def curve(self, changes: torch.Tensor) -> torch.Tensor:
         """Return the gradient of half the square of what leaves the spans."""
+        return self._pull(self._moved_outside(changes))
+
+    def gram(self, changes: torch.Tensor) -> torch.Tensor:
+        """Return the products of what leaves the spans."""
+        parts = zip(self._weights, self._moved_outside(changes), strict=True)
+        return sum(weight.squeeze() * outside @ outside.T for weight, outside in parts)
+
+    def _moved_outside(self, changes: torch.Tensor) -> list[torch.Tensor]:
+        """Return how changes of the pre-activations move the activations out of each span."""
         moved, outside = changes, []
         for level, slopes in enumerate(self.slopes):
             if level:
                 moved = moved @ self.view.layers[level - 1][0].T
             moved = slopes * moved
             outside.append(self.view.spans[level].outside(moved))
-        return self._pull(outside)
+        return outside
 
     def _pull(self, outside: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the sum of what each part says of the pre-activations."""

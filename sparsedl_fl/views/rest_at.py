@@ -92,6 +92,11 @@ class RestAt(Linearization):
         """Return the gradient of half the square of what leaves the column space."""
         return self.view.weight * self._pull(self.view.space.outside(self.turned(changes)))
 
+    def gram(self, changes: torch.Tensor) -> torch.Tensor:
+        """Return the products of what leaves the column space."""
+        outside = self.view.space.outside(self.turned(changes))
+        return self.view.weight * outside @ outside.T
+
     @property
     def distances(self) -> torch.Tensor:
         """Return the distance of each unit gradient from the column space."""

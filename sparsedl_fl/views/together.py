@@ -113,6 +113,10 @@ class TogetherAt(Linearization):
         """Return the sum over the views."""
         return sum(part.curve(changes) for part in self.parts)
 
+    def gram(self, changes: torch.Tensor) -> torch.Tensor:
+        """Return the sum over the views."""
+        return sum(part.gram(changes) for part in self.parts)
+
     @property
     def distances(self) -> torch.Tensor:
         """Return the largest over the views."""

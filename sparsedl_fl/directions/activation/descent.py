@@ -200,9 +200,8 @@ class Descent(BaseEstimator):
         basis = forward.orthonormal
         if basis.shape[1] == 0:
             return 1.0
-        first = torch.zeros(basis.shape[1], dtype=torch.long)
-        here = equations.of_some(first).at(forward.preactivations(end[None]).expand(basis.shape[1], -1))
-        curvatures = torch.linalg.eigvalsh(here.curve(basis.T) @ basis)
+        here = equations.of_some(torch.zeros(1, dtype=torch.long)).at(forward.preactivations(end[None]))
+        curvatures = torch.linalg.eigvalsh(here.gram(basis.T))
         return float(curvatures[0] / curvatures[-1])
 
     def _descend(

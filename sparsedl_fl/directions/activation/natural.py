@@ -46,8 +46,7 @@ class NaturalForward:
         places = forward.preactivations(forward.draw(n_probes, generator))
         gram, settled = torch.zeros((d, d), dtype=basis.dtype), equations.weighted(n_probes, 0.0, generator)
         for index, place in enumerate(places):
-            at_place = settled.of_some(torch.full((d,), index)).at(place.expand(d, -1))
-            gram += at_place.curve(basis.T) @ basis / n_probes
+            gram += settled.of_some(torch.tensor([index])).at(place[None]).gram(basis.T) / n_probes
         curvature, rotation = torch.linalg.eigh(gram)
         axes = forward.axes @ rotation
         return cls(forward.offset, basis @ rotation, curvature.clamp(min=0), forward.origin, axes, forward.orthonormal)

@@ -37,8 +37,7 @@ class InputSystems:
         d = forward.basis.shape[1]
         matrices = torch.empty((len(preactivations), d, d), dtype=preactivations.dtype)
         for index, z in enumerate(preactivations):
-            same = torch.full((d,), index)
-            matrices[index] = equations.of_some(same).at(z.expand(d, -1)).curve(forward.basis.T) @ forward.basis
+            matrices[index] = equations.of_some(torch.tensor([index])).at(z[None]).gram(forward.basis.T)
         return cls.of_matrices(matrices, ridge)
 
     @classmethod
@@ -152,8 +151,7 @@ class Returned:
         of_all = axes.T @ (Q / self.noise**2) @ Q.T @ axes
         found = torch.empty((len(Q), n, n), dtype=Q.dtype)
         for index, z in enumerate(self.preactivations):
-            same = torch.full((n,), index)
-            along = self.rest.of_some(same).at(z.expand(n, -1)).along(self.forward.basis.T)
+            along = self.rest.of_some(torch.tensor([index])).at(z[None]).along(self.forward.basis.T)
             own, column = Q[:, index] @ axes, Q[:, index]
             changed = self.share * along @ self.left + own[:, None] * column
             of_others = of_all - own[:, None] * own / self.noise[index] ** 2
