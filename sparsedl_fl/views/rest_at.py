@@ -68,7 +68,7 @@ class RestAt(Linearization):
 
         At a single place any number of rows goes back at once, with no copies of it.
         """
-        if not self.gradients.requires_grad:
+        if not self.gradients.requires_grad or len(rows) == 0:
             return torch.zeros_like(rows)
         given, options = (self.gradients, self.preactivations), {"retain_graph": True, "materialize_grads": True}
         if len(self.gradients) == len(rows):
