@@ -133,10 +133,16 @@ class RestView(View):
         """Return the same for the other inputs: of the labels one less for each, and the other columns' space."""
         if len(inputs.whitened) == 0:
             return self
-        labels = self._nearest(inputs.preactivations, self._likely)[0]
+        return replace(self.without_labels(inputs.preactivations), space=self.space.orthogonal_to(inputs.whitened))
+
+    def without_labels(self, preactivations: torch.Tensor) -> RestView:
+        """Return the same with the labels of these inputs less likely, by one of the batch each."""
+        if len(preactivations) == 0:
+            return self
+        labels = self._nearest(preactivations, self._likely)[0]
         found = torch.bincount(labels, minlength=len(self.shares)) / self.space.basis.shape[1]
         left = (self.shares - found).clamp(min=0) + ANYWHERE / len(found)
-        return replace(self, space=self.space.orthogonal_to(inputs.whitened), shares=left / left.sum())
+        return replace(self, shares=left / left.sum())
 
     def by_noise(self, preactivations: torch.Tensor) -> RestView:
         """Return the same with distances in units of the noise."""

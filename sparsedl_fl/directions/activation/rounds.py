@@ -254,7 +254,7 @@ class Rounds:
         elif leader in ("chain", "pairs"):
             if leader == "pairs":
                 n_starts, given = self.paired.n_starts, (self.fits.spans, self.problem.backward)
-                likely = self.likely_labels.besides(self.fits.preactivations(knowledge.inputs))
+                likely = self.likely_labels.without_labels(self.fits.preactivations(knowledge.inputs))
                 labels = likely.weighted(n_starts, 0.0, self.generator).labels
                 starts = self.paired.inputs(views, *given, labels, self.generator)
             else:
