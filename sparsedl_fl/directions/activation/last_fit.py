@@ -92,8 +92,8 @@ class LastFit(BaseEstimator):
 
     def together(
         self, forward: NaturalForward, equations: View, rest: RestView, left: torch.Tensor, inputs: torch.Tensor
-    ) -> torch.Tensor:
-        """Return the whole batch fitted at once.
+    ) -> BatchSystem:
+        """Fit the whole batch at once; return the equations at where it ends.
 
         Parameters
         ----------
@@ -108,28 +108,20 @@ class LastFit(BaseEstimator):
         inputs : torch.Tensor of shape (b, b)
             Rows ``p``, at their true scale.
         """
+        here = BatchSystem.of(forward, equations, rest, left, inputs, self.ridge)
         for _ in range(self.n_together if len(left) <= self.widest else self.n_together_wide):
-            here = BatchSystem.of(forward, equations, rest, left, inputs, self.ridge)
             if not here.promise >= self.worth:  # or not a number, where no gradient comes back for an input
                 break
             step = self._solved(here, here.goal, self.n_products[0], self.solved[0])[0] @ forward.axes.T
             for length in self.lengths:
-                if here.cost_at(inputs + length * step) < here.cost:
+                if here.cost_at(here.inputs + length * step) < here.cost:
                     break
             else:
                 break
-            inputs = inputs + length * step
-        return inputs
+            here = BatchSystem.of(forward, equations, rest, left, here.inputs + length * step, self.ridge)
+        return here
 
-    def errors(
-        self,
-        forward: NaturalForward,
-        equations: View,
-        rest: RestView,
-        left: torch.Tensor,
-        inputs: torch.Tensor,
-        generator: torch.Generator,
-    ) -> torch.Tensor | None:
+    def errors(self, here: BatchSystem, generator: torch.Generator) -> torch.Tensor | None:
         """Return how the noise moves a batch that was fitted at once: some draws of it, of shape (n_draws, b, b).
 
         The changes of noise as large as what is left of all equations; None where these leave nothing to measure it by,
@@ -137,12 +129,11 @@ class LastFit(BaseEstimator):
 
         Parameters
         ----------
-        forward, equations, rest, left, inputs
-            As in `together`.
+        here : BatchSystem
+            The equations at where `together` ended.
         generator : torch.Generator
             Source of randomness.
         """
-        here = BatchSystem.of(forward, equations, rest, left, inputs, self.ridge)
         is_minimum = here.disagreement <= self.agreeing and here.promise <= self.ended  # neither if not a number
         if here.n_spare <= 0 or not is_minimum:
             return None
@@ -151,7 +142,7 @@ class LastFit(BaseEstimator):
             change, is_solved = self._solved(here, here.draw(generator), self.n_products[1], self.solved[1])
             if not is_solved:
                 return None
-            draws.append(change @ forward.axes.T)
+            draws.append(change @ here.batch.forward.axes.T)
         return torch.stack(draws) * (here.cost / here.n_spare).clamp(min=1.0).sqrt()
 
     @staticmethod

@@ -219,14 +219,14 @@ class Rounds:
     def _fit_together(self) -> None:
         """Fit a whole batch at once, and draw how exact it is then."""
         knowledge = self.knowledge
-        given = self.whole, self.last, self.rest, self.left
-        together = self.last_fit.together(*given, self.fits.at_scale(knowledge.inputs))
-        if not self.last.at(self.fits.preactivations(together)).is_inside.all():
+        inputs = self.fits.at_scale(knowledge.inputs)
+        together = self.last_fit.together(self.whole, self.last, self.rest, self.left, inputs)
+        if not self.last.at(self.fits.preactivations(together.inputs)).is_inside.all():
             return
-        knowledge.inputs = normalize(together, dim=1)
+        knowledge.inputs = normalize(together.inputs, dim=1)
         # Of a head few rows hold nearly all of the noise: draws of a common size were up to 20 times too small.
         is_head = isinstance(self.activation, Identity)
-        changes = None if is_head else self.last_fit.errors(*given, together, self.generator)
+        changes = None if is_head else self.last_fit.errors(together, self.generator)
         if changes is not None:
             squares = (changes * knowledge.views.sizes).square().sum(dim=2).mean(dim=0)
             self.errors = (squares / self.n_inputs).sqrt()

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 
 from sparsedl_fl.directions.activation.natural import NaturalForward
-from sparsedl_fl.views import RestAt, RestView, View
+from sparsedl_fl.views import Linearization, RestView, View
 
 __all__ = ["BatchSystem", "InputSystems", "Returned"]
 
@@ -95,6 +95,8 @@ class Returned:
         With a label for each input.
     left : torch.Tensor of shape (m, b)
         ``U``.
+    inputs : torch.Tensor of shape (b, b)
+        Rows ``p``, at their true scale.
     preactivations : torch.Tensor of shape (b, m)
         ``z``.
     columns : torch.Tensor of shape (b, b)
@@ -103,18 +105,19 @@ class Returned:
         What an input's loss counts for in the client's.
     noise : torch.Tensor of shape (b,)
         Of each entry of a column.
-    at : RestAt
-        The gradients that come back, ``D``, up to that share.
+    returned : torch.Tensor of shape (b, b)
+        ``U^T D``, up to that share.
     """
 
     forward: NaturalForward
     rest: RestView
     left: torch.Tensor
+    inputs: torch.Tensor
     preactivations: torch.Tensor
     columns: torch.Tensor
     share: torch.Tensor
     noise: torch.Tensor
-    at: RestAt
+    returned: torch.Tensor
 
     @classmethod
     def of(cls, forward: NaturalForward, rest: RestView, left: torch.Tensor, inputs: torch.Tensor) -> Returned:
@@ -122,47 +125,56 @@ class Returned:
         z = forward.preactivations(forward.coordinates(inputs))
         rest = rest.settled(z)
         at, columns = rest.at(z), torch.linalg.inv(inputs)
-        returned = left.T @ at.gradients.detach().T
+        gradients = at.gradients.detach()
+        returned = left.T @ gradients.T
         share = (returned * columns).sum() / returned.square().sum()
-        sizes = torch.linalg.vector_norm(at.gradients.detach(), dim=1)
         m, b = left.shape
-        noise = at.expected * sizes * share / (m - b) ** 0.5
-        return cls(forward, rest, left, z, columns, share, noise, at)
+        noise = at.expected * torch.linalg.vector_norm(gradients, dim=1) * share / (m - b) ** 0.5
+        return cls(forward, rest, left, inputs, z, columns, share, noise, returned)
 
     @property
     def residual(self) -> torch.Tensor:
         """``U^T D - Q``, of shape (b, b)."""
-        return (self.share * self.left.T @ self.at.gradients.detach().T - self.columns) / self.noise
+        return (self.share * self.returned - self.columns) / self.noise
 
     @property
     def cost(self) -> torch.Tensor:
         """Its square."""
         return self.residual.square().sum()
 
+    @cached_property
+    def matrices(self) -> torch.Tensor:
+        """How what comes back for each input changes with its coordinates, of shape (b, d, b)."""
+        b, d = self.forward.axes.shape
+        found = torch.empty((b, d, b), dtype=self.columns.dtype)
+        for index, z in enumerate(self.preactivations):
+            along = self.rest.of_some(torch.tensor([index])).at(z[None]).along(self.forward.basis.T)
+            found[index] = self.share * along @ self.left
+        return found
+
     def changed(self, coordinates: torch.Tensor) -> torch.Tensor:
         """Return how changes of the inputs change it."""
-        gradients = self.at.along(coordinates @ self.forward.basis.T)
+        by_gradients = torch.bmm(coordinates[:, None], self.matrices)[:, 0].T
         of_columns = self.columns @ (coordinates @ self.forward.axes.T) @ self.columns
-        return (self.share * self.left.T @ gradients.T + of_columns) / self.noise
+        return (by_gradients + of_columns) / self.noise
+
+    def pull(self, residual: torch.Tensor) -> torch.Tensor:
+        """Return what a residual says of the coordinates: the transpose of `changed`."""
+        scaled = residual / self.noise
+        by_gradients = torch.bmm(self.matrices, scaled.T[:, :, None])[:, :, 0]
+        return by_gradients + (self.columns.T @ scaled @ self.columns.T) @ self.forward.axes
 
     def blocks(self) -> torch.Tensor:
         """Return what it says of changes of each input by itself, of shape (b, d, d)."""
         Q, axes, n = self.columns, self.forward.axes, self.forward.axes.shape[1]
         of_all = axes.T @ (Q / self.noise**2) @ Q.T @ axes
         found = torch.empty((len(Q), n, n), dtype=Q.dtype)
-        for index, z in enumerate(self.preactivations):
-            along = self.rest.of_some(torch.tensor([index])).at(z[None]).along(self.forward.basis.T)
+        for index, matrix in enumerate(self.matrices):
             own, column = Q[:, index] @ axes, Q[:, index]
-            changed = self.share * along @ self.left + own[:, None] * column
+            changed = matrix + own[:, None] * column
             of_others = of_all - own[:, None] * own / self.noise[index] ** 2
             found[index] = column.square().sum() * of_others + changed @ changed.T / self.noise[index] ** 2
         return found
-
-    def pull(self, residual: torch.Tensor) -> torch.Tensor:
-        """Return what a residual says of the coordinates: the transpose of `changed`."""
-        scaled = residual / self.noise
-        by_gradients = self.share * self.at.along((self.left @ scaled).T) @ self.forward.basis
-        return by_gradients + (self.columns.T @ scaled @ self.columns.T) @ self.forward.axes
 
 
 @dataclass(frozen=True)
@@ -173,27 +185,15 @@ class BatchSystem:
     ----------
     equations : View
         Those of each input, by their noise.
-    alone : InputSystems
-        Their matrices.
-    weight : float
-        What they count for: by their noise those of an input weigh as much as one.
     batch : Returned
         Those of all.
-    blocks : InputSystems
-        What both say of each input.
-    cost : torch.Tensor of shape ()
-        How badly they are fulfilled.
-    goal : torch.Tensor of shape (b, d)
-        Minus half its gradient.
+    ridge : float
+        Keeps matrices with a unit diagonal regular.
     """
 
     equations: View
-    alone: InputSystems
-    weight: float
     batch: Returned
-    blocks: InputSystems
-    cost: torch.Tensor
-    goal: torch.Tensor
+    ridge: float
 
     @classmethod
     def of(
@@ -205,13 +205,44 @@ class BatchSystem:
         inputs: torch.Tensor,
         ridge: float,
     ) -> BatchSystem:
-        """Run the batch, and form the matrices."""
-        weight, batch = float(len(left) - len(inputs)), Returned.of(forward, rest, left, inputs)
-        equations = equations.settled(batch.preactivations).by_noise(batch.preactivations)
-        alone, at = InputSystems.of(forward, equations, batch.preactivations, ridge), equations.at(batch.preactivations)
-        blocks = InputSystems.of_matrices(weight * alone.matrices + batch.blocks(), ridge)
-        goal = -weight * (at.gradient @ forward.basis) - batch.pull(batch.residual)
-        return cls(equations, alone, weight, batch, blocks, weight * at.cost.sum() + batch.cost, goal)
+        """Run the batch."""
+        batch = Returned.of(forward, rest, left, inputs)
+        return cls(equations.settled(batch.preactivations).by_noise(batch.preactivations), batch, ridge)
+
+    @property
+    def inputs(self) -> torch.Tensor:
+        """Rows ``p``, at their true scale, of shape (b, b)."""
+        return self.batch.inputs
+
+    @property
+    def weight(self) -> float:
+        """What the equations of each input count for: by their noise those of an input weigh as much as one."""
+        m, b = self.batch.left.shape
+        return float(m - b)
+
+    @cached_property
+    def alone(self) -> InputSystems:
+        """The matrices of each input's equations."""
+        return InputSystems.of(self.batch.forward, self.equations, self.batch.preactivations, self.ridge)
+
+    @cached_property
+    def blocks(self) -> InputSystems:
+        """What both say of each input."""
+        return InputSystems.of_matrices(self.weight * self.alone.matrices + self.batch.blocks(), self.ridge)
+
+    @cached_property
+    def _at(self) -> Linearization:
+        return self.equations.at(self.batch.preactivations)
+
+    @property
+    def cost(self) -> torch.Tensor:
+        """How badly they are fulfilled, of shape ()."""
+        return self.weight * self._at.cost.sum() + self.batch.cost
+
+    @cached_property
+    def goal(self) -> torch.Tensor:
+        """Minus half its gradient, of shape (b, d)."""
+        return -self.weight * (self._at.gradient @ self.batch.forward.basis) - self.batch.pull(self.batch.residual)
 
     @property
     def n_spare(self) -> int:

@@ -11,7 +11,7 @@ from sparsedl_fl.directions import ActivationDirections
 from sparsedl_fl.directions.activation import Descent, LastFit, TwoViews
 from sparsedl_fl.directions.activation.natural import NaturalForward
 from sparsedl_fl.directions.activation.schedule import Lead, Schedule
-from sparsedl_fl.directions.activation.systems import InputSystems, Returned
+from sparsedl_fl.directions.activation.systems import BatchSystem, InputSystems, Returned
 from sparsedl_fl.directions.activation.two_views import ScaledForward
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.problem import LayerProblem
@@ -76,7 +76,7 @@ def test_what_is_left_of_the_batch_changes_as_said(batch):
     step = 1e-5 * torch.randn((len(true), len(true) - 1), generator=torch.Generator().manual_seed(2), dtype=true.dtype)
     ends = [Returned.of(forward, rest, left, true + sign * step @ forward.axes.T) for sign in (1, -1)]
     # The share is settled by the batch, and taken as it is within a step.
-    ends = [here.share * left.T @ end.at.gradients.detach().T - end.columns for end in ends]
+    ends = [here.share * end.returned - end.columns for end in ends]
     expected = (ends[0] - ends[1]) / 2 / here.noise
     torch.testing.assert_close(here.changed(step), expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
 
@@ -108,7 +108,7 @@ def test_inputs_that_are_off_come_back_and_together_nearer(batch):
     noise = torch.randn(true.shape, generator=torch.Generator().manual_seed(4), dtype=true.dtype)
     off = forward.inputs(forward.coordinates(true + 1e-4 * true.abs().mean() * noise))
     alone = LastFit().alone(forward, equations, off)
-    together = LastFit().together(forward, equations, batch[0].rest, left, alone)
+    together = LastFit().together(forward, equations, batch[0].rest, left, alone).inputs
     assert rms(alone - true) < 0.05 * rms(off - true)
     assert rms(together - true) < rms(alone - true)
 
@@ -116,7 +116,8 @@ def test_inputs_that_are_off_come_back_and_together_nearer(batch):
 def test_wrong_inputs_are_not_made_worse(batch):
     _, true, forward, equations, left = batch
     wrong = forward.inputs(forward.coordinates(true).flip(0) * 3.0)
-    ends = LastFit().together(forward, equations, batch[0].rest, left, LastFit().alone(forward, equations, wrong))
+    alone = LastFit().alone(forward, equations, wrong)
+    ends = LastFit().together(forward, equations, batch[0].rest, left, alone).inputs
     assert ends.isfinite().all()
 
 
@@ -170,18 +171,16 @@ def test_the_descent_is_not_asked_for_what_the_last_fit_does():
 
 def test_draws_are_as_far_from_the_batch_as_the_truth_is(batch):
     problem, true, forward, equations, left = batch
-    fitted = LastFit().together(forward, equations, problem.rest, left, true)
-    draws = LastFit(n_draws=4).errors(forward, equations, problem.rest, left, fitted, torch.Generator().manual_seed(0))
+    together = LastFit().together(forward, equations, problem.rest, left, true)
+    draws = LastFit(n_draws=4).errors(together, torch.Generator().manual_seed(0))
     sizes = torch.from_numpy(problem.factors.singular_values)
-    assert 0.3 < rms((fitted - true) * sizes) / rms(draws * sizes) < 2.0
+    assert 0.3 < rms((together.inputs - true) * sizes) / rms(draws * sizes) < 2.0
 
 
 def test_nothing_is_drawn_where_the_method_does_not_end(batch):
     problem, true, forward, equations, left = batch
-    assert (
-        LastFit(n_products=1).errors(forward, equations, problem.rest, left, true, torch.Generator().manual_seed(0))
-        is None
-    )
+    here = BatchSystem.of(forward, equations, problem.rest, left, true, 1e-12)
+    assert LastFit(n_products=(300, 1)).errors(here, torch.Generator().manual_seed(0)) is None
 
 
 @pytest.mark.parametrize("activation", [nn.GELU, nn.Tanh])
