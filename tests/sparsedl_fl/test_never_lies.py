@@ -63,6 +63,11 @@ def check(seeds):
     assert n_certified > n_right / 2 > 50
 
 
+def test_a_mean_of_two_whose_difference_hardly_shows_is_not_certified_as_one():
+    """Found among a thousand problems: the difference was taken for that of other inputs."""
+    assert not attack(2500573)[2]
+
+
 @pytest.mark.parametrize("chunk", range(N_CHUNKS))
 def test_nothing_wrong_is_certified(chunk):
     check(range(chunk, N_SEEDS, N_CHUNKS))
