@@ -64,7 +64,7 @@ def check(seeds):
 
 
 def test_a_mean_of_two_whose_difference_hardly_shows_is_not_certified_as_one():
-    """Found among a thousand problems: the difference was taken for that of other inputs."""
+    """Found among some 570 problems: the difference was taken for that of other inputs."""
     assert not attack(2500573)[2]
 
 

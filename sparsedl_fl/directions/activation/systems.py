@@ -234,7 +234,7 @@ class BatchSystem:
     def _at(self) -> Linearization:
         return self.equations.at(self.batch.preactivations)
 
-    @property
+    @cached_property
     def cost(self) -> torch.Tensor:
         """How badly they are fulfilled, of shape ()."""
         return self.weight * self._at.cost.sum() + self.batch.cost

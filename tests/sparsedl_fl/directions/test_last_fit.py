@@ -179,8 +179,15 @@ def test_draws_are_as_far_from_the_batch_as_the_truth_is(batch):
 
 def test_nothing_is_drawn_where_the_method_does_not_end(batch):
     problem, true, forward, equations, left = batch
+    together = LastFit().together(forward, equations, problem.rest, left, true)
+    assert LastFit().errors(together, torch.Generator().manual_seed(0)) is not None
+    assert LastFit(n_products=(300, 1)).errors(together, torch.Generator().manual_seed(0)) is None
+
+
+def test_nothing_is_drawn_before_the_batch_is_a_minimum(batch):
+    problem, true, forward, equations, left = batch
     here = BatchSystem.of(forward, equations, problem.rest, left, true, 1e-12)
-    assert LastFit(n_products=(300, 1)).errors(here, torch.Generator().manual_seed(0)) is None
+    assert LastFit().errors(here, torch.Generator().manual_seed(0)) is None
 
 
 @pytest.mark.parametrize("activation", [nn.GELU, nn.Tanh])
