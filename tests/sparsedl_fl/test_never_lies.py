@@ -68,6 +68,13 @@ def test_a_mean_of_two_whose_difference_hardly_shows_is_not_certified_as_one():
     assert not attack(2500573)[2]
 
 
+def test_a_last_column_of_which_nothing_comes_from_behind_ends_no_search():
+    """Seventeen inputs of which one reaches no unit behind that is on: a matrix of columns was inverted with a zero."""
+    n_right, n_certified, lies = attack(2500498)
+    assert not lies
+    assert n_certified <= n_right
+
+
 @pytest.mark.parametrize("chunk", range(N_CHUNKS))
 def test_nothing_wrong_is_certified(chunk):
     check(range(chunk, N_SEEDS, N_CHUNKS))
