@@ -141,9 +141,8 @@ class Assembly:
         case = Case(hypothesis, inputs, whitened, columns, used, determined, disaggregation, problem.is_active(ends))
         certificate, is_off_scale = self._with_doubt_in_scale(hypothesis, ends[0], sizes, certify(case))
         is_worthless = certificate.errors > self.worthless * np.maximum(sizes, np.finfo(float).tiny)
-        expected = (
-            None if problem.rest is None or has_pattern else problem.rest.sizes(as_tensor(ends[0].T.copy())).numpy()
-        )
+        rest = problem.rest_from_places if problem.is_straight or not has_pattern else None
+        expected = None if rest is None else rest.sizes(as_tensor(ends[0].T.copy())).numpy()
         # Dense gradients of what only completes the basis could be of any input; the span says itself what moves one.
         by_span = (certificate.evidence == SpanOfNextLayer.kind) & ~has_pattern
         is_difference = is_worthless[:, None] & (hypothesis.proposed[:, None] | ~by_span)

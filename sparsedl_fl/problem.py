@@ -10,7 +10,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from sparsedl.arrays import as_tensor
-from sparsedl_fl.activations import Activation, Identity, resolve
+from sparsedl_fl.activations import Activation, FlatPart, Identity, resolve
 from sparsedl_fl.diagnosis import is_sparsified
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient, factorize
@@ -69,13 +69,22 @@ class LayerProblem:
     @cached_property
     def rest(self) -> RestView | None:
         """What the rest of the network says of a candidate and a label, where it is known."""
-        rest = self.layer_gradient.rest
-        if rest is None or self.layer_gradient.is_update:
+        if self.activation.has_flat_part and self.has_rest:  # what comes back depends on the pattern alone
+            return RestView.unseen(self.layer_gradient.rest, self.factors)
+        return self.rest_from_places
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether the rest of the network is known."""
+        return self.layer_gradient.rest is not None and not self.layer_gradient.is_update
+
+    @cached_property
+    def rest_from_places(self) -> RestView | None:
+        """The same, looked at from typical places, whatever the activation is."""
+        if not self.has_rest:
             return None
-        if self.activation.has_flat_part:  # the gradient depends on the pattern alone, which many inputs share
-            return RestView.unseen(rest, self.factors)
         with threadpool_limits(limits=1):
-            return RestView.of(rest, self.factors, self.forward)
+            return RestView.of(self.layer_gradient.rest, self.factors, self.forward)
 
     @cached_property
     def chain(self) -> SpansBehind | None:
@@ -83,6 +92,11 @@ class LayerProblem:
         given, factors = self.layer_gradient, self.factors
         spans = SpansBehind.of(given, self.batch_size, self.activation, factors.signal_to_noise, whole=True)
         return None if spans is None or len(spans.spans) == 1 else spans
+
+    @property
+    def is_straight(self) -> bool:
+        """Whether most units are on for most inputs, though there is a flat part."""
+        return isinstance(self.activation, FlatPart) and self.activation.is_straight_around_zero
 
     @property
     def is_beyond(self) -> bool:

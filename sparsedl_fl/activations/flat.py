@@ -35,6 +35,11 @@ class FlatPart(Activation):
     value_below: float = 0.0
     offset: float = 0.0
 
+    @property
+    def is_straight_around_zero(self) -> bool:
+        """Whether units are on for small pre-activations of either sign: most are, then, and zeros are few."""
+        return self.lower < 0 < self.upper
+
     def value(self, z: torch.Tensor) -> torch.Tensor:
         """Return ``phi(z)``."""
         return torch.where(z > self.lower, z.clamp(max=self.upper) + self.offset, self.value_below)
@@ -56,6 +61,14 @@ class FlatPart(Activation):
     def nearest_on(self, z: torch.Tensor) -> torch.Tensor:
         """Return the nearest pre-activation at which a unit is on, or about to be."""
         return z.clamp(min=self.lower, max=None if math.isinf(self.upper) else self.upper)
+
+    def nearest_off(self, z: torch.Tensor) -> torch.Tensor:
+        """Return the nearest pre-activation at which a unit is off, or about to be."""
+        below = z.clamp(max=self.lower)
+        if math.isinf(self.upper):
+            return below
+        above = z.clamp(min=self.upper)
+        return torch.where(above - z < z - below, above, below)
 
     def distance_to_kink(self, z: torch.Tensor) -> torch.Tensor:
         """Return by how much a pre-activation has to change for a unit to switch."""

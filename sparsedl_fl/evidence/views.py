@@ -12,7 +12,7 @@ from sparsedl_fl.activations import Activation
 from sparsedl_fl.evidence._base import Case, Evidence
 from sparsedl_fl.evidence.mixtures import are_no_mixtures
 from sparsedl_fl.uncertainty import errors_from_views
-from sparsedl_fl.views import LEAST_DISTANCE, LOG_CHANCE, RestAt, SpansAt, SpansBehind, Together, View, log_chance
+from sparsedl_fl.views import FAR, LEAST_DISTANCE, LOG_CHANCE, RestAt, SpansAt, SpansBehind, Together, View, log_chance
 
 __all__ = ["ReplayOfAll", "SpanOfNextLayer", "ThroughRest", "ThroughRestAndSpans", "are_vertices"]
 
@@ -115,8 +115,9 @@ class ReplayOfAll(Evidence):
     But if the columns that come back for all are those of the batch, ``P Q = I``, these are equations too.
 
     Behind flat parts what comes back depends on the pattern, of which there are at most ``2^m``, and hardly on anything
-    else: ``m - b`` equations, and no number to fulfil them by. It is asked beyond half of the width alone, where many
-    an input has neither zeros nor spans enough.
+    else: ``m - b`` equations, and no number to fulfil them by. It is asked beyond half of the width, where many an
+    input has neither zeros nor spans enough, and where most units are on: there what the pattern leaves open
+    depends on the loss, and how exact the batch is takes a fit of all at once.
     """
 
     kind = "replay of all"
@@ -129,11 +130,12 @@ class ReplayOfAll(Evidence):
         """Compare what comes back with the columns."""
         problem, b = case.hypothesis.problem, len(case.columns)
         nothing = np.zeros(b, dtype=bool), np.full(b, np.inf)
-        has_zeros = problem.activation.has_flat_part
-        if problem.rest is None or not np.isfinite(case.whitened).all() or (has_zeros and not problem.is_beyond):
+        has_zeros, is_straight = problem.activation.has_flat_part, problem.is_straight
+        is_asked = not has_zeros or problem.is_beyond or is_straight
+        if problem.rest is None or not np.isfinite(case.whitened).all() or not is_asked:
             return nothing
         preactivations = as_tensor(problem.at(case.whitened)[0].T.copy())
-        view = problem.rest.settled(preactivations)
+        view = (problem.rest_from_places if is_straight else problem.rest).settled(preactivations)
         here = view.at(preactivations)
         overlaps = view.overlaps(preactivations, as_tensor(case.whitened), as_tensor(problem.forward.scale))
         off = overlaps - torch.eye(b, dtype=overlaps.dtype)
@@ -159,6 +161,10 @@ class ReplayOfAll(Evidence):
         is_near = off.abs().amax(dim=1) <= here.view.largest_tolerance
         if not (case.hypothesis.proposed.all() and (here.is_inside & is_near & (chances <= LOG_CHANCE)).all()):
             return np.zeros(b, dtype=bool), np.full(b, np.inf)
+        if problem.is_straight and not problem.is_beyond:
+            known, is_in_line = case.hypothesis.known_errors, (here.distances <= FAR * here.expected).all()
+            is_known = known is not None and bool(is_in_line) and np.isfinite(known).all()
+            return np.full(b, is_known), np.full(b, np.inf)
         change = np.sqrt(np.mean((off.numpy() @ case.inputs) ** 2, axis=1))
         over_noise = np.maximum((here.distances / here.expected).numpy(), problem.beyond_noise(case.whitened))
         return np.ones(b, dtype=bool), np.hypot(case.errors_by_columns[2], change) * np.maximum(over_noise, 1.0)

@@ -37,7 +37,7 @@ class BackwardChain:
     head : Head
         The last layer, and the loss.
     activations : tuple of FlatPart
-        Of each layer: a unit is on, with the slope one, or off below.
+        Of each layer: a unit is on, with the slope one, or off.
     """
 
     bases: tuple[torch.Tensor, ...]
@@ -47,15 +47,20 @@ class BackwardChain:
 
     @classmethod
     def of(cls, given: LayerGradient, factors: LowRankGradient) -> BackwardChain | None:
-        """Return the chain, or None where the head is not known, units are not on or off below, or weights moved."""
+        """Return the chain, or None where the head is not known, units are not on or off, or weights moved."""
         activations = tuple(resolve(part.activation) for part in (given, *given.behind))
-        is_two_pieces = all(isinstance(phi, FlatPart) and math.isinf(phi.upper) for phi in activations)
-        if given.head is None or given.next_weight_grad is None or given.is_update or not is_two_pieces:
+        are_flat = all(isinstance(phi, FlatPart) for phi in activations)
+        if given.head is None or given.next_weight_grad is None or given.is_update or not are_flat:
             return None
         gradients = [given.next_weight_grad, *(layer.next_weight_grad for layer in given.behind)][:-1]
         bases = [as_tensor(factors.left), *(_column_basis(G, factors.batch_size) for G in gradients)]
         layers = tuple((as_tensor(layer.weight.astype(float)), as_tensor(layer.bias)) for layer in given.behind)
         return cls(tuple(bases), layers, given.head, activations)
+
+    @property
+    def is_two_pieces(self) -> bool:
+        """Whether units are off on one side alone."""
+        return all(math.isinf(phi.upper) for phi in self.activations)
 
     def to(self, dtype: torch.dtype) -> BackwardChain:
         """Return the same in another precision."""

@@ -26,6 +26,7 @@ from sparsedl_fl.directions.activation.rounds import Rounds, stage
 from sparsedl_fl.directions.activation.scaled import ScaledReflection
 from sparsedl_fl.directions.activation.schedule import Schedule
 from sparsedl_fl.directions.activation.two_views import TwoViews
+from sparsedl_fl.directions.activation.withheld import WithheldSearch
 from sparsedl_fl.matching import first_choice
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.theory import expect
@@ -64,6 +65,8 @@ class ActivationDirections(Directions):
     alternation, reflection, projection, scaled, paired, class_starts, descent, last_fit : default=None
         The stages, an `Alternation`, `Reflection`, `Projection`, `ScaledReflection`, `PairedReflection`, `ClassStarts`,
         `Descent` and `LastFit`; None takes their defaults.
+    withheld : WithheldSearch or None, default=None
+        What goes first behind activations that are straight around zero; None takes its defaults.
     fallback_reach : float, default=0.25
         Share of the width up to which the fallback may find a batch of which this search found less than half.
     fallback : Directions or None, default=None
@@ -89,6 +92,7 @@ class ActivationDirections(Directions):
     class_starts: ClassStarts | None = None
     descent: Descent | None = None
     last_fit: LastFit | None = None
+    withheld: WithheldSearch | None = None
     fallback_reach: float = 0.25
     fallback: Directions | None = None
 
@@ -106,6 +110,9 @@ class ActivationDirections(Directions):
             return Candidates.empty(problem.batch_size)
         budget = _Budget(self.max_starts, self.max_seconds)
         with progress_bar(verbose, total=problem.batch_size, description="columns") as report:
+            found = self._by_withheld(problem, budget, generator, report)
+            if found is not None and found.is_complete:
+                return found
             found = self._search(problem, behind, equations, budget, generator, report)
             if behind is not None and found.is_complete and self._may_be_mixtures(problem, found):
                 alone = self._search(problem, None, None, budget, generator, report)
@@ -122,6 +129,18 @@ class ActivationDirections(Directions):
             return found
         rest = self.fallback.propose(problem, random_state=random_state, verbose=verbose)
         return found.joined(rest.directions, problem.factors, rest)
+
+    def _by_withheld(
+        self, problem: LayerProblem, budget: _Budget, generator: torch.Generator, report: Callable[[int, str], None]
+    ) -> Candidates | None:
+        """Return what is found by what units withhold, or None where that does not apply."""
+        search = stage(self.withheld, WithheldSearch())
+        if not (self.use_next_layer and self.use_rest and search.applies(problem)):
+            return None
+        with threadpool_limits(limits=1):
+            found = search.run(problem, lambda: budget.ended, generator, report)
+        budget.spend(found.n_starts)
+        return found
 
     def _equations(self, problem: LayerProblem, behind: SpansBehind | None) -> View | None:
         """Return what pre-activations of inputs fulfil, beside zeros: spans cost less than the rest of the network."""

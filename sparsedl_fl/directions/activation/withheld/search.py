@@ -1,0 +1,217 @@
+"""Columns by what units that are off withhold, round by round, and then the inputs of which hardly any is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from sklearn.base import BaseEstimator, clone
+from torch.nn.functional import normalize
+
+from sparsedl.arrays import as_tensor
+from sparsedl_fl.candidates import Candidates
+from sparsedl_fl.directions.activation.last_fit import LastFit
+from sparsedl_fl.directions.activation.natural import NaturalForward
+from sparsedl_fl.directions.activation.two_views import ScaledForward, TwoViews
+from sparsedl_fl.directions.activation.withheld.left_over import LeftOver
+from sparsedl_fl.directions.activation.withheld.reflection import OneLayerReflection
+from sparsedl_fl.directions.activation.withheld.space import BackSpace
+from sparsedl_fl.directions.activation.withheld.sparse import SparseStarts
+from sparsedl_fl.problem import LayerProblem
+
+__all__ = ["WithheldSearch"]
+
+SAME_COLUMN = 1 - 1e-6
+"""Cosine of two columns from which on they are one, both exact."""
+
+DENIED = 0.1
+"""How often a label counts as left that does not seem to be."""
+
+N_PROBES = 8
+"""Places that show what the equations of a last fit are worth along each axis."""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class WithheldSearch(BaseEstimator):
+    """Search behind an activation that is straight around zero: most units are on, and zeros of the gradient few.
+
+    It takes the whole way back to be known, the head and its loss included. A batch comes back whole, or not at all:
+    inputs follow from the columns of all others.
+
+    Parameters
+    ----------
+    sparse, reflection, left_over, last_fit : default=None
+        The stages, `SparseStarts`, `OneLayerReflection`, `LeftOver` and `LastFit`; None takes their defaults.
+    patience : int, default=12
+        Rounds without a new column after which the search gives up.
+    n_together : int, default=12
+        Steps of the last fit, at most: the inputs left over are no nearer than a thousandth before.
+    """
+
+    sparse: SparseStarts | None = None
+    reflection: OneLayerReflection | None = None
+    left_over: LeftOver | None = None
+    last_fit: LastFit | None = None
+    patience: int = 12
+    n_together: int = 12
+
+    def applies(self, problem: LayerProblem) -> bool:
+        """Return whether the activation is straight around zero, and the way back known."""
+        is_known = problem.batch_size > 1 and problem.has_rest and problem.backward is not None
+        return problem.is_straight and is_known and bool(BackSpace.all_of(problem))
+
+    def run(
+        self,
+        problem: LayerProblem,
+        is_over: Callable[[], str],
+        generator: torch.Generator,
+        report: Callable[[int, str], None],
+    ) -> Candidates:
+        """Search until the batch is whole.
+
+        Parameters
+        ----------
+        problem : LayerProblem
+            Weights and gradients.
+        is_over : callable
+            Says, in words, that the budget is spent.
+        generator : torch.Generator
+            Source of randomness.
+        report : callable
+            Takes the number of columns and a text.
+        """
+        rounds = _Rounds(self, problem, generator)
+        idle = 0
+        while not rounds.is_complete and idle < self.patience and not is_over():
+            n_before = len(rounds.columns)
+            rounds.run_next(is_idle=idle > 0)
+            idle = 0 if len(rounds.columns) > n_before else idle + 1
+            report(len(rounds.columns), f"{rounds.n_starts} starts, {rounds.n_hits} in a column")
+        status = "complete" if rounds.is_complete else is_over() or f"nothing new in {idle} rounds"
+        inputs, errors = rounds.settled() if rounds.is_complete else (None, None)
+        columns = rounds.columns if inputs is None else normalize(torch.linalg.inv(inputs).T, dim=1)
+        directions = columns.numpy().T.copy()
+        return Candidates(
+            directions=directions,
+            n_zeros=problem.factors.zeros(directions).sum(axis=0),
+            status=f"{status} (views: gradient, weights and the way back through the layers behind)",
+            n_starts=rounds.n_starts,
+            n_successes=rounds.n_hits,
+            inputs=None if inputs is None else normalize(inputs, dim=1).numpy(),
+            errors=None if errors is None else errors.numpy(),
+        )
+
+
+class _Rounds:
+    """One round after the other on a problem."""
+
+    def __init__(self, search: WithheldSearch, problem: LayerProblem, generator: torch.Generator) -> None:
+        def stage(given: BaseEstimator | None, default: BaseEstimator) -> BaseEstimator:
+            return default if given is None else clone(given)
+
+        self.sparse = stage(search.sparse, SparseStarts())
+        self.reflection = stage(search.reflection, OneLayerReflection())
+        self.left_over = stage(search.left_over, LeftOver())
+        self.last_fit = stage(search.last_fit, LastFit(n_together=search.n_together))
+        self.problem, self.generator = problem, generator
+        self.spaces, self.views = BackSpace.all_of(problem), TwoViews.of_problem(problem)
+        self.rest, self.left = problem.rest_from_places, as_tensor(problem.factors.left)
+        m, b = self.left.shape
+        self.columns = torch.zeros((0, b), dtype=torch.float64)
+        self.is_on = torch.zeros((0, m), dtype=torch.bool)
+        self.last_inputs: torch.Tensor | None = None
+        self.n_starts = self.n_hits = self.n_rounds = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all columns, or what is left, are known."""
+        return len(self.columns) == self.columns.shape[1] or self.last_inputs is not None
+
+    def run_next(self, is_idle: bool) -> None:
+        """Run a round: sparse starts in one space after the other, reflections as well once all had their turn.
+
+        Few inputs that are left are looked for at once where the last round brought nothing new.
+        """
+        n_left = self.columns.shape[1] - len(self.columns)
+        if is_idle and 0 < n_left <= self.left_over.most:
+            self._try_what_is_left()
+            if self.is_complete:
+                return
+        space = self.spaces[self.n_rounds % len(self.spaces)]
+        known = space.entries(space.fitted(self.is_on))[1]
+        self._take(space, self.sparse.candidates(space, known, self.generator))
+        self.n_rounds, self.n_starts = self.n_rounds + 1, self.n_starts + self.sparse.n_starts
+        if self.n_rounds >= len(self.spaces) and not self.is_complete:
+            self._reflect()
+
+    def _reflect(self) -> None:
+        n_starts = self.reflection.starts_per_input * self.columns.shape[1]
+        likely = self._labels_left().double().clamp(min=DENIED)
+        labels = torch.multinomial(likely, n_starts, replacement=True, generator=self.generator)
+        forward = ScaledForward.of(self.views.knowing(self.columns))
+        z = self.reflection.preactivations(forward, self.left, self.problem.backward, labels, self.generator)
+        is_on = ~self.problem.activation.is_off(z)
+        for space in self.spaces:
+            self._take(space, self.sparse.near(space, is_on))
+        self.n_starts += n_starts
+
+    def _take(self, space: BackSpace, candidates: torch.Tensor) -> None:
+        """Take in those that are columns, and new."""
+        columns, is_on = space.columns(candidates)
+        self.n_hits += len(columns)
+        for column, pattern in zip(columns, is_on, strict=True):
+            if len(self.columns) and (self.columns @ column).abs().max() > SAME_COLUMN:
+                continue
+            self.columns = torch.cat([self.columns, column[None]])
+            self.is_on = torch.cat([self.is_on, pattern[None]])
+
+    @cached_property
+    def _gradients_by_label(self) -> torch.Tensor:
+        """What comes back for each label where inputs are on average, to activations, of shape (n_labels, m)."""
+        place = ScaledForward.of(self.views).offset
+        n_labels = len(self.rest.shares)
+        return self.problem.backward.at(place.expand(n_labels, -1), torch.arange(n_labels))[2][0]
+
+    def _labels_left(self) -> torch.Tensor:
+        """Return how often each label seems to be left, (n_labels,), as many of them as inputs are.
+
+        The gradient of the bias is the sum of all columns: of those found, each at a scale of its own, and of those
+        that are left, which are those of their label, about.
+        """
+        n_left = self.columns.shape[1] - len(self.columns)
+        parts = torch.cat([self.columns @ self.left.T, -self.columns @ self.left.T, self._gradients_by_label])
+        total = self.left @ self.views.scale
+        found = nnls(parts.T.numpy(), total.numpy())[0][-len(self._gradients_by_label) :]
+        found = torch.from_numpy(found) * n_left / max(found.sum(), np.finfo(float).tiny)
+        counts = found.floor()
+        counts[(found - counts).argsort(descending=True)[: n_left - int(counts.sum())]] += 1
+        return counts.long()
+
+    def _try_what_is_left(self) -> None:
+        """Look for all inputs that are left at once."""
+        counts = self._labels_left()
+        labels = torch.repeat_interleave(torch.arange(len(counts)), counts)
+        views = self.views.knowing(self.columns)
+        self.n_starts += self.left_over.n_starts
+        self.last_inputs = self.left_over.inputs(views, self.rest, self.left, labels, self.generator)
+
+    def settled(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the batch, fitted all at once, as ``p`` at their true scale, and how exact it is."""
+        columns = self.columns
+        if self.last_inputs is not None:
+            here = self.rest.at(self.last_inputs @ self.views.forward.T + self.views.kink)
+            columns = torch.cat([columns, self.rest.space.columns(here.directions)])
+        inputs = torch.linalg.inv(columns.T)
+        inputs = inputs / (inputs @ self.views.scale)[:, None]
+        rest = self.rest.settled(inputs @ self.views.forward.T + self.views.kink)
+        natural = NaturalForward.of(ScaledForward.of(self.views), rest, self.generator, N_PROBES)
+        together = self.last_fit.together(natural, rest, rest, self.left, inputs)
+        changes = self.last_fit.errors(together, self.generator)
+        if changes is None:
+            return together.inputs, None
+        squares = (changes * self.views.sizes).square().sum(dim=2).mean(dim=0)
+        return together.inputs, (squares / self.problem.layer_gradient.shape[1]).sqrt()

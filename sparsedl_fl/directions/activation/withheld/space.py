@@ -1,0 +1,133 @@
+"""What comes back to the activations of an input, and what of it the units pass on.
+
+With ``e = W'^T d'`` the gradient at the activations of an input, ``d = e`` where a unit is on and zero where it is off.
+``d = U q`` lies in the column space of the layer's gradient, and ``e = B r`` in what those of the layers behind leave:
+the image of the next one's column space under ``W'^T``, or of a later one's, through units that are all on. So at each
+unit either ``U q`` vanishes or ``U q - B r`` does: as many equations as units, for ``b + r - 1`` unknowns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch.nn.functional import normalize
+
+from sparsedl.arrays import as_tensor
+from sparsedl.determinacy import Determinacy
+from sparsedl.linalg import smallest_eigenvectors, weighted_gram
+from sparsedl_fl.blocks import in_double
+from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.spectrum import leading_left
+from sparsedl_fl.views.span import NO_GAP, ROUNDING_SHARE
+
+__all__ = ["BackSpace"]
+
+NEAR = 1e-2
+"""Largest entry that should vanish, over the mean square of ``B r``, of a candidate that is estimated again."""
+
+LARGEST_RESIDUAL = 1e-3
+"""Share of ``e`` above which what is left is no noise, whatever that is."""
+
+@dataclass(frozen=True)
+class BackSpace:
+    """The two spaces, and their noise.
+
+    Attributes
+    ----------
+    left : torch.Tensor of shape (m, b)
+        ``U``.
+    back : torch.Tensor of shape (m, r)
+        ``B``, orthonormal.
+    noise_of_left : torch.Tensor of shape (b,)
+        How far noise moves ``U q`` along each axis of ``q``.
+    noise_of_back : torch.Tensor of shape (r, r)
+        What takes ``r`` to how far it moves ``B r``, along as many axes.
+    """
+
+    left: torch.Tensor
+    back: torch.Tensor
+    noise_of_left: torch.Tensor
+    noise_of_back: torch.Tensor
+
+    @classmethod
+    def all_of(cls, problem: LayerProblem) -> list[BackSpace]:
+        """Return the spaces that the layers behind leave, the smallest first.
+
+        Through units that are all on whatever comes back is in the image of the head, of no more dimensions than there
+        are classes, or of one less. The gradients of the layers before show that too, and what comes through units of
+        which some are off.
+        """
+        given, factors = problem.layer_gradient, problem.factors
+        left, b = as_tensor(factors.left), problem.batch_size
+        noise = torch.linalg.vector_norm(as_tensor(factors.noise_level)) / as_tensor(factors.singular_values)
+        found, through = [], torch.eye(len(left), dtype=torch.float64)
+        gradients = [given.next_weight_grad, *(layer.next_weight_grad for layer in given.behind)]
+        for layer, gradient in zip(given.behind, gradients, strict=False):
+            through = through @ as_tensor(layer.weight).T
+            if min(gradient.shape) <= b:
+                continue
+            U, S, _ = leading_left(in_double(gradient), b, min(gradient.shape), n_iterations=(1, 3))
+            rank = int((S[:b] >= NO_GAP * S[b]).sum())
+            back, mixing = torch.linalg.qr(through @ as_tensor(U[:, :rank].copy()))
+            size = torch.linalg.matrix_norm(through) / len(U) ** 0.5
+            noise_of_back = size * float(S[b]) / as_tensor(S[:rank].copy())[:, None] * torch.linalg.inv(mixing)
+            found.append(cls(left, back, noise, noise_of_back))
+        if given.head is not None:
+            back = torch.linalg.qr(through @ as_tensor(given.head.weight).T)[0]
+            found.append(cls(left, back, noise, torch.zeros((back.shape[1],) * 2, dtype=back.dtype)))
+        kept: list[BackSpace] = []
+        for space in sorted(found, key=lambda space: space.back.shape[1]):
+            if not kept or space.back.shape[1] > kept[-1].back.shape[1] + 1:
+                kept.append(space)
+        return kept
+
+    @cached_property
+    def rows(self) -> torch.Tensor:
+        """What takes ``(q, r)`` to ``U q`` and then to ``U q - B r``, of shape (2 m, b + r)."""
+        nothing = torch.zeros_like(self.back)
+        return torch.cat([torch.cat([self.left, nothing], dim=1), torch.cat([self.left, -self.back], dim=1)])
+
+    def entries(self, candidates: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return ``U q`` and ``U q - B r`` for rows ``(q, r)``, each of shape (n, m)."""
+        entries = candidates @ self.rows.T
+        return entries[:, : len(self.left)], entries[:, len(self.left) :]
+
+    def fitted(self, is_on: torch.Tensor) -> torch.Tensor:
+        """Return the unit ``(q, r)`` that fulfils the equations best where units of shape (n, m) are on and off."""
+        weights = torch.cat([~is_on, is_on], dim=1).to(self.rows.dtype)
+        return smallest_eigenvectors(weighted_gram(self.rows, weights))[1]
+
+    def columns(self, candidates: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the unit columns ``q`` among candidates ``(q, r)``, estimated again, with where their units are on.
+
+        What is left of all equations has to be noise, and they have to determine the column, without any one of them as
+        well: mixtures of inputs fulfil all equations but those of units that are off for some and not for others, and
+        of these as many as there are shares to choose. Of an input with no unit off nothing is withheld, and mixtures
+        of several are candidates as well: none counts.
+
+        Returns
+        -------
+        columns : torch.Tensor of shape (k, b)
+        is_on : torch.Tensor of shape (k, m) of bool
+        """
+        passed, withheld = self.entries(candidates)
+        sizes = (passed - withheld).square().mean(dim=1, keepdim=True).sqrt()
+        is_on = withheld.abs() < passed.abs()
+        is_near = torch.minimum(passed.abs(), withheld.abs()).amax(dim=1) < NEAR * sizes[:, 0]
+        is_on = is_on[is_near & ~is_on.all(dim=1) & is_on.any(dim=1)].unique(dim=0)
+        fitted, b = self.fitted(is_on), self.left.shape[1]
+        passed, withheld = self.entries(fitted)
+        left = torch.where(is_on, withheld, passed)
+        expected = torch.hypot(
+            torch.linalg.vector_norm(fitted[:, :b] * self.noise_of_left, dim=1),
+            torch.linalg.vector_norm(fitted[:, b:] @ self.noise_of_back.T, dim=1),
+        )
+        sizes = torch.linalg.vector_norm(passed - withheld, dim=1)
+        largest = torch.minimum(ROUNDING_SHARE * expected, LARGEST_RESIDUAL * sizes)
+        is_right = torch.linalg.vector_norm(left, dim=1) <= largest
+        rows = torch.cat([~is_on, is_on], dim=1)[is_right]
+        is_right[is_right.clone()] = Determinacy().of(self.rows, rows)
+        columns = normalize(fitted[is_right, :b], dim=1)
+        return columns, is_on[is_right]
