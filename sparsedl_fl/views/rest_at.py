@@ -54,7 +54,11 @@ class RestAt(Linearization):
 
     def turned(self, changes: torch.Tensor) -> torch.Tensor:
         """Return how changes of the pre-activations change the weighted unit gradients, to first order."""
-        return self._across(self.view.space.weights * self.along(changes)) / self.lengths
+        return self.turned_by(self.along(changes))
+
+    def turned_by(self, changes: torch.Tensor) -> torch.Tensor:
+        """Return how changes of the gradients change the weighted unit gradients, to first order."""
+        return self._across(self.view.space.weights * changes) / self.lengths
 
     def _pull(self, outside: torch.Tensor) -> torch.Tensor:
         return self.along(self.view.space.weights * self._across(outside) / self.lengths)

@@ -111,7 +111,7 @@ class ActivationDirections(Directions):
         budget = _Budget(self.max_starts, self.max_seconds)
         with progress_bar(verbose, total=problem.batch_size, description="columns") as report:
             found = self._by_withheld(problem, budget, generator, report)
-            if found is not None and found.is_complete:
+            if found is not None and found.inputs is not None:  # whole, though columns of one label are nearly parallel
                 return found
             found = self._search(problem, behind, equations, budget, generator, report)
             if behind is not None and found.is_complete and self._may_be_mixtures(problem, found):

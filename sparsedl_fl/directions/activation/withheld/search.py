@@ -28,8 +28,11 @@ __all__ = ["WithheldSearch"]
 SAME_COLUMN = 1 - 1e-6
 """Cosine of two columns from which on they are one, both exact."""
 
-DENIED = 0.1
+DENIED = 0.5
 """How often a label counts as left that does not seem to be."""
+
+IN_DOUBT = 0.5
+"""By how much of an input a count of labels may be off."""
 
 N_PROBES = 8
 """Places that show what the equations of a last fit are worth along each axis."""
@@ -46,23 +49,25 @@ class WithheldSearch(BaseEstimator):
     ----------
     sparse, reflection, left_over, last_fit : default=None
         The stages, `SparseStarts`, `OneLayerReflection`, `LeftOver` and `LastFit`; None takes their defaults.
-    patience : int, default=12
+    patience : int, default=30
         Rounds without a new column after which the search gives up.
-    n_together : int, default=12
-        Steps of the last fit, at most: the inputs left over are no nearer than a thousandth before.
+    n_together, n_products : int and (int, int), default=12 and (1000, 6000)
+        Of the last fit: the inputs left over are no nearer than a thousandth before, and where three of them have one
+        label, what tells them apart takes many products to show.
     """
 
     sparse: SparseStarts | None = None
     reflection: OneLayerReflection | None = None
     left_over: LeftOver | None = None
     last_fit: LastFit | None = None
-    patience: int = 12
+    patience: int = 30
     n_together: int = 12
+    n_products: tuple[int, int] = (1000, 6000)
 
     def applies(self, problem: LayerProblem) -> bool:
         """Return whether the activation is straight around zero, and the way back known."""
         is_known = problem.batch_size > 1 and problem.has_rest and problem.backward is not None
-        return problem.is_straight and is_known and bool(BackSpace.all_of(problem))
+        return problem.is_straight and is_known
 
     def run(
         self,
@@ -116,7 +121,7 @@ class _Rounds:
         self.sparse = stage(search.sparse, SparseStarts())
         self.reflection = stage(search.reflection, OneLayerReflection())
         self.left_over = stage(search.left_over, LeftOver())
-        self.last_fit = stage(search.last_fit, LastFit(n_together=search.n_together))
+        self.last_fit = stage(search.last_fit, LastFit(n_together=search.n_together, n_products=search.n_products))
         self.problem, self.generator = problem, generator
         self.spaces, self.views = BackSpace.all_of(problem), TwoViews.of_problem(problem)
         self.rest, self.left = problem.rest_from_places, as_tensor(problem.factors.left)
@@ -124,7 +129,7 @@ class _Rounds:
         self.columns = torch.zeros((0, b), dtype=torch.float64)
         self.is_on = torch.zeros((0, m), dtype=torch.bool)
         self.last_inputs: torch.Tensor | None = None
-        self.n_starts = self.n_hits = self.n_rounds = 0
+        self.n_starts = self.n_hits = self.n_rounds = self.n_tried = 0
 
     @property
     def is_complete(self) -> bool:
@@ -150,7 +155,7 @@ class _Rounds:
 
     def _reflect(self) -> None:
         n_starts = self.reflection.starts_per_input * self.columns.shape[1]
-        likely = self._labels_left().double().clamp(min=DENIED)
+        likely = self._labels_left().clamp(min=DENIED)
         labels = torch.multinomial(likely, n_starts, replacement=True, generator=self.generator)
         forward = ScaledForward.of(self.views.knowing(self.columns))
         z = self.reflection.preactivations(forward, self.left, self.problem.backward, labels, self.generator)
@@ -177,23 +182,34 @@ class _Rounds:
         return self.problem.backward.at(place.expand(n_labels, -1), torch.arange(n_labels))[2][0]
 
     def _labels_left(self) -> torch.Tensor:
-        """Return how often each label seems to be left, (n_labels,), as many of them as inputs are.
+        """Return how often each label seems to be left, (n_labels,), as many in all as there are inputs.
 
-        The gradient of the bias is the sum of all columns: of those found, each at a scale of its own, and of those
-        that are left, which are those of their label, about.
+        The gradient of the bias is the sum of all columns: of those found, whose sizes their label tells, about, and of
+        those that are left, which are those of their label, about.
         """
-        n_left = self.columns.shape[1] - len(self.columns)
-        parts = torch.cat([self.columns @ self.left.T, -self.columns @ self.left.T, self._gradients_by_label])
-        total = self.left @ self.views.scale
-        found = nnls(parts.T.numpy(), total.numpy())[0][-len(self._gradients_by_label) :]
-        found = torch.from_numpy(found) * n_left / max(found.sum(), np.finfo(float).tiny)
-        counts = found.floor()
-        counts[(found - counts).argsort(descending=True)[: n_left - int(counts.sum())]] += 1
-        return counts.long()
+        n_left, by_label, space = self.columns.shape[1] - len(self.columns), self._gradients_by_label, self.spaces[-1]
+        passed, withheld = space.entries(space.fitted(self.is_on))
+        products = (passed - withheld) @ by_label.T
+        cosines = products / torch.linalg.vector_norm(by_label, dim=1)
+        label = cosines.abs().argmax(dim=1, keepdim=True)
+        found = passed * (by_label.square().sum(dim=1)[label] / products.gather(1, label))
+        parts = torch.cat([found.sum(dim=0, keepdim=True), found, -found, by_label])
+        # Those found differ from what their label tells by so much, and those left by a multiple of that in all units.
+        size = torch.linalg.vector_norm(by_label, dim=1).mean() * 2 * (n_left / len(self.left)) ** 0.5
+        ridge = torch.zeros((len(parts), len(parts)), dtype=parts.dtype)
+        ridge.diagonal()[1 : 1 + 2 * len(found)] = size
+        total = torch.cat([self.left @ self.views.scale, torch.zeros(len(parts), dtype=parts.dtype)])
+        shares = torch.from_numpy(nnls(torch.cat([parts.T, ridge]).numpy(), total.numpy())[0][-len(by_label) :])
+        return shares * n_left / max(shares.sum(), np.finfo(float).tiny)
 
     def _try_what_is_left(self) -> None:
-        """Look for all inputs that are left at once."""
-        counts = self._labels_left()
+        """Look for all inputs that are left at once, with their likeliest labels first, and then about these."""
+        shares = self._labels_left()
+        counts = shares.floor().long()
+        doubt = IN_DOUBT * torch.rand(shares.shape, generator=self.generator, dtype=shares.dtype) * (self.n_tried > 0)
+        n_open = self.columns.shape[1] - len(self.columns) - int(counts.sum())
+        counts[(shares - counts + doubt).argsort(descending=True)[:n_open]] += 1
+        self.n_tried += 1
         labels = torch.repeat_interleave(torch.arange(len(counts)), counts)
         views = self.views.knowing(self.columns)
         self.n_starts += self.left_over.n_starts

@@ -53,7 +53,7 @@ class BackSpace:
 
     @classmethod
     def all_of(cls, problem: LayerProblem) -> list[BackSpace]:
-        """Return the spaces that the layers behind leave, the smallest first.
+        """Return the spaces that the layers behind leave, the head among them, the smallest first.
 
         Through units that are all on whatever comes back is in the image of the head, of no more dimensions than there
         are classes, or of one less. The gradients of the layers before show that too, and what comes through units of
@@ -74,14 +74,13 @@ class BackSpace:
             size = torch.linalg.matrix_norm(through) / len(U) ** 0.5
             noise_of_back = size * float(S[b]) / as_tensor(S[:rank].copy())[:, None] * torch.linalg.inv(mixing)
             found.append(cls(left, back, noise, noise_of_back))
-        if given.head is not None:
-            back = torch.linalg.qr(through @ as_tensor(given.head.weight).T)[0]
-            found.append(cls(left, back, noise, torch.zeros((back.shape[1],) * 2, dtype=back.dtype)))
+        back = torch.linalg.qr(through @ as_tensor(given.head.weight).T)[0]
+        head = cls(left, back, noise, torch.zeros((back.shape[1],) * 2, dtype=back.dtype))
         kept: list[BackSpace] = []
-        for space in sorted(found, key=lambda space: space.back.shape[1]):
-            if not kept or space.back.shape[1] > kept[-1].back.shape[1] + 1:
+        for space in reversed(found):  # each holds those behind it
+            if not kept or space.back.shape[1] > kept[-1].back.shape[1]:
                 kept.append(space)
-        return kept
+        return kept if kept and kept[0].back.shape[1] <= back.shape[1] else [head, *kept]
 
     @cached_property
     def rows(self) -> torch.Tensor:
