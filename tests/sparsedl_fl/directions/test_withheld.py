@@ -1,0 +1,205 @@
+"""What units that are off withhold of a gradient: batches behind activations that are straight around zero."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import normalize
+
+from sparsedl_fl import GradientInverter, LayerGradient
+from sparsedl_fl.activations import Hardtanh, ReLU
+from sparsedl_fl.directions import ActivationDirections
+from sparsedl_fl.directions.activation.two_views import ScaledForward, TwoViews
+from sparsedl_fl.directions.activation.withheld import LeftOver, OneLayerReflection, SparseStarts, WithheldSearch
+from sparsedl_fl.directions.activation.withheld.left_over import _Block
+from sparsedl_fl.directions.activation.withheld.space import BackSpace
+from sparsedl_fl.metrics import are_mislabelled, are_wrong
+from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.simulation import client_gradient, fully_connected
+
+WIDTH, BATCH = 100, 8
+
+
+class Setting:
+    """Inputs of different sizes behind two layers of Hardtanh: of some hardly any unit is off, of others a third."""
+
+    def __init__(self, seed, labels=None, scales=(0.5, 3.0)):
+        rng = torch.Generator().manual_seed(seed)
+        sizes = torch.linspace(*scales, BATCH)[:, None]
+        self.inputs = sizes * torch.randn((BATCH, 150), generator=rng)
+        drawn = torch.randint(0, 10, (BATCH,), generator=rng)
+        self.labels = drawn if labels is None else torch.tensor(labels)
+        self.model = fully_connected(150, width=WIDTH, n_hidden=2, n_classes=10, random_state=seed)
+        self.model[1] = self.model[3] = nn.Hardtanh()
+        self.given = LayerGradient.from_model(self.model, client_gradient(self.model, self.inputs, self.labels))
+        self.problem = LayerProblem.of(self.given)
+        self.left = torch.from_numpy(self.problem.factors.left)
+        self.preactivations = torch.from_numpy(self.given.preactivations(self.inputs.double().numpy()).T.copy())
+        self.is_on = self.preactivations.abs() < 1
+        gradients = self.problem.backward.at(self.preactivations, self.labels)[1][0]
+        self.columns = gradients @ self.left / BATCH
+        self.whitened = torch.linalg.inv(self.columns).T
+        self.views = TwoViews.of_problem(self.problem)
+
+    def unit_columns(self, index=slice(None)):
+        return normalize(self.columns[index], dim=1)
+
+
+@pytest.fixture(scope="module")
+def setting():
+    return Setting(0)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_at_every_unit_one_of_two_entries_vanishes(setting):
+    spaces = BackSpace.all_of(setting.problem)
+    assert [space.back.shape[1] for space in spaces] == sorted({space.back.shape[1] for space in spaces})
+    whole = spaces[-1]
+    fitted = whole.fitted(setting.is_on)
+    passed, withheld = whole.entries(fitted)
+    sizes = (passed - withheld).norm(dim=1)
+    assert (torch.where(setting.is_on, withheld, passed).norm(dim=1) < 1e-4 * sizes).all()
+    has_off = ~setting.is_on.all(dim=1)
+    assert (torch.where(setting.is_on, passed, withheld).norm(dim=1)[has_off] > 1e-2 * sizes[has_off]).all()
+
+
+def test_columns_are_accepted_from_nearby_and_mixtures_are_not(setting):
+    space = BackSpace.all_of(setting.problem)[-1]
+    enough = (~setting.is_on).sum(dim=1) > 5
+    true = space.fitted(setting.is_on[enough])
+    nearby = true + 1e-4 * torch.randn(true.shape, generator=generator(), dtype=true.dtype)
+    columns, is_on = space.columns(nearby)
+    assert len(columns) == enough.sum()
+    overlaps = (columns @ setting.unit_columns(enough).T).abs()
+    assert (overlaps.amax(dim=1) > 1 - 1e-8).all()
+    assert (is_on == setting.is_on[enough][overlaps.argmax(dim=1)]).all()
+    mixtures = normalize(true[:-1] + true[1:], dim=1)
+    assert len(space.columns(mixtures)[0]) == 0
+    far = torch.randn(true.shape, generator=generator(), dtype=true.dtype)
+    assert len(space.columns(far)[0]) == 0
+
+
+def test_inputs_of_which_no_unit_is_off_are_no_columns_of_their_own():
+    setting = Setting(3, scales=(0.2, 3.0))
+    nothing = setting.is_on.all(dim=1)
+    assert nothing.sum() >= 2
+    space = BackSpace.all_of(setting.problem)[-1]
+    assert len(space.columns(space.fitted(setting.is_on[nothing]))[0]) == 0
+
+
+def test_sparse_starts_end_at_columns_and_are_blind_to_those_known(setting):
+    space, stage = BackSpace.all_of(setting.problem)[-1], SparseStarts()
+    nothing = torch.zeros((0, WIDTH), dtype=torch.float64)
+    columns, is_on = space.columns(stage.candidates(space, nothing, generator()))
+    assert len(columns) >= 3
+    assert ((columns @ setting.unit_columns().T).abs().amax(dim=1) > 1 - 1e-7).all()
+    known = space.entries(space.fitted(is_on))[1]
+    again, _ = space.columns(stage.candidates(space, known, generator()))
+    assert len(again) == 0 or (again @ columns.T).abs().amax(dim=1).min() < 0.99
+
+
+def test_patterns_that_are_nearly_right_lead_to_columns(setting):
+    space, index = BackSpace.all_of(setting.problem)[-1], int((~setting.is_on).sum(dim=1).argmax())
+    flipped = setting.is_on[[index]].clone()
+    flipped[0, :4] = ~flipped[0, :4]
+    columns, _ = space.columns(SparseStarts().near(space, flipped))
+    assert len(columns) == 1
+    assert (columns[0] @ setting.unit_columns([index])[0]).abs() > 1 - 1e-8
+
+
+def test_reflections_end_at_patterns_of_inputs_that_are_left(setting):
+    order = (~setting.is_on).sum(dim=1).argsort(descending=True)
+    left, known = order[:2], order[2:]
+    forward = ScaledForward.of(setting.views.knowing(setting.unit_columns(known)))
+    labels = setting.labels[left].repeat(8)
+    z = OneLayerReflection().preactivations(forward, setting.left, setting.problem.backward, labels, generator())
+    differing = ((z.abs() < 1)[:, None] != setting.is_on[left]).sum(dim=2)
+    assert (differing.amin(dim=0) <= 3).all()
+
+
+def test_the_jacobian_of_what_is_left_over_is_that_of_its_residual(setting):
+    left = torch.arange(3)
+    views = setting.views.knowing(setting.unit_columns(slice(3, None)))
+    rest = replace(setting.problem.rest_from_places.smoothed(0.3), labels=setting.labels[left])
+    block = _Block(ScaledForward.of(views), views, rest, setting.left, weight=0.3)
+    at = torch.randn((3, 2), generator=generator(), dtype=torch.float64)
+    residual, jacobian = block.linearized(at)
+    torch.testing.assert_close(residual, block.residual(at))
+    for number, change in enumerate(1e-6 * torch.eye(6, dtype=torch.float64)):
+        change = change.reshape(3, 2)
+        numerical = (block.residual(at + change) - block.residual(at - change)) / 2e-6
+        torch.testing.assert_close(jacobian[:, number], numerical, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("labels", [[3, 3, 3, 1, 2, 5, 6, 7], [0, 4, 4, 1, 2, 5, 6, 7]], ids=["three", "two"])
+def test_inputs_of_one_label_with_no_unit_off_are_told_apart(labels):
+    setting = Setting(5, labels, scales=(0.4, 3.0))
+    left, known = slice(0, 3), slice(3, None)
+    views = setting.views.knowing(setting.unit_columns(known))
+    rest = setting.problem.rest_from_places
+    found = LeftOver(n_starts=12).inputs(views, rest, setting.left, setting.labels[left], generator())
+    distances = torch.cdist(found * setting.views.sizes, setting.whitened[left] * setting.views.sizes)
+    assert (distances.amin(dim=0) < 1e-3 * (setting.whitened[left] * setting.views.sizes).norm(dim=1)).all()
+
+
+def test_a_single_input_that_is_left_follows_from_the_others(setting):
+    views = setting.views.knowing(setting.unit_columns(slice(1, None)))
+    rest = setting.problem.rest_from_places
+    found = LeftOver().inputs(views, rest, setting.left, setting.labels[:1], generator())
+    torch.testing.assert_close(found, setting.whitened[:1], rtol=1e-4, atol=1e-4)
+    wrong = (setting.labels[:1] + 1) % 10
+    assert LeftOver().inputs(views, rest, setting.left, wrong, generator()) is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_batches_come_back_whole_and_certified(seed):
+    setting = Setting(seed)
+    inverter = GradientInverter(random_state=seed).fit(setting.given)
+    true = setting.inputs.double().numpy()
+    assert inverter.recovered_.all()
+    assert "way back" in inverter.status_
+    assert not are_wrong(true, inverter.inputs_, inverter.uncertainty_).any()
+    assert not are_mislabelled(true, setting.labels.numpy(), inverter.inputs_, inverter.labels_).any()
+    errors = np.sqrt(np.mean((true[:, None] - inverter.inputs_) ** 2, axis=2).min(axis=1))
+    assert (errors < 1e-3 * np.sqrt(np.mean(true**2, axis=1))).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_that_are_not_those_of_the_gradient_certify_nothing_wrong(seed):
+    setting = Setting(seed)
+    noise = 1e-2 * torch.randn(setting.given.weight.shape, generator=generator(seed)).numpy()
+    given = replace(setting.given, weight=setting.given.weight * (1 + noise))
+    search = ActivationDirections(max_seconds=3, withheld=WithheldSearch(patience=2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        inverter = GradientInverter(search, random_state=seed).fit(given)
+    wrong = are_wrong(setting.inputs.double().numpy(), inverter.inputs_, inverter.uncertainty_) & inverter.recovered_
+    assert not wrong.any()
+
+
+def test_it_applies_where_units_are_straight_around_zero_and_the_way_back_is_known(setting):
+    search = WithheldSearch()
+    assert search.applies(setting.problem)
+    for given in (
+        replace(setting.given, head=None),
+        replace(setting.given, rest=None),
+        replace(setting.given, next_weight_grad=None),
+        replace(setting.given, activation="relu"),
+        replace(setting.given, learning_rate=0.1),
+    ):
+        assert not search.applies(LayerProblem.of(given))
+    assert Hardtanh(-0.5, 2.0).is_straight_around_zero
+    assert not Hardtanh(0.0, 1.0).is_straight_around_zero
+    assert not ReLU().is_straight_around_zero
+
+
+def test_the_nearest_places_where_units_are_off():
+    z = torch.tensor([-2.0, -0.4, 0.3, 0.9, 3.0])
+    assert Hardtanh().nearest_off(z).tolist() == [-2.0, -1.0, 1.0, 1.0, 3.0]
+    assert ReLU().nearest_off(z).tolist() == [-2.0, pytest.approx(-0.4), 0.0, 0.0, 0.0]
