@@ -24,8 +24,8 @@ class LeftOver(BaseEstimator):
 
     Measured on CIFAR-10 behind 200 Hardtanh units, by script, with all other columns known: 4 inputs of 50, two of one
     label, came back at the first start, and from none of twelve without smoothing or where both counted from the start
-    on. Three of one label came back from 12 of 12 starts, and from 3 of 12 with two of others; with a first weight below
-    0.01 from 7 and none.
+    on. Three of one label came back from 12 of 12 starts, and from 3 of 12 with two of others; with first weights below
+    0.01 from 7 and from none.
 
     Parameters
     ----------

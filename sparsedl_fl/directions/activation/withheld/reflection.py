@@ -27,8 +27,8 @@ class OneLayerReflection(BaseEstimator):
     starts_per_input : int, default=6
         Starts of a round.
     n_reflections : int, default=200
-        Reflections of each. (Two batches of 50 behind 200 Hardtanh units: 60, 200 and 600 lead to about as many columns; what takes longer
-        is the way from their ends to these.)
+        Reflections of each. (Two batches of 50 behind 200 Hardtanh units: 60, 200 and 600 lead to about as many
+        columns; what takes longer is the way from their ends to these.)
     first_ridges, last_ridge : (float, float) and float, default=(1e-3, 0.1) and 1e-5
         Range of the first ridge of a start, over the mean square of the pre-activations, and what it shrinks to.
     gradient_weight : float, default=1

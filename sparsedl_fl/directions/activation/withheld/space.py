@@ -30,6 +30,7 @@ NEAR = 1e-2
 LARGEST_RESIDUAL = 1e-3
 """Share of ``e`` above which what is left is no noise, whatever that is."""
 
+
 @dataclass(frozen=True)
 class BackSpace:
     """The two spaces, and their noise.

@@ -1,4 +1,4 @@
-"""Candidates by what is withheld alone: the sparsest vectors of a space, and then of two kinds of equations one each."""
+"""Candidates by what is withheld alone: the sparsest vectors of a space, and then one of two equations at each unit."""
 
 from __future__ import annotations
 
