@@ -29,9 +29,10 @@ class LeftOver(BaseEstimator):
 
     Parameters
     ----------
-    most : int, default=13
-        Inputs at most. (Of 13 and 9 inputs of 50, of which five or fewer units were off, one start of twelve each ended
-        at all; of 10 and 14 others, with three of several labels, none.)
+    few, most : int, default=4 and 13
+        Inputs up to which nothing else is tried before, as many more for each idle round of that; and inputs at most.
+        (Of 13 and 9 inputs of 50, of which five or fewer units were off, one start of twelve each ended at all; of 10
+        and 14 others, with three of several labels, none.)
     n_starts : int, default=3
         Random starts at most, each time.
     n_steps, n_steps_smoothed : int, default=40 and 6
@@ -50,6 +51,7 @@ class LeftOver(BaseEstimator):
         (Wrong ends kept 1e-4 and more.)
     """
 
+    few: int = 4
     most: int = 13
     n_starts: int = 3
     n_steps: int = 40

@@ -93,7 +93,7 @@ class WithheldSearch(BaseEstimator):
         idle = 0
         while not rounds.is_complete and idle < self.patience and not is_over():
             n_before = len(rounds.columns)
-            rounds.run_next(is_idle=idle > 0)
+            rounds.run_next(idle)
             idle = 0 if len(rounds.columns) > n_before else idle + 1
             report(len(rounds.columns), f"{rounds.n_starts} starts, {rounds.n_hits} in a column")
         status = "complete" if rounds.is_complete else is_over() or f"nothing new in {idle} rounds"
@@ -136,13 +136,13 @@ class _Rounds:
         """Whether all columns, or what is left, are known."""
         return len(self.columns) == self.columns.shape[1] or self.last_inputs is not None
 
-    def run_next(self, is_idle: bool) -> None:
+    def run_next(self, idle: int) -> None:
         """Run a round: sparse starts in one space after the other, reflections as well once all had their turn.
 
-        Few inputs that are left are looked for at once where the last round brought nothing new.
+        Few inputs that are left are looked for at once, more of them after as many more idle rounds.
         """
         n_left = self.columns.shape[1] - len(self.columns)
-        if is_idle and 0 < n_left <= self.left_over.most:
+        if 0 < n_left <= min(self.left_over.most, self.left_over.few * (1 + idle)):
             self._try_what_is_left()
             if self.is_complete:
                 return
