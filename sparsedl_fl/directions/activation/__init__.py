@@ -4,6 +4,7 @@
 - `rounds`: one round after the other; `schedule`: which stage runs next, with how many starts, and when to give up.
 - `alternation`, `reflection`, `projection`, `scaled`, `paired`, `by_classes`, `descent`, `last_fit`: the stages, one
   file each; every number is a field of its stage.
+- `withheld`: what goes first behind activations that are straight around zero, where most units are on.
 - `two_views`, `natural`, `links`, `estimates`, `knowledge`: what the stages work on, and what is known so far.
 """
 

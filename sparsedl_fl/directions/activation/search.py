@@ -134,7 +134,9 @@ class ActivationDirections(Directions):
         self, problem: LayerProblem, budget: _Budget, generator: torch.Generator, report: Callable[[int, str], None]
     ) -> Candidates | None:
         """Return what is found by what units withhold, or None where that does not apply."""
-        search = stage(self.withheld, WithheldSearch())
+        share = self.patience / ActivationDirections.patience
+        default = WithheldSearch(patience=max(1, round(WithheldSearch.patience * share)))
+        search = stage(self.withheld, default)
         if not (self.use_next_layer and self.use_rest and search.applies(problem)):
             return None
         with threadpool_limits(limits=1):

@@ -49,8 +49,11 @@ class WithheldSearch(BaseEstimator):
     ----------
     sparse, reflection, left_over, last_fit : default=None
         The stages, `SparseStarts`, `OneLayerReflection`, `LeftOver` and `LastFit`; None takes their defaults.
-    patience : int, default=30
-        Rounds without a new column after which the search gives up.
+    patience, first_share : int and float, default=30 and 0.2
+        Rounds without a new column after which the search gives up, and the share of them that it takes to be hopeless
+        where there is none at all.
+    reach : float, default=0.45
+        Share of the width up to which a batch is looked for: beyond, equations hardly say more than there are unknowns.
     n_together, n_products : int and (int, int), default=12 and (1000, 6000)
         Of the last fit: the inputs left over are no nearer than a thousandth before, and where three of them have one
         label, what tells them apart takes many products to show.
@@ -61,13 +64,15 @@ class WithheldSearch(BaseEstimator):
     left_over: LeftOver | None = None
     last_fit: LastFit | None = None
     patience: int = 30
+    first_share: float = 0.2
+    reach: float = 0.45
     n_together: int = 12
     n_products: tuple[int, int] = (1000, 6000)
 
     def applies(self, problem: LayerProblem) -> bool:
         """Return whether the activation is straight around zero, and the way back known."""
         is_known = problem.batch_size > 1 and problem.has_rest and problem.backward is not None
-        return problem.is_straight and is_known
+        return problem.is_straight and is_known and problem.batch_size <= self.reach * problem.width
 
     def run(
         self,
@@ -89,9 +94,12 @@ class WithheldSearch(BaseEstimator):
         report : callable
             Takes the number of columns and a text.
         """
-        rounds = _Rounds(self, problem, generator)
-        idle = 0
-        while not rounds.is_complete and idle < self.patience and not is_over():
+        rounds, idle = _Rounds(self, problem, generator), 0
+
+        def is_patient() -> bool:
+            return idle < self.patience * (1.0 if len(rounds.columns) else self.first_share)
+
+        while not rounds.is_complete and is_patient() and not is_over():
             n_before = len(rounds.columns)
             rounds.run_next(idle)
             idle = 0 if len(rounds.columns) > n_before else idle + 1
