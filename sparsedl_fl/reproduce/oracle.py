@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from sparsedl.arrays import as_tensor
+from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.directions import ActivationDirections, KnownInputs
 from sparsedl_fl.directions.activation.rounds import Rounds
+from sparsedl_fl.directions.activation.withheld import WithheldSearch
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.views import SpansBehind, View
 
@@ -27,12 +30,23 @@ class ToldTheBatch(ActivationDirections):
 
     inputs: torch.Tensor | None = None
 
+    def _by_withheld(self, problem: LayerProblem, *given: Any) -> Candidates | None:
+        search = WithheldSearch()
+        columns = self._columns(problem) if search.applies(problem) else None
+        return None if columns is None else search.from_columns(problem, columns[0], torch.Generator().manual_seed(0))
+
     def _rounds(
         self, problem: LayerProblem, behind: SpansBehind | None, equations: View | None, generator: torch.Generator
     ) -> Rounds:
         rounds = super()._rounds(problem, behind, equations, generator)
-        if self.inputs is not None and len(self.inputs) == problem.batch_size:
-            told = KnownInputs(inputs=self.inputs).propose(problem)
-            if told.inputs is not None:
-                rounds.knowledge.take_whole(as_tensor(told.directions.T.copy()), as_tensor(told.inputs))
+        told = self._columns(problem)
+        if told is not None:
+            rounds.knowledge.take_whole(*told)
         return rounds
+
+    def _columns(self, problem: LayerProblem) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return the columns and the ``p`` of the true batch, as rows, where it is one."""
+        if self.inputs is None or len(self.inputs) != problem.batch_size:
+            return None
+        told = KnownInputs(inputs=self.inputs).propose(problem)
+        return None if told.inputs is None else (as_tensor(told.directions.T.copy()), as_tensor(told.inputs))

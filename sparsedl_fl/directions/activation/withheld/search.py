@@ -105,12 +105,22 @@ class WithheldSearch(BaseEstimator):
             idle = 0 if len(rounds.columns) > n_before else idle + 1
             report(len(rounds.columns), f"{rounds.n_starts} starts, {rounds.n_hits} in a column")
         status = "complete" if rounds.is_complete else is_over() or f"nothing new in {idle} rounds"
+        return self._found(rounds, status)
+
+    def from_columns(self, problem: LayerProblem, columns: torch.Tensor, generator: torch.Generator) -> Candidates:
+        """Return the batch of all its columns, as rows of shape (b, b), with nothing left to search for."""
+        rounds = _Rounds(self, problem, generator)
+        rounds.columns = columns
+        return self._found(rounds, "complete")
+
+    @staticmethod
+    def _found(rounds: _Rounds, status: str) -> Candidates:
         inputs, errors = rounds.settled() if rounds.is_complete else (None, None)
         columns = rounds.columns if inputs is None else normalize(torch.linalg.inv(inputs).T, dim=1)
         directions = columns.numpy().T.copy()
         return Candidates(
             directions=directions,
-            n_zeros=problem.factors.zeros(directions).sum(axis=0),
+            n_zeros=rounds.problem.factors.zeros(directions).sum(axis=0),
             status=f"{status} (views: gradient, weights and the way back through the layers behind)",
             n_starts=rounds.n_starts,
             n_successes=rounds.n_hits,

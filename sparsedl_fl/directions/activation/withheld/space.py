@@ -22,13 +22,40 @@ from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.spectrum import leading_left
 from sparsedl_fl.views.span import NO_GAP, ROUNDING_SHARE
 
-__all__ = ["BackSpace"]
+__all__ = ["BackSpace", "Grams"]
 
 NEAR = 1e-2
 """Largest entry that should vanish, over the mean square of ``B r``, of a candidate that is estimated again."""
 
 LARGEST_RESIDUAL = 1e-3
 """Share of ``e`` above which what is left is no noise, whatever that is."""
+
+
+class Grams:
+    """Weighted Gram matrices of the same rows, many times over: one product for all of them.
+
+    Parameters
+    ----------
+    observations : torch.Tensor of shape (n_rows, k)
+        The rows ``L``.
+    most : int, default=2 ** 24
+        Products of entries that are kept; with more the matrices are formed one by one.
+    """
+
+    def __init__(self, observations: torch.Tensor, *, most: int = 2**24) -> None:
+        n_rows, k = observations.shape
+        self.observations, self.products = observations, None
+        if n_rows * k * (k + 1) // 2 <= most:
+            first, second = torch.triu_indices(k, k)
+            self.products = observations[:, first] * observations[:, second]
+            self.places = torch.zeros((k, k), dtype=torch.long)
+            self.places[first, second] = self.places[second, first] = torch.arange(len(first))
+
+    def __call__(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return ``L^T diag(w) L`` for each row of weights, of shape (n, k, k)."""
+        if self.products is None:
+            return weighted_gram(self.observations, weights)
+        return (weights @ self.products)[:, self.places]
 
 
 @dataclass(frozen=True)
@@ -89,6 +116,11 @@ class BackSpace:
         nothing = torch.zeros_like(self.back)
         return torch.cat([torch.cat([self.left, nothing], dim=1), torch.cat([self.left, -self.back], dim=1)])
 
+    @cached_property
+    def grams(self) -> Grams:
+        """Their weighted Gram matrices."""
+        return Grams(self.rows)
+
     def entries(self, candidates: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return ``U q`` and ``U q - B r`` for rows ``(q, r)``, each of shape (n, m)."""
         entries = candidates @ self.rows.T
@@ -97,7 +129,7 @@ class BackSpace:
     def fitted(self, is_on: torch.Tensor) -> torch.Tensor:
         """Return the unit ``(q, r)`` that fulfils the equations best where units of shape (n, m) are on and off."""
         weights = torch.cat([~is_on, is_on], dim=1).to(self.rows.dtype)
-        return smallest_eigenvectors(weighted_gram(self.rows, weights))[1]
+        return smallest_eigenvectors(self.grams(weights))[1]
 
     def columns(self, candidates: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the unit columns ``q`` among candidates ``(q, r)``, estimated again, with where their units are on.

@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator
 from torch.nn.functional import normalize
 
 from sparsedl.linalg import weighted_gram
-from sparsedl_fl.directions.activation.withheld.space import BackSpace
+from sparsedl_fl.directions.activation.withheld.space import BackSpace, Grams
 
 __all__ = ["SparseStarts"]
 
@@ -85,10 +85,10 @@ class SparseStarts(BaseEstimator):
     def _sparsest(self, observations: torch.Tensor, functionals: torch.Tensor) -> torch.Tensor:
         """Return the ``v`` of each row with the least sum of ``|L v|`` for which a functional is one, reweighted."""
         found = functionals / functionals.square().sum(dim=1, keepdim=True)
-        sizes = (found @ observations.T).abs().mean(dim=1, keepdim=True)
+        sizes, grams = (found @ observations.T).abs().mean(dim=1, keepdim=True), Grams(observations)
         for width in _widths(self.first_widths[0], self.last_widths[0], self.n_sparse):
             weights = ((found @ observations.T).square() + (width * sizes).square()).rsqrt()
-            found = _solved(weighted_gram(observations, weights), functionals)
+            found = _solved(grams(weights), functionals)
         return found
 
 
@@ -106,7 +106,7 @@ def _polished(space: BackSpace, candidates: torch.Tensor, widths: list[float]) -
         least = width**2 / m * candidates[:, b:].square().sum(dim=1, keepdim=True)
         share = (withheld + least) / (passed + withheld + 2 * least)
         weights = torch.cat([share / (passed + least), (1 - share) / (withheld + least)], dim=1)
-        candidates = _solved(weighted_gram(space.rows, weights), functionals)
+        candidates = _solved(space.grams(weights), functionals)
     return candidates
 
 
