@@ -162,8 +162,8 @@ class ReplayOfAll(Evidence):
         if not (case.hypothesis.proposed.all() and (here.is_inside & is_near & (chances <= LOG_CHANCE)).all()):
             return np.zeros(b, dtype=bool), np.full(b, np.inf)
         if problem.is_straight and not problem.is_beyond:
-            known, is_in_line = case.hypothesis.known_errors, (here.distances <= FAR * here.expected).all()
-            is_known = known is not None and bool(is_in_line) and np.isfinite(known).all()
+            known, nearest = case.hypothesis.known_errors, (FAR * here.expected).clamp(min=LEAST_DISTANCE)
+            is_known = known is not None and np.isfinite(known).all() and bool((here.distances <= nearest).all())
             return np.full(b, is_known), np.full(b, np.inf)
         change = np.sqrt(np.mean((off.numpy() @ case.inputs) ** 2, axis=1))
         over_noise = np.maximum((here.distances / here.expected).numpy(), problem.beyond_noise(case.whitened))

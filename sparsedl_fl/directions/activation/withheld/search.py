@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import torch
 from scipy.optimize import nnls
 from sklearn.base import BaseEstimator, clone
@@ -25,8 +24,8 @@ from sparsedl_fl.problem import LayerProblem
 
 __all__ = ["WithheldSearch"]
 
-SAME_COLUMN = 1 - 1e-6
-"""Cosine of two columns from which on they are one, both exact."""
+LEAST_APART = 1e-6
+"""Smallest singular value of columns up to which one is no other: those of one label are nearly parallel."""
 
 DENIED = 0.5
 """How often a label counts as left that does not seem to be."""
@@ -72,7 +71,8 @@ class WithheldSearch(BaseEstimator):
     def applies(self, problem: LayerProblem) -> bool:
         """Return whether the activation is straight around zero, and the way back known."""
         is_known = problem.batch_size > 1 and problem.has_rest and problem.backward is not None
-        return problem.is_straight and is_known and problem.batch_size <= self.reach * problem.width
+        is_small = problem.batch_size <= self.reach * problem.width
+        return problem.is_straight and is_known and is_small and bool(BackSpace.all_of(problem))
 
     def run(
         self,
@@ -116,6 +116,8 @@ class WithheldSearch(BaseEstimator):
     @staticmethod
     def _found(rounds: _Rounds, status: str) -> Candidates:
         inputs, errors = rounds.settled() if rounds.is_complete else (None, None)
+        if inputs is None and status == "complete":
+            status = "the columns are no basis"
         columns = rounds.columns if inputs is None else normalize(torch.linalg.inv(inputs).T, dim=1)
         directions = columns.numpy().T.copy()
         return Candidates(
@@ -187,10 +189,9 @@ class _Rounds:
         columns, is_on = space.columns(candidates)
         self.n_hits += len(columns)
         for column, pattern in zip(columns, is_on, strict=True):
-            if len(self.columns) and (self.columns @ column).abs().max() > SAME_COLUMN:
-                continue
-            self.columns = torch.cat([self.columns, column[None]])
-            self.is_on = torch.cat([self.is_on, pattern[None]])
+            together = torch.cat([self.columns, column[None]])
+            if len(together) <= together.shape[1] and torch.linalg.svdvals(together)[-1] > LEAST_APART:
+                self.columns, self.is_on = together, torch.cat([self.is_on, pattern[None]])
 
     @cached_property
     def _gradients_by_label(self) -> torch.Tensor:
@@ -210,15 +211,20 @@ class _Rounds:
         products = (passed - withheld) @ by_label.T
         cosines = products / torch.linalg.vector_norm(by_label, dim=1)
         label = cosines.abs().argmax(dim=1, keepdim=True)
-        found = passed * (by_label.square().sum(dim=1)[label] / products.gather(1, label))
+        scale = by_label.square().sum(dim=1)[label] / products.gather(1, label)
+        found = passed * scale.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         parts = torch.cat([found.sum(dim=0, keepdim=True), found, -found, by_label])
         # Those found differ from what their label tells by so much, and those left by a multiple of that in all units.
         size = torch.linalg.vector_norm(by_label, dim=1).mean() * 2 * (n_left / len(self.left)) ** 0.5
         ridge = torch.zeros((len(parts), len(parts)), dtype=parts.dtype)
         ridge.diagonal()[1 : 1 + 2 * len(found)] = size
         total = torch.cat([self.left @ self.views.scale, torch.zeros(len(parts), dtype=parts.dtype)])
-        shares = torch.from_numpy(nnls(torch.cat([parts.T, ridge]).numpy(), total.numpy())[0][-len(by_label) :])
-        return shares * n_left / max(shares.sum(), np.finfo(float).tiny)
+        try:
+            shares = torch.from_numpy(nnls(torch.cat([parts.T, ridge]).numpy(), total.numpy())[0][-len(by_label) :])
+        except RuntimeError:  # it does not end
+            shares = torch.zeros(len(by_label), dtype=parts.dtype)
+        shares = shares if shares.any() else torch.ones_like(shares)
+        return shares * n_left / shares.sum()
 
     def _try_what_is_left(self) -> None:
         """Look for all inputs that are left at once, with their likeliest labels first, and then about these."""
@@ -233,14 +239,16 @@ class _Rounds:
         self.n_starts += self.left_over.n_starts
         self.last_inputs = self.left_over.inputs(views, self.rest, self.left, labels, self.generator)
 
-    def settled(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the batch, fitted all at once, as ``p`` at their true scale, and how exact it is."""
+    def settled(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Return the batch, fitted all at once, as ``p`` at their true scale, and how exact; None for no basis."""
         columns = self.columns
         if self.last_inputs is not None:
             here = self.rest.at(self.last_inputs @ self.views.forward.T + self.views.kink)
             columns = torch.cat([columns, self.rest.space.columns(here.directions)])
-        inputs = torch.linalg.inv(columns.T)
+        inputs, is_singular = torch.linalg.inv_ex(columns.T)
         inputs = inputs / (inputs @ self.views.scale)[:, None]
+        if is_singular or not inputs.isfinite().all():
+            return None, None
         rest = self.rest.settled(inputs @ self.views.forward.T + self.views.kink)
         natural = NaturalForward.of(ScaledForward.of(self.views), rest, self.generator, N_PROBES)
         together = self.last_fit.together(natural, rest, rest, self.left, inputs)

@@ -27,8 +27,8 @@ __all__ = ["BackSpace", "Grams"]
 NEAR = 1e-2
 """Largest entry that should vanish, over the mean square of ``B r``, of a candidate that is estimated again."""
 
-LARGEST_RESIDUAL = 1e-3
-"""Share of ``e`` above which what is left is no noise, whatever that is."""
+OWN_ROUNDING, LARGEST_RESIDUAL = 1e-7, 1e-3
+"""Share of ``e`` that our own squares leave, and above which what is left is no noise, whatever that is."""
 
 
 class Grams:
@@ -94,21 +94,24 @@ class BackSpace:
         gradients = [given.next_weight_grad, *(layer.next_weight_grad for layer in given.behind)]
         for layer, gradient in zip(given.behind, gradients, strict=False):
             through = through @ as_tensor(layer.weight).T
-            if min(gradient.shape) <= b:
+            if min(gradient.shape) <= b or not gradient.any():
                 continue
             U, S, _ = leading_left(in_double(gradient), b, min(gradient.shape), n_iterations=(1, 3))
-            rank = int((S[:b] >= NO_GAP * S[b]).sum())
+            rank = int((S[:b] > NO_GAP * S[b]).sum())
             back, mixing = torch.linalg.qr(through @ as_tensor(U[:, :rank].copy()))
             size = torch.linalg.matrix_norm(through) / len(U) ** 0.5
-            noise_of_back = size * float(S[b]) / as_tensor(S[:rank].copy())[:, None] * torch.linalg.inv(mixing)
-            found.append(cls(left, back, noise, noise_of_back))
+            inverse, is_singular = torch.linalg.inv_ex(mixing)
+            noise_of_back = size * float(S[b]) / as_tensor(S[:rank].copy())[:, None] * inverse
+            if not is_singular and b + rank < len(left):
+                found.append(cls(left, back, noise, noise_of_back))
         back = torch.linalg.qr(through @ as_tensor(given.head.weight).T)[0]
         head = cls(left, back, noise, torch.zeros((back.shape[1],) * 2, dtype=back.dtype))
         kept: list[BackSpace] = []
         for space in reversed(found):  # each holds those behind it
             if not kept or space.back.shape[1] > kept[-1].back.shape[1]:
                 kept.append(space)
-        return kept if kept and kept[0].back.shape[1] <= back.shape[1] else [head, *kept]
+        is_held = bool(kept) and kept[0].back.shape[1] <= back.shape[1]
+        return kept if is_held or b + back.shape[1] >= len(left) else [head, *kept]
 
     @cached_property
     def rows(self) -> torch.Tensor:
@@ -157,7 +160,7 @@ class BackSpace:
             torch.linalg.vector_norm(fitted[:, b:] @ self.noise_of_back.T, dim=1),
         )
         sizes = torch.linalg.vector_norm(passed - withheld, dim=1)
-        largest = torch.minimum(ROUNDING_SHARE * expected, LARGEST_RESIDUAL * sizes)
+        largest = (ROUNDING_SHARE * expected).clamp(min=OWN_ROUNDING * sizes, max=LARGEST_RESIDUAL * sizes)
         is_right = torch.linalg.vector_norm(left, dim=1) <= largest
         rows = torch.cat([~is_on, is_on], dim=1)[is_right]
         is_right[is_right.clone()] = Determinacy().of(self.rows, rows)
