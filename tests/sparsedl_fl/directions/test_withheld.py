@@ -170,17 +170,35 @@ def test_batches_come_back_whole_and_certified(seed):
     assert (errors < 1e-3 * np.sqrt(np.mean(true**2, axis=1))).all()
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_weights_that_are_not_those_of_the_gradient_certify_nothing_wrong(seed):
-    setting = Setting(seed)
-    noise = 1e-2 * torch.randn(setting.given.weight.shape, generator=generator(seed)).numpy()
-    given = replace(setting.given, weight=setting.given.weight * (1 + noise))
+def certified_wrongly(setting, given, seed):
     search = ActivationDirections(max_seconds=3, withheld=WithheldSearch(patience=2))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         inverter = GradientInverter(search, random_state=seed).fit(given)
-    wrong = are_wrong(setting.inputs.double().numpy(), inverter.inputs_, inverter.uncertainty_) & inverter.recovered_
-    assert not wrong.any()
+    true = setting.inputs.double().numpy()
+    wrong = are_wrong(true, inverter.inputs_, inverter.uncertainty_) & inverter.recovered_
+    return wrong | are_mislabelled(true, setting.labels.numpy(), inverter.inputs_, inverter.labels_)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("lie", ["weight", "next_weight", "weight_grad", "next_weight_grad"])
+@pytest.mark.parametrize("size", [1e-5, 1e-2])
+def test_what_is_not_what_it_should_be_certifies_nothing_wrong(lie, size, seed):
+    setting = Setting(seed)
+    true = getattr(setting.given, lie)
+    noise = size * torch.randn(true.shape, generator=generator(seed)).numpy()
+    changed = {lie: true * (1 + noise) if "grad" not in lie else true * (1 + 10 * size)}
+    if lie == "next_weight":
+        changed["behind"] = [replace(setting.given.behind[0], weight=changed[lie]), *setting.given.behind[1:]]
+    assert not certified_wrongly(setting, replace(setting.given, **changed), seed).any()
+
+
+@pytest.mark.parametrize("apart", [1e-6, 1e-3, 0.1])
+def test_twins_at_which_no_unit_is_off_are_not_certified_as_one(apart):
+    setting = Setting(7, [2, 2, 2, 3, 4, 5, 6, 7], scales=(0.3, 3.0))
+    setting.inputs[1] = setting.inputs[0] + apart * setting.inputs[1]
+    given = LayerGradient.from_model(setting.model, client_gradient(setting.model, setting.inputs, setting.labels))
+    assert not certified_wrongly(setting, given, 0).any()
 
 
 def test_it_applies_where_units_are_straight_around_zero_and_the_way_back_is_known(setting):
