@@ -19,7 +19,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 __all__ = ["are_no_mixtures"]
 
 
-def are_no_mixtures(slopes: np.ndarray, is_clear: np.ndarray) -> np.ndarray:
+def are_no_mixtures(slopes: np.ndarray, is_clear: np.ndarray, *, has_two_kinks: bool = False) -> np.ndarray:
     """Return which inputs differ from the others at more units than a mixture of these could make up for.
 
     ``n`` others have to differ from an input at ``n + 1`` units together, whichever these are: two equations are left
@@ -33,6 +33,9 @@ def are_no_mixtures(slopes: np.ndarray, is_clear: np.ndarray) -> np.ndarray:
         ``phi'(z)``.
     is_clear : ndarray of shape (b, m) of bool
         Where ``z`` is clearly not at the kink, so that the equation would break by more than noise.
+    has_two_kinks : bool, default=False
+        Whether units are flat on both sides. Beyond one of two inputs, where a unit is flat on the other side, their
+        mixture may fulfil its equation, so that one alone has to differ at two.
 
     Examples
     --------
@@ -46,16 +49,20 @@ def are_no_mixtures(slopes: np.ndarray, is_clear: np.ndarray) -> np.ndarray:
     [True, True, True, True]
     """
     others = ~np.eye(len(slopes), dtype=bool)
-    return np.array([_is_no_mixture(((slopes != own) & is_clear)[others[i]]) for i, own in enumerate(slopes)])
+    differs = [((slopes != own) & is_clear)[others[i]] for i, own in enumerate(slopes)]
+    return np.array([_is_no_mixture(units, has_two_kinks) for units in differs])
 
 
-def _is_no_mixture(differs: np.ndarray) -> bool:
-    """Return whether any ``n`` of the others, of shape (b - 1, m), differ at more than ``n`` units together."""
+def _is_no_mixture(differs: np.ndarray, has_two_kinks: bool) -> bool:
+    """Return whether any ``n`` of the others, of shape (b - 1, m), differ at more than ``n`` units together.
+
+    Of those that differ at a single one ``n`` will do, where there is one kink.
+    """
     differs = differs[differs.any(axis=1)]
     n_units = np.sort(differs.sum(axis=1))
     if (n_units > np.arange(len(n_units)) + 1).all():  # the most of any n alone
         return True
-    more = differs.sum(axis=1) > 1
+    more = (differs.sum(axis=1) > 1) | has_two_kinks
     return _has_matching(differs) and all(_has_matching(np.vstack([differs, again])) for again in differs[more])
 
 

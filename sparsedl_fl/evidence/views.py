@@ -8,11 +8,22 @@ import numpy as np
 import torch
 
 from sparsedl.arrays import as_tensor
-from sparsedl_fl.activations import Activation
+from sparsedl_fl.activations import Activation, FlatPart
 from sparsedl_fl.evidence._base import Case, Evidence
 from sparsedl_fl.evidence.mixtures import are_no_mixtures
 from sparsedl_fl.uncertainty import errors_from_views
-from sparsedl_fl.views import FAR, LEAST_DISTANCE, LOG_CHANCE, RestAt, SpansAt, SpansBehind, Together, View, log_chance
+from sparsedl_fl.views import (
+    FAR,
+    LEAST_DISTANCE,
+    LOG_CHANCE,
+    RestAt,
+    RestView,
+    SpansAt,
+    SpansBehind,
+    Together,
+    View,
+    log_chance,
+)
 
 __all__ = ["ReplayOfAll", "SpanOfNextLayer", "ThroughRest", "ThroughRestAndSpans", "are_vertices"]
 
@@ -52,8 +63,11 @@ class SpanOfNextLayer(Evidence):
         problem, b = case.hypothesis.problem, len(case.columns)
         if spans is None or not spans.identifies:
             return np.zeros(b, dtype=bool), np.full(b, np.inf)
-        here = spans.at(as_tensor(problem.at(case.whitened)[0].T.copy()))
+        preactivations = as_tensor(problem.at(case.whitened)[0].T.copy())
+        here = spans.at(preactivations)
         is_vertex = torch.from_numpy(are_vertices(here, problem.activation))
+        if problem.is_straight:
+            is_vertex &= _returns(problem.rest_from_places, preactivations)
         proven = here.is_proof & is_vertex
         if problem.activation.has_flat_part and not proven.all() and np.isfinite(case.whitened).all():
             chances = torch.cat([here.own_log_chances, as_tensor(case.log_chances_of_zeros.T.copy())], dim=1)
@@ -179,11 +193,26 @@ def are_vertices(here: SpansAt, activation: Activation, *, clearly: float = 1e-3
     """
     if not activation.is_piecewise_linear:
         return np.ones(len(here.activations[0]), dtype=bool)
-    found = _in_line(here.over_noise.numpy())
-    if activation.has_flat_part:
+    found, is_straight = (
+        _in_line(here.over_noise.numpy()),
+        isinstance(activation, FlatPart) and activation.is_straight_around_zero,
+    )
+    if activation.has_flat_part and not is_straight:
         return found
     is_clear = [z.abs() > clearly * z.square().mean(dim=1, keepdim=True).sqrt() for z in here.preactivations]
-    return found & are_no_mixtures(torch.cat(list(here.slopes), dim=1).numpy(), torch.cat(is_clear, dim=1).numpy())
+    slopes, is_clear = torch.cat(list(here.slopes), dim=1).numpy(), torch.cat(is_clear, dim=1).numpy()
+    return found & are_no_mixtures(slopes, is_clear, has_two_kinks=is_straight)
+
+
+def _returns(rest: RestView | None, preactivations: torch.Tensor) -> torch.Tensor:
+    """Return for which inputs the rest of the network returns a gradient in the column space; none without a rest.
+
+    Where most units are on, a mixture of two inputs that differ at one unit may lie in the spans once that is flat on
+    its other side. (Two inputs behind 60 Hardtanh units: one was off by its size, and expected within a thirtieth.)
+    """
+    if rest is None or not preactivations.isfinite().all():
+        return torch.zeros(len(preactivations), dtype=torch.bool)
+    return rest.at(preactivations).is_inside
 
 
 def _in_line(over_noise: np.ndarray, *, least: float = 0.5, most: float = 5.0) -> np.ndarray:

@@ -16,6 +16,8 @@ from sparsedl_fl.directions.activation.two_views import ScaledForward, TwoViews
 from sparsedl_fl.directions.activation.withheld import LeftOver, OneLayerReflection, SparseStarts, WithheldSearch
 from sparsedl_fl.directions.activation.withheld.left_over import _Block
 from sparsedl_fl.directions.activation.withheld.space import BackSpace
+from sparsedl_fl.evidence.mixtures import are_no_mixtures
+from sparsedl_fl.evidence.views import _returns as returns
 from sparsedl_fl.metrics import are_mislabelled, are_wrong
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.simulation import client_gradient, fully_connected
@@ -199,6 +201,20 @@ def test_twins_at_which_no_unit_is_off_are_not_certified_as_one(apart):
     setting.inputs[1] = setting.inputs[0] + apart * setting.inputs[1]
     given = LayerGradient.from_model(setting.model, client_gradient(setting.model, setting.inputs, setting.labels))
     assert not certified_wrongly(setting, given, 0).any()
+
+
+def test_mixtures_that_are_flat_on_the_other_side_prove_nothing_by_spans():
+    """Of two inputs that differ at one unit a mixture may lie in the span as well: what comes back to it does not."""
+    slopes = np.ones((2, 6))
+    slopes[1, 0] = 0.0
+    assert are_no_mixtures(slopes, slopes >= 0).all()
+    assert not are_no_mixtures(slopes, slopes >= 0, has_two_kinks=True).any()
+    setting = Setting(1)
+    rest = setting.problem.rest_from_places
+    assert returns(rest, setting.preactivations).all()
+    mixtures = 1.5 * setting.preactivations[:-1] - 0.5 * setting.preactivations[1:]
+    assert not returns(rest, mixtures).any()
+    assert not returns(None, setting.preactivations).any()
 
 
 def test_it_applies_where_units_are_straight_around_zero_and_the_way_back_is_known(setting):
