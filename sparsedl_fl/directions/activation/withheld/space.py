@@ -102,7 +102,7 @@ class BackSpace:
             size = torch.linalg.matrix_norm(through) / len(U) ** 0.5
             inverse, is_singular = torch.linalg.inv_ex(mixing)
             noise_of_back = size * float(S[b]) / as_tensor(S[:rank].copy())[:, None] * inverse
-            if not is_singular and b + rank < len(left):
+            if rank > 0 and not is_singular and b + rank < len(left):
                 found.append(cls(left, back, noise, noise_of_back))
         back = torch.linalg.qr(through @ as_tensor(given.head.weight).T)[0]
         head = cls(left, back, noise, torch.zeros((back.shape[1],) * 2, dtype=back.dtype))
