@@ -201,7 +201,7 @@ def are_vertices(here: SpansAt, activation: Activation, *, clearly: float = 1e-3
         return found
     is_clear = [z.abs() > clearly * z.square().mean(dim=1, keepdim=True).sqrt() for z in here.preactivations]
     slopes, is_clear = torch.cat(list(here.slopes), dim=1).numpy(), torch.cat(is_clear, dim=1).numpy()
-    return found & are_no_mixtures(slopes, is_clear, has_two_kinks=is_straight)
+    return found & are_no_mixtures(slopes, is_clear, has_two_kinks=is_straight, n_missing=int((~here.is_inside).sum()))
 
 
 def _returns(rest: RestView | None, preactivations: torch.Tensor) -> torch.Tensor:
