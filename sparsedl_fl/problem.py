@@ -10,7 +10,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from sparsedl.arrays import as_tensor
-from sparsedl_fl.activations import Activation, FlatPart, Identity, resolve
+from sparsedl_fl.activations import Activation, Identity, resolve
 from sparsedl_fl.diagnosis import is_sparsified
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient, factorize
@@ -96,7 +96,7 @@ class LayerProblem:
     @property
     def is_straight(self) -> bool:
         """Whether most units are on for most inputs, though there is a flat part."""
-        return isinstance(self.activation, FlatPart) and self.activation.is_straight_around_zero
+        return self.activation.is_straight_around_zero
 
     @property
     def is_beyond(self) -> bool:

@@ -31,6 +31,8 @@ class Activation(ABC):
         Whether it consists of straight pieces: its derivative then says nothing of how far a kink is.
     operations : tuple of str
         Torch operations whose arguments say which parameters it has (see `of_call`).
+    is_straight_around_zero : bool
+        Whether there is a flat part, but not near zero: most units are on, and zeros of the gradient few.
     lower : float
         Where the kink is; zero without any.
     slope_below : float
@@ -44,6 +46,7 @@ class Activation(ABC):
     is_positively_homogeneous: ClassVar[bool] = False
     is_monotone: ClassVar[bool] = True
     is_piecewise_linear: ClassVar[bool] = False
+    is_straight_around_zero: bool = False
     lower: float = 0.0
     slope_below: float = 0.0
 

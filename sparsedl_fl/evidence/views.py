@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from sparsedl.arrays import as_tensor
-from sparsedl_fl.activations import Activation, FlatPart
+from sparsedl_fl.activations import Activation
 from sparsedl_fl.evidence._base import Case, Evidence
 from sparsedl_fl.evidence.mixtures import are_no_mixtures
 from sparsedl_fl.uncertainty import errors_from_views
@@ -193,10 +193,7 @@ def are_vertices(here: SpansAt, activation: Activation, *, clearly: float = 1e-3
     """
     if not activation.is_piecewise_linear:
         return np.ones(len(here.activations[0]), dtype=bool)
-    found, is_straight = (
-        _in_line(here.over_noise.numpy()),
-        isinstance(activation, FlatPart) and activation.is_straight_around_zero,
-    )
+    found, is_straight = _in_line(here.over_noise.numpy()), activation.is_straight_around_zero
     if activation.has_flat_part and not is_straight:
         return found
     is_clear = [z.abs() > clearly * z.square().mean(dim=1, keepdim=True).sqrt() for z in here.preactivations]

@@ -8,13 +8,14 @@ from functools import cached_property
 
 import torch
 from scipy.optimize import nnls
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator
 from torch.nn.functional import normalize
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.directions.activation.last_fit import LastFit
 from sparsedl_fl.directions.activation.natural import NaturalForward
+from sparsedl_fl.directions.activation.rounds import stage
 from sparsedl_fl.directions.activation.two_views import ScaledForward, TwoViews
 from sparsedl_fl.directions.activation.withheld.left_over import LeftOver
 from sparsedl_fl.directions.activation.withheld.reflection import OneLayerReflection
@@ -135,9 +136,6 @@ class _Rounds:
     """One round after the other on a problem."""
 
     def __init__(self, search: WithheldSearch, problem: LayerProblem, generator: torch.Generator) -> None:
-        def stage(given: BaseEstimator | None, default: BaseEstimator) -> BaseEstimator:
-            return default if given is None else clone(given)
-
         self.sparse = stage(search.sparse, SparseStarts())
         self.reflection = stage(search.reflection, OneLayerReflection())
         self.left_over = stage(search.left_over, LeftOver())
