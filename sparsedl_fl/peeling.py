@@ -24,6 +24,9 @@ __all__ = ["KnownBatch", "peel_back"]
 BRANCH = 1e4
 """Weight of an activation, which is known, against its pre-activation, which only says on which branch it lies."""
 
+FLOOR = 1e-6
+"""Error of an activation that always counts as expected, over the mean square of an input's."""
+
 
 @dataclass(frozen=True, eq=False)
 class KnownBatch:
@@ -220,13 +223,26 @@ def _errors(
     return np.sqrt(direct + by_columns), log_chance
 
 
-def _is_reproduced(known: KnownBatch, weight: np.ndarray, errors: np.ndarray, reproduced: np.ndarray) -> np.ndarray:
-    """Return which inputs the weights turn into what the layer behind was fed, to within ten times what is expected."""
+def _is_reproduced(
+    known: KnownBatch,
+    weight: np.ndarray,
+    errors: np.ndarray,
+    reproduced: np.ndarray,
+    *,
+    most: float = 5.0,
+    most_of_all: float = 2.0,
+) -> np.ndarray:
+    """Return which inputs the weights turn into what the layer behind was fed, to within a multiple of what is expected.
+
+    Each to within ``most`` times that, and all of them in the mean to within ``most_of_all``: a gradient that was sent on
+    another scale turns all inputs into as much less or more. (Over 90 clients, honest or not, whose
+    batches were right: at most 1.8 and 0.83.)
+    """
     y = known.inputs.T
     off = np.sqrt(np.mean((reproduced - y) ** 2, axis=0))
     gain = np.linalg.norm(weight) / np.sqrt(len(weight))
-    floor = 1e-6 * np.sqrt(np.mean(y**2, axis=0))
-    return off <= 10 * (known.errors + gain * errors) + floor
+    shares = off / (known.errors + gain * errors + FLOOR * np.sqrt(np.mean(y**2, axis=0)))
+    return (shares <= most) & (np.sqrt(np.mean(shares**2)) <= most_of_all)
 
 
 def _adds_up(gradients: np.ndarray, bias_grad: np.ndarray, *, most: float = 0.05) -> bool:

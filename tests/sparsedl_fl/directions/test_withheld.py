@@ -14,7 +14,8 @@ from sparsedl_fl.activations import Hardtanh, ReLU
 from sparsedl_fl.directions import ActivationDirections
 from sparsedl_fl.directions.activation.two_views import ScaledForward, TwoViews
 from sparsedl_fl.directions.activation.withheld import LeftOver, OneLayerReflection, SparseStarts, WithheldSearch
-from sparsedl_fl.directions.activation.withheld.left_over import _Block
+from sparsedl_fl.directions.activation.withheld.equations import LeftEquations
+from sparsedl_fl.directions.activation.withheld.left_over import Ends
 from sparsedl_fl.directions.activation.withheld.space import BackSpace
 from sparsedl_fl.evidence.mixtures import are_no_mixtures
 from sparsedl_fl.evidence.views import _returns as returns
@@ -125,38 +126,100 @@ def test_reflections_end_at_patterns_of_inputs_that_are_left(setting):
     assert (differing.amin(dim=0) <= 3).all()
 
 
-def test_the_jacobian_of_what_is_left_over_is_that_of_its_residual(setting):
-    left = torch.arange(3)
-    views = setting.views.knowing(setting.unit_columns(slice(3, None)))
-    rest = replace(setting.problem.rest_from_places.smoothed(0.3), labels=setting.labels[left])
-    block = _Block(ScaledForward.of(views), views, rest, setting.left, weight=0.3)
-    at = torch.randn((3, 2), generator=generator(), dtype=torch.float64)
-    residual, jacobian = block.linearized(at)
-    torch.testing.assert_close(residual, block.residual(at))
-    for number, change in enumerate(1e-6 * torch.eye(6, dtype=torch.float64)):
+def equations_of(setting, left, known, labels=None):
+    views = setting.views.knowing(setting.unit_columns(known))
+    labels = setting.labels[left] if labels is None else labels
+    return LeftEquations.of(views, setting.problem.rest_from_places, setting.left, labels)
+
+
+def ended(equations, n_rounds):
+    """Return where rounds for inputs that are left lead."""
+    ends, stage, numbers = [], LeftOver(), generator()
+    for _ in range(n_rounds):
+        ends.append(stage.ends(equations, ends, str, numbers))
+        if ends[-1].costs[0] < stage.enough:
+            break
+    return ends
+
+
+def test_the_jacobian_of_what_is_left_over_is_that_of_its_squares(setting):
+    equations = equations_of(setting, slice(0, 3), slice(3, None)).smoothed(0.3)
+    at, weights = torch.randn((2, 3, 2), generator=generator(), dtype=torch.float64), torch.tensor([0.3, 1.0]).double()
+    gram, pull = equations.normal(at, weights)
+    for number, change in enumerate(1e-5 * torch.eye(6, dtype=torch.float64)):
         change = change.reshape(3, 2)
-        numerical = (block.residual(at + change) - block.residual(at - change)) / 2e-6
-        torch.testing.assert_close(jacobian[:, number], numerical, rtol=1e-5, atol=1e-6)
+        ahead, behind = (equations.costs(at + sign * change, weights) for sign in (1, -1))
+        torch.testing.assert_close(pull[:, number, 0], (ahead - behind) / 4e-5, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(gram, gram.transpose(1, 2))
+    # Where nothing is left of the equations the Gram matrix is half of the second derivative.
+    equations = equations_of(setting, slice(0, 3), slice(3, None))
+    true = exact(equations, setting)[None]
+    gram, _ = equations.normal(true, weights[1:])
+    along = torch.randn((1, 3, 2), generator=generator(), dtype=torch.float64)
+    changes = [equations.costs(true + sign * 1e-4 * along, weights[1:]) for sign in (-1, 0, 1)]
+    second = (changes[0] - 2 * changes[1] + changes[2]) / 1e-8
+    torch.testing.assert_close(2 * (along.flatten() @ gram[0] @ along.flatten()), second[0], rtol=1e-2, atol=0)
+
+
+def exact(equations, setting):
+    """Return the coordinates of the first inputs."""
+    differences = setting.whitened[: equations.n_inputs] - equations.forward.origin
+    return torch.linalg.lstsq(equations.forward.axes, differences.T).solution.T
+
+
+def test_inputs_that_are_left_fulfil_their_equations_and_others_do_not(setting):
+    equations = equations_of(setting, slice(0, 3), slice(3, None))
+    true, ones = exact(equations, setting)[None], torch.ones(1, dtype=torch.float64)
+    assert equations.costs(true, ones) < 1e-7
+    assert equations.costs(1.1 * true, ones) > 1e-6
 
 
 @pytest.mark.parametrize("labels", [[3, 3, 3, 1, 2, 5, 6, 7], [0, 4, 4, 1, 2, 5, 6, 7]], ids=["three", "two"])
 def test_inputs_of_one_label_with_no_unit_off_are_told_apart(labels):
     setting = Setting(5, labels, scales=(0.4, 3.0))
-    left, known = slice(0, 3), slice(3, None)
-    views = setting.views.knowing(setting.unit_columns(known))
-    rest = setting.problem.rest_from_places
-    found = LeftOver(n_starts=12).inputs(views, rest, setting.left, setting.labels[left], generator())
+    left = slice(0, 3)
+    equations = equations_of(setting, left, slice(3, None))
+    found = equations.inputs(ended(equations, 4)[-1].coordinates[0])
     distances = torch.cdist(found * setting.views.sizes, setting.whitened[left] * setting.views.sizes)
     assert (distances.amin(dim=0) < 1e-3 * (setting.whitened[left] * setting.views.sizes).norm(dim=1)).all()
 
 
 def test_a_single_input_that_is_left_follows_from_the_others(setting):
-    views = setting.views.knowing(setting.unit_columns(slice(1, None)))
-    rest = setting.problem.rest_from_places
-    found = LeftOver().inputs(views, rest, setting.left, setting.labels[:1], generator())
-    torch.testing.assert_close(found, setting.whitened[:1], rtol=1e-4, atol=1e-4)
+    equations = equations_of(setting, slice(0, 1), slice(1, None))
+    ends = ended(equations, 1)[-1]
+    torch.testing.assert_close(equations.inputs(ends.coordinates[0]), setting.whitened[:1], rtol=1e-4, atol=1e-4)
     wrong = (setting.labels[:1] + 1) % 10
-    assert LeftOver().inputs(views, rest, setting.left, wrong, generator()) is None
+    assert ended(equations_of(setting, slice(0, 1), slice(1, None), wrong), 1)[-1].costs[0] > LeftOver().enough
+
+
+def test_later_rounds_start_from_the_best_ends_and_keep_these(setting):
+    equations = equations_of(setting, slice(0, 4), slice(4, None), torch.tensor([9, 9, 9, 9]))
+    ends = ended(equations, 4)
+    assert len(ends) == 4  # with labels that are wrong none is right
+    best = [float(one.costs[0]) for one in ends]
+    assert best == sorted(best, reverse=True)
+    assert all(len(one.costs) <= LeftOver().n_kept for one in ends)
+
+
+def test_a_budget_that_is_spent_ends_a_round(setting):
+    equations = equations_of(setting, slice(0, 4), slice(4, None))
+    ends = LeftOver().ends(equations, [], lambda: "over", generator())
+    assert ends.costs[0] > LeftOver().enough
+    assert ends.coordinates.isfinite().all()
+
+
+def test_ends_that_are_as_good_count_once():
+    costs = torch.tensor([3.0, 1.0, 1.001, 2.0])
+    best = Ends(torch.arange(4.0)[:, None, None], costs).best(2)
+    assert best.costs.tolist() == [1.0, 2.0]
+    assert best.coordinates.flatten().tolist() == [1.0, 3.0]
+
+
+def test_starts_are_forced_to_have_units_off():
+    phi, z = Hardtanh(), torch.randn((40, 30), generator=generator())
+    forced = OneLayerReflection(most_forced=3)._forced(phi, z, generator())
+    assert forced.sum(dim=1).unique().tolist() == [1, 2, 3]
+    assert (z[forced].abs() > 1).double().mean() > 0.95
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -17,7 +17,8 @@ from sparsedl_fl.directions.activation.last_fit import LastFit
 from sparsedl_fl.directions.activation.natural import NaturalForward
 from sparsedl_fl.directions.activation.rounds import stage
 from sparsedl_fl.directions.activation.two_views import ScaledForward, TwoViews
-from sparsedl_fl.directions.activation.withheld.left_over import LeftOver
+from sparsedl_fl.directions.activation.withheld.equations import LeftEquations
+from sparsedl_fl.directions.activation.withheld.left_over import Ends, LeftOver
 from sparsedl_fl.directions.activation.withheld.reflection import OneLayerReflection
 from sparsedl_fl.directions.activation.withheld.space import BackSpace
 from sparsedl_fl.directions.activation.withheld.sparse import SparseStarts
@@ -95,7 +96,7 @@ class WithheldSearch(BaseEstimator):
         report : callable
             Takes the number of columns and a text.
         """
-        rounds, idle = _Rounds(self, problem, generator), 0
+        rounds, idle = _Rounds(self, problem, is_over, generator), 0
 
         def is_patient() -> bool:
             return idle < self.patience * (1.0 if len(rounds.columns) else self.first_share)
@@ -110,7 +111,7 @@ class WithheldSearch(BaseEstimator):
 
     def from_columns(self, problem: LayerProblem, columns: torch.Tensor, generator: torch.Generator) -> Candidates:
         """Return the batch of all its columns, as rows of shape (b, b), with nothing left to search for."""
-        rounds = _Rounds(self, problem, generator)
+        rounds = _Rounds(self, problem, str, generator)
         rounds.columns = columns
         return self._found(rounds, "complete")
 
@@ -135,19 +136,22 @@ class WithheldSearch(BaseEstimator):
 class _Rounds:
     """One round after the other on a problem."""
 
-    def __init__(self, search: WithheldSearch, problem: LayerProblem, generator: torch.Generator) -> None:
+    def __init__(
+        self, search: WithheldSearch, problem: LayerProblem, is_over: Callable[[], str], generator: torch.Generator
+    ) -> None:
         self.sparse = stage(search.sparse, SparseStarts())
         self.reflection = stage(search.reflection, OneLayerReflection())
         self.left_over = stage(search.left_over, LeftOver())
         self.last_fit = stage(search.last_fit, LastFit(n_together=search.n_together, n_products=search.n_products))
-        self.problem, self.generator = problem, generator
+        self.problem, self.is_over, self.generator = problem, is_over, generator
         self.spaces, self.views = BackSpace.all_of(problem), TwoViews.of_problem(problem)
         self.rest, self.left = problem.rest_from_places, as_tensor(problem.factors.left)
         m, b = self.left.shape
         self.columns = torch.zeros((0, b), dtype=torch.float64)
         self.is_on = torch.zeros((0, m), dtype=torch.bool)
         self.last_inputs: torch.Tensor | None = None
-        self.n_starts = self.n_hits = self.n_rounds = self.n_tried = 0
+        self.ends: dict[tuple[int, ...], list[Ends]] = {}
+        self.n_starts = self.n_hits = self.n_rounds = 0
 
     @property
     def is_complete(self) -> bool:
@@ -169,17 +173,16 @@ class _Rounds:
         self._take(space, self.sparse.candidates(space, known, self.generator))
         self.n_rounds, self.n_starts = self.n_rounds + 1, self.n_starts + self.sparse.n_starts
         if self.n_rounds >= len(self.spaces) and not self.is_complete:
-            self._reflect()
+            self._reflect(space)
 
-    def _reflect(self) -> None:
+    def _reflect(self, space: BackSpace) -> None:
         n_starts = self.reflection.starts_per_input * self.columns.shape[1]
         likely = self._labels_left().clamp(min=DENIED)
         labels = torch.multinomial(likely, n_starts, replacement=True, generator=self.generator)
         forward = ScaledForward.of(self.views.knowing(self.columns))
         z = self.reflection.preactivations(forward, self.left, self.problem.backward, labels, self.generator)
         is_on = ~self.problem.activation.is_off(z)
-        for space in self.spaces:
-            self._take(space, self.sparse.near(space, is_on))
+        self._take(space, self.sparse.near(space, is_on))
         self.n_starts += n_starts
 
     def _take(self, space: BackSpace, candidates: torch.Tensor) -> None:
@@ -189,7 +192,7 @@ class _Rounds:
         for column, pattern in zip(columns, is_on, strict=True):
             together = torch.cat([self.columns, column[None]])
             if len(together) <= together.shape[1] and torch.linalg.svdvals(together)[-1] > LEAST_APART:
-                self.columns, self.is_on = together, torch.cat([self.is_on, pattern[None]])
+                self.columns, self.is_on, self.ends = together, torch.cat([self.is_on, pattern[None]]), {}
 
     @cached_property
     def _gradients_by_label(self) -> torch.Tensor:
@@ -228,14 +231,17 @@ class _Rounds:
         """Look for all inputs that are left at once, with their likeliest labels first, and then about these."""
         shares = self._labels_left()
         counts = shares.floor().long()
-        doubt = IN_DOUBT * torch.rand(shares.shape, generator=self.generator, dtype=shares.dtype) * (self.n_tried > 0)
+        doubt = IN_DOUBT * torch.rand(shares.shape, generator=self.generator, dtype=shares.dtype) * bool(self.ends)
         n_open = self.columns.shape[1] - len(self.columns) - int(counts.sum())
         counts[(shares - counts + doubt).argsort(descending=True)[:n_open]] += 1
-        self.n_tried += 1
         labels = torch.repeat_interleave(torch.arange(len(counts)), counts)
         views = self.views.knowing(self.columns)
+        equations = LeftEquations.of(views, self.rest, self.left, labels)
+        before = self.ends.setdefault(tuple(counts.tolist()), [])
+        before.append(self.left_over.ends(equations, before, self.is_over, self.generator))
         self.n_starts += self.left_over.n_starts
-        self.last_inputs = self.left_over.inputs(views, self.rest, self.left, labels, self.generator)
+        if before[-1].costs[0] < self.left_over.enough:
+            self.last_inputs = equations.inputs(before[-1].coordinates[0])
 
     def settled(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Return the batch, fitted all at once, as ``p`` at their true scale, and how exact; None for no basis."""
