@@ -35,10 +35,10 @@ class OneLayerReflection(BaseEstimator):
     first_ridges, last_ridge : (float, float) and float, default=(1e-3, 0.1) and 1e-5
         Range of the first ridge of a start, over the mean square of the pre-activations, and what it shrinks to.
     most_forced : int, default=2
-        Units that a start takes to be off, or fewer, picked among those that are at where it starts: without, four of five
-        starts end at mixtures of inputs of which hardly any unit is off. (Two batches of 50 behind 200 Hardtanh units
-        with 14 columns known: two rounds led to none that were new without, to 11 and 6, 9 and 2, 7 and 3 others with
-        1, 2 and 3.)
+        Units that a start takes to be off, or fewer, picked among those that are at where it starts: without, four of
+        five starts end at mixtures of inputs of which hardly any unit is off. (Two batches of 50 behind 200 Hardtanh
+        units with 14 columns known: two rounds led to no new ones without, to 11 and 6, 9 and 2, 7 and 3 with up to 1,
+        2 and 3.)
     gradient_weight : float, default=1
         Weight of gradients over that of pre-activations, in units of their mean squares. (From 0.1 to 10 it made no
         difference, on two batches of 50 behind 200 Hardtanh units.)
@@ -96,7 +96,8 @@ class OneLayerReflection(BaseEstimator):
         """Return for units of starts, (n, m), whether they have to be off."""
         beyond = phi.depth(z)
         forced = torch.zeros_like(z, dtype=torch.bool)
-        picked = torch.multinomial(beyond + OTHERS * beyond.mean(), self.most_forced, generator=generator)
+        likely = beyond + OTHERS * beyond.mean() + torch.finfo(z.dtype).eps
+        picked = torch.multinomial(likely, self.most_forced, generator=generator)
         n_forced = torch.randint(1, self.most_forced + 1, (len(z), 1), generator=generator)
         return forced.scatter_(1, picked, torch.arange(self.most_forced) < n_forced)
 
