@@ -43,3 +43,14 @@ def test_an_input_that_differs_from_none_is_told_by_its_uncertainty():
     """Two with one pattern: the span leaves the line through both, and the expected error says how long it is."""
     slopes = np.ones((2, 8))
     assert are_no_mixtures(slopes, np.ones_like(slopes, dtype=bool)).all()
+
+
+def test_inputs_that_were_not_found_may_differ_wherever_the_others_do():
+    # Three inputs each differ from the others at units of their own, two each: one missing input leaves none over.
+    slopes = np.where(np.kron(np.eye(3), np.ones(2)) > 0, 0.1, 1.0)
+    clear = np.ones_like(slopes, dtype=bool)
+    assert are_no_mixtures(slopes, clear).all()
+    # Each differs from the two others at six units, and of these one equation has to be left over.
+    told = [are_no_mixtures(slopes, clear, n_missing=n).all() for n in range(6)]
+    assert told == [True, True, True, True, False, False]
+    assert not are_no_mixtures(slopes[:1], clear[:1], n_missing=1).any()

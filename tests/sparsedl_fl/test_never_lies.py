@@ -144,6 +144,18 @@ def test_a_layer_behind_contradicts_single_inputs_as_well():
     assert "contradicted by layer 'layers.1'" in audit["layers.0"].reason
 
 
+def test_inputs_that_all_come_back_smaller_are_not_peeled():
+    """The first layer's gradient came scaled by 0.81, which each of 17 inputs was within ten expected errors of."""
+    problem = hostile_audit(191158)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        audit = audit_model(problem.model, problem.gradients, max_seconds=2)
+    certified, lies = problem.lies_of(audit)
+    assert lies == []
+    assert certified >= 51  # the three layers behind it
+    assert audit["layers.0"].batch is None
+
+
 @pytest.mark.parametrize("random_state", range(2))
 def test_copies_of_units_prove_nothing_twice(random_state):
     """A third of the units are copies: what the span says of both is the same, and all of 31 inputs were wrong."""
