@@ -189,8 +189,8 @@ def are_vertices(here: SpansAt, activation: Activation, *, clearly: float = 1e-3
 
     Among straight pieces alone there is anything to ask: of the noise (see `_in_line`) and, where there are no zeros
     besides, of the units at which inputs differ (see `are_no_mixtures`), those that are `clearly` no kink, relative;
-    not varied. Whatever is not proven may stand for an input that was not found. (Of 13 inputs behind 30 LeakyReLU units
-    all came back and nine were nowhere near one: three others were certified, and off by their size.)
+    not varied. Whatever is not proven may stand for an input that was not found. (Of 13 inputs behind 30 LeakyReLU
+    units all came back and nine were nowhere near one: three others were certified, and off by their size.)
     """
     if not activation.is_piecewise_linear:
         return np.ones(len(here.activations[0]), dtype=bool)

@@ -122,7 +122,7 @@ class LeftOver(BaseEstimator):
         """
         k = equations.n_inputs
         n_starts = min(self.n_starts, self.starts_per_input * k) if k > 1 else 1
-        if len(before) % self.new_each == 0:
+        if k == 1 or len(before) % self.new_each == 0:
             at = _heavy((n_starts, k, k - 1), generator)
             (low, high), limits = self.first_shares, self.first_weights
         else:
@@ -146,6 +146,7 @@ class LeftOver(BaseEstimator):
             smoothed = equations.smoothed(self.shares[first + stage])
             at = self._stepped(smoothed, at, weights ** (1 - stage / n_stages), self.n_steps_smoothed)
             if stage in self.halved:
+                # All by one weight, which starts do not share.
                 best = smoothed.costs(at, torch.full_like(weights, self.first_weights[1])).argsort()
                 best = best[: max(len(best) // 2, 1)]
                 at, weights = at[best], weights[best]
@@ -182,6 +183,7 @@ class LeftOver(BaseEstimator):
         """
         outside, products = equations.squares(ends)
         doubtful = (outside + products.sum(dim=1) + products.sum(dim=2)).sqrt()
+        doubtful = doubtful.nan_to_num(nan=1.0, posinf=1.0).clamp(min=torch.finfo(doubtful.dtype).tiny)
         doubtful = doubtful + OTHERS * doubtful.amax(dim=1, keepdim=True)
         k, labels = equations.n_inputs, equations.rest.labels
         is_other = ~torch.eye(k, dtype=torch.bool)

@@ -29,6 +29,12 @@ __all__ = ["WithheldSearch"]
 LEAST_APART = 1e-6
 """Smallest singular value of columns up to which one is no other: those of one label are nearly parallel."""
 
+LIKE_ITS_LABEL = 0.85
+"""Least cosine of what comes back to a column with what does for some label: differences of inputs of one label have
+hardly any gradient, and so fulfil all equations. (Of 150 inputs behind 200 Hardtanh units no cosine was below 0.983, of
+eight such differences none above 0.822; networks were not trained.)
+"""
+
 DENIED = 0.5
 """How often a label counts as left that does not seem to be."""
 
@@ -188,6 +194,10 @@ class _Rounds:
     def _take(self, space: BackSpace, candidates: torch.Tensor) -> None:
         """Take in those that are columns, and new."""
         columns, is_on = space.columns(candidates)
+        passed, withheld = space.entries(space.fitted(is_on))
+        cosines = normalize(passed - withheld, dim=1) @ normalize(self._gradients_by_label, dim=1).T
+        is_one = cosines.abs().amax(dim=1) >= LIKE_ITS_LABEL
+        columns, is_on = columns[is_one], is_on[is_one]
         self.n_hits += len(columns)
         for column, pattern in zip(columns, is_on, strict=True):
             together = torch.cat([self.columns, column[None]])
