@@ -16,6 +16,7 @@ from sparsedl_fl.directions.activation.two_views import ScaledForward, TwoViews
 from sparsedl_fl.directions.activation.withheld import LeftOver, OneLayerReflection, SparseStarts, WithheldSearch
 from sparsedl_fl.directions.activation.withheld.equations import LeftEquations
 from sparsedl_fl.directions.activation.withheld.left_over import Ends
+from sparsedl_fl.directions.activation.withheld.search import _Rounds
 from sparsedl_fl.directions.activation.withheld.space import BackSpace
 from sparsedl_fl.evidence.mixtures import are_no_mixtures
 from sparsedl_fl.evidence.views import _returns as returns
@@ -94,6 +95,16 @@ def test_inputs_of_which_no_unit_is_off_are_no_columns_of_their_own():
     assert nothing.sum() >= 2
     space = BackSpace.all_of(setting.problem)[-1]
     assert len(space.columns(space.fitted(setting.is_on[nothing]))[0]) == 0
+
+
+def test_differences_of_inputs_of_one_label_are_none():
+    setting = Setting(5, [3, 3, 3, 1, 2, 5, 6, 7])
+    rounds = _Rounds(WithheldSearch(), setting.problem, str, generator())
+    back = setting.problem.backward.at(setting.preactivations, setting.labels)[2][0]
+    assert rounds.have_labels(back).all()
+    assert rounds.have_labels(-2 * back).all()
+    assert not rounds.have_labels(back[:2] - back[1:3]).any()
+    assert not rounds.have_labels(back[3:6] - back[4:7]).any()
 
 
 def test_sparse_starts_end_at_columns_and_are_blind_to_those_known(setting):

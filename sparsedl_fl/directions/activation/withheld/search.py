@@ -195,14 +195,18 @@ class _Rounds:
         """Take in those that are columns, and new."""
         columns, is_on = space.columns(candidates)
         passed, withheld = space.entries(space.fitted(is_on))
-        cosines = normalize(passed - withheld, dim=1) @ normalize(self._gradients_by_label, dim=1).T
-        is_one = cosines.abs().amax(dim=1) >= LIKE_ITS_LABEL
-        columns, is_on = columns[is_one], is_on[is_one]
+        has_label = self.have_labels(passed - withheld)
+        columns, is_on = columns[has_label], is_on[has_label]
         self.n_hits += len(columns)
         for column, pattern in zip(columns, is_on, strict=True):
             together = torch.cat([self.columns, column[None]])
             if len(together) <= together.shape[1] and torch.linalg.svdvals(together)[-1] > LEAST_APART:
                 self.columns, self.is_on, self.ends = together, torch.cat([self.is_on, pattern[None]]), {}
+
+    def have_labels(self, back: torch.Tensor) -> torch.Tensor:
+        """Return which gradients at activations, rows of shape (n, m), are like what comes back for some label."""
+        cosines = normalize(back, dim=1) @ normalize(self._gradients_by_label, dim=1).T
+        return cosines.abs().amax(dim=1) >= LIKE_ITS_LABEL
 
     @cached_property
     def _gradients_by_label(self) -> torch.Tensor:

@@ -20,7 +20,7 @@ from sparsedl.linalg import smallest_eigenvectors, weighted_gram
 from sparsedl_fl.blocks import in_double
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.spectrum import leading_left
-from sparsedl_fl.views.span import NO_GAP, ROUNDING_SHARE
+from sparsedl_fl.views.span import NO_GAP
 
 __all__ = ["BackSpace", "Grams"]
 
@@ -31,6 +31,11 @@ ALONE, SHARES_ALONE = 1e-3, (1e-6, 1e-4)
 """Noise over which that of what excludes a direction but for a single row has to be, and limits of its share. (Behind
 200 Hardtanh units rows that were the only ones to say something left shares of 1e-12 to 4e-11 to the others, inputs
 with 4 to 12 units off 3e-6 to 1e-4: of 27 that were left of one batch twelve. Of three wrong ones one left 2e-7.)
+"""
+
+TIMES_NOISE = 6.5
+"""What may be left of all equations of a column, over what its noise explains. (Of 70 columns 5.0 at most, of a mixture that
+had a label 8.1.)
 """
 
 OWN_ROUNDING, LARGEST_RESIDUAL = 1e-7, 1e-3
@@ -166,7 +171,7 @@ class BackSpace:
             torch.linalg.vector_norm(fitted[:, b:] @ self.noise_of_back.T, dim=1),
         )
         sizes = torch.linalg.vector_norm(passed - withheld, dim=1)
-        largest = (ROUNDING_SHARE * expected).clamp(min=OWN_ROUNDING * sizes, max=LARGEST_RESIDUAL * sizes)
+        largest = (TIMES_NOISE * expected).clamp(min=OWN_ROUNDING * sizes, max=LARGEST_RESIDUAL * sizes)
         is_right = torch.linalg.vector_norm(left, dim=1) <= largest
         rows = torch.cat([~is_on, is_on], dim=1)[is_right]
         least, most = SHARES_ALONE
