@@ -34,8 +34,8 @@ with 4 to 12 units off 3e-6 to 1e-4: of 27 that were left of one batch twelve. O
 """
 
 TIMES_NOISE = 6.5
-"""What may be left of all equations of a column, over what its noise explains. (Of 70 columns 5.0 at most, of a mixture that
-had a label 8.1.)
+"""What may be left of all equations of a column, over what its noise explains. (Of 70 columns 5.0 at most, of a mixture
+that had a label 8.1.)
 """
 
 OWN_ROUNDING, LARGEST_RESIDUAL = 1e-7, 1e-3
