@@ -117,7 +117,7 @@ class WithheldSearch(BaseEstimator):
 
     def from_columns(self, problem: LayerProblem, columns: torch.Tensor, generator: torch.Generator) -> Candidates:
         """Return the batch of all its columns, as rows of shape (b, b), with nothing left to search for."""
-        rounds = _Rounds(self, problem, str, generator)
+        rounds = _Rounds(self, problem, lambda: "", generator)
         rounds.columns = columns
         return self._found(rounds, "complete")
 

@@ -27,10 +27,10 @@ __all__ = ["BackSpace", "Grams"]
 NEAR = 1e-2
 """Largest entry that should vanish, over the mean square of ``B r``, of a candidate that is estimated again."""
 
-ALONE, SHARES_ALONE = 1e-3, (1e-6, 1e-4)
-"""Noise over which that of what excludes a direction but for a single row has to be, and limits of its share. (Behind
-200 Hardtanh units rows that were the only ones to say something left shares of 1e-12 to 4e-11 to the others, inputs
-with 4 to 12 units off 3e-6 to 1e-4: of 27 that were left of one batch twelve. Of three wrong ones one left 2e-7.)
+WEAKEST, SHARES_OF_OTHERS = 1e-3, (1e-6, 1e-4)
+"""A single row may say all but a share of what excludes a direction: as large as noise over what excludes the weakest
+one, squared, within limits. (Behind 200 Hardtanh units the only rows to say something left shares of 1e-12 to 4e-11 to
+others, inputs with 4 to 12 units off 3e-6 to 1e-4: of 27 that were left of one batch twelve. One wrong one left 2e-7.)
 """
 
 TIMES_NOISE = 6.5
@@ -174,8 +174,8 @@ class BackSpace:
         largest = (TIMES_NOISE * expected).clamp(min=OWN_ROUNDING * sizes, max=LARGEST_RESIDUAL * sizes)
         is_right = torch.linalg.vector_norm(left, dim=1) <= largest
         rows = torch.cat([~is_on, is_on], dim=1)[is_right]
-        least, most = SHARES_ALONE
-        alone = min(max((float(self.noise_of_left.median()) / ALONE) ** 2, least), most)
-        is_right[is_right.clone()] = Determinacy(full_leverage=1 - alone).of(self.rows, rows)
+        least, most = SHARES_OF_OTHERS
+        share = min(max((float(self.noise_of_left.median()) / WEAKEST) ** 2, least), most)
+        is_right[is_right.clone()] = Determinacy(full_leverage=1 - share).of(self.rows, rows)
         columns = normalize(fitted[is_right, :b], dim=1)
         return columns, is_on[is_right]
