@@ -153,7 +153,8 @@ def test_inputs_that_all_come_back_smaller_are_not_peeled():
     certified, lies = problem.lies_of(audit)
     assert lies == []
     assert certified >= 51  # the three layers behind it
-    assert audit["layers.0"].batch is None
+    batch = audit["layers.0"].batch
+    assert batch is None or not batch.certified.any()
 
 
 @pytest.mark.parametrize("random_state", range(2))
