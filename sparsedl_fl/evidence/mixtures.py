@@ -54,7 +54,7 @@ def are_no_mixtures(
     [True, True, True, True]
     """
     others = ~np.eye(len(slopes), dtype=bool)
-    differs = [((slopes != own) & is_clear)[others[i]] for i, own in enumerate(slopes)]
+    differs = (((slopes != own) & is_clear)[others[i]] for i, own in enumerate(slopes))
     return np.array([_is_no_mixture(units, has_two_kinks, n_missing) for units in differs])
 
 

@@ -92,6 +92,13 @@ def test_every_twist_makes_a_problem():
         assert (problem.layer_gradient is None) == bool(problem.refusal)
 
 
+def audited(problem, **options):
+    """Return the audit of a hostile client, whatever it warns of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return audit_model(problem.model, problem.gradients, **options)
+
+
 def check_audits(seeds):
     n_certified, lies = 0, []
     for seed in seeds:
@@ -128,18 +135,14 @@ def test_a_span_proves_only_by_equations_that_an_end_could_break(seed):
     Ends that were no inputs fulfilled all of them to 1e-10, and were certified.
     """
     problem = hostile_audit(seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        audit = audit_model(problem.model, problem.gradients, layers=["layers.0"], max_seconds=10)
+    audit = audited(problem, layers=["layers.0"], max_seconds=10)
     assert problem.lies_of(audit)[1] == []
 
 
 def test_a_layer_behind_contradicts_single_inputs_as_well():
     """The first layer's gradient came scaled; one of nine inputs was certified too small, the whole next layer told."""
     problem = hostile_audit(20312)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        audit = audit_model(problem.model, problem.gradients, max_seconds=6)
+    audit = audited(problem, max_seconds=6)
     assert problem.lies_of(audit)[1] == []
     assert "contradicted by layer 'layers.1'" in audit["layers.0"].reason
 
@@ -147,9 +150,7 @@ def test_a_layer_behind_contradicts_single_inputs_as_well():
 def test_inputs_that_all_come_back_smaller_are_not_peeled():
     """The first layer's gradient came scaled by 0.81, which each of 17 inputs was within ten expected errors of."""
     problem = hostile_audit(191158)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        audit = audit_model(problem.model, problem.gradients, max_seconds=2)
+    audit = audited(problem, max_seconds=2)
     certified, lies = problem.lies_of(audit)
     assert lies == []
     assert certified >= 51  # the three layers behind it
@@ -171,9 +172,7 @@ def test_inputs_beside_one_that_is_none_are_not_moved_by_it():
 def test_a_batch_that_was_not_fitted_to_its_own_gradients_does_not_say_how_exact_it_is():
     """The last fit ended in a minimum beside the true one, and inputs were off by 240 expected errors."""
     problem = hostile_audit(30028)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        audit = audit_model(problem.model, problem.gradients, max_seconds=20)
+    audit = audited(problem, max_seconds=20)
     certified, lies = problem.lies_of(audit)
     assert lies == []
     assert certified > 100
@@ -194,9 +193,7 @@ def test_a_batch_that_was_not_fitted_to_its_own_gradients_does_not_say_how_exact
 def test_inputs_are_no_further_off_than_is_said(seed, layer):
     """All of these came back certified, and off by 11 to 200 expected errors and more."""
     problem = hostile_audit(seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        audit = audit_model(problem.model, problem.gradients, layers=[layer], max_seconds=20)
+    audit = audited(problem, layers=[layer], max_seconds=20)
     assert problem.lies_of(audit)[1] == []
 
 
