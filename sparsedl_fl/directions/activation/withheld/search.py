@@ -31,8 +31,8 @@ LEAST_APART = 1e-6
 
 LIKE_ITS_LABEL = 0.85
 """Least cosine of what comes back to a column with what does for some label: differences of inputs of one label have
-hardly any gradient, and so fulfil all equations. (Of 150 inputs behind 200 Hardtanh units no cosine was below 0.983, of
-eight such differences none above 0.822; networks were not trained.)
+hardly any gradient, and so fulfil all equations. (Four batches of 50 of CIFAR-10 behind 200 Hardtanh units, not
+trained: of inputs no cosine was below 0.983, of eight such differences none above 0.822.)
 """
 
 DENIED = 0.5
