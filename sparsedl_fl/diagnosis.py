@@ -74,6 +74,12 @@ def visible_reason(
         Spread of the moduli, relative to their size, below which they are all the same.
     """
     m, n = layer_gradient.shape
+    if layer_gradient.constant_input is not None:
+        return (
+            "the bias gradient lies outside of the column space of the weight gradient: of this batch a row of zeros, or "
+            "a row that others add up to; or the two are not of one layer and batch, or noise was added to the bias "
+            "gradient alone"
+        )
     alive, moduli = _alive(layer_gradient)
     if moduli.size == 0:
         return ""

@@ -20,7 +20,7 @@ from torch import nn
 
 from sparsedl_fl.activations import HEAD, Activation
 from sparsedl_fl.behind import Head, LayerBehind, as_float_array, check_activation_given, check_chain
-from sparsedl_fl.blocks import times
+from sparsedl_fl.blocks import row_norms, times
 from sparsedl_fl.models import named_gradients, trace_model
 from sparsedl_fl.models.layers import layer_of_model
 from sparsedl_fl.models.updates import tensors_of_update
@@ -31,7 +31,7 @@ __all__ = ["Head", "LayerBehind", "LayerGradient", "RestOfNetwork"]
 SMALLEST = 1e-20
 """Largest entry of a gradient below which its squares come near the end of double precision."""
 
-_SETTINGS = ("learning_rate", "activation", "behind", "head", "rest", "rows_per_sample")
+_SETTINGS = ("learning_rate", "activation", "behind", "head", "rest", "rows_per_sample", "constant_input")
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +100,7 @@ class LayerGradient:
     rest: RestOfNetwork | nn.Module | None = None
     rows_per_sample: int = 1
     head: Head | None = None
+    constant_input: float | None = None
 
     def __post_init__(self) -> None:
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _SETTINGS}
@@ -167,6 +168,33 @@ class LayerGradient:
             learning_rate=None if self.learning_rate is None else self.learning_rate / scale,
         )
         return scaled, scale
+
+    def with_bias_as_input(self) -> LayerGradient:
+        """Return the same layer with one input more, that of the bias, which is one number for the whole batch.
+
+        ``[G, u g] = D [X, u]^T`` for any ``u``. A row of zeros, or ``x`` beside ``2 x``, leaves ``X`` one rank short of
+        the batch and ``[X, u]`` not. ``z = W x + bias`` stays what it is: the further weights are zero. ``u`` is about as
+        large as the other inputs, and a power of two, which rounds nothing.
+        """
+        n_alive = max(1, int(self.weight_grad.any(axis=0).sum()))
+        ratio = np.linalg.norm(row_norms(self.weight_grad)) / np.linalg.norm(self.bias_grad) / np.sqrt(n_alive)
+        unit = float(2.0 ** np.round(np.log2(ratio)))
+        further = (unit * self.bias_grad[:, None]).astype(self.weight_grad.dtype)
+        weight_grad = np.hstack([self.weight_grad, further])
+        weight = np.hstack([self.weight, np.zeros_like(self.weight[:, :1])])
+        return replace(self, weight=weight, weight_grad=weight_grad, constant_input=unit)
+
+    def with_constant(self, inputs: np.ndarray) -> np.ndarray:
+        """Return inputs with that of the bias behind them, where it counts as one: shape (b, n)."""
+        if self.constant_input is None:
+            return inputs
+        return np.hstack([inputs, np.full((len(inputs), 1), self.constant_input)])
+
+    def without_constant(self, inputs: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return inputs and their root-mean-square errors without that of the bias, where it counts as an input."""
+        if self.constant_input is None:
+            return inputs, errors
+        return inputs[:, :-1], errors * np.sqrt(inputs.shape[1] / (inputs.shape[1] - 1))
 
     def in_units(self, units: np.ndarray) -> LayerGradient:
         """Return the same layer with outputs ``units * z``, for units of shape (m,); what lies behind takes ``z``."""

@@ -18,7 +18,7 @@ from sparsedl_fl.directions import ActivationDirections, Directions, KnownInputs
 from sparsedl_fl.evidence import ZerosOfAll
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.labels import labels_of
-from sparsedl_fl.lowrank import factorize
+from sparsedl_fl.lowrank import factorize_with_bias
 from sparsedl_fl.matching import choose
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.theory import Expectation, expect
@@ -139,7 +139,7 @@ class GradientInverter(BaseEstimator):
             Its ``verdict`` is a sentence.
         """
         given, _ = self._in_units(_checked(layer_gradient))
-        factors = factorize(given, self.batch_size, self.noise_level)
+        _, factors = factorize_with_bias(given, self.batch_size, self.noise_level)
         return expect(factors.batch_size, _n_live(layer_gradient), layer_gradient.next_weight_grad is not None)
 
     def fit(self, layer_gradient: LayerGradient, y: Any = None) -> GradientInverter:
@@ -173,7 +173,7 @@ class GradientInverter(BaseEstimator):
         problem = problem.calibrated(candidates.directions)
         hypothesis = choose(problem, candidates)
         batch = Assembly().of(hypothesis)
-        self._expose(batch, hypothesis.proposed, candidates, scale)
+        self._expose(problem.layer_gradient, batch, hypothesis.proposed, candidates, scale)
         self.preactivation_gradients_ *= units[:, None]
         # What may stand for others far off has no label: four such had that of another one.
         sizes = np.sqrt(np.mean(batch.inputs**2, axis=1))
@@ -183,7 +183,7 @@ class GradientInverter(BaseEstimator):
         if not batch.recovered.all():
             verdict = expect(problem.batch_size, _n_live(given), given.next_weight_grad is not None).verdict
             is_open = self.batch_size is None and not problem.factors.ends_clearly
-            reason = visible_reason(given, problem.batch_size, is_open)
+            reason = visible_reason(problem.layer_gradient, problem.batch_size, is_open)
             has_zeros = problem.activation.has_flat_part
             text = advice(
                 hypothesis.proposed, batch.recovered, batch.residual_floor, verdict, reason, has_zeros,
@@ -217,20 +217,28 @@ class GradientInverter(BaseEstimator):
         with threadpool_limits(limits=1):
             batch, self.labels_ = crowded_batch(problem, found.whitened)
         proposed = np.arange(problem.batch_size) < len(found.whitened)
-        self._expose(batch, proposed, found, scale)
+        self._expose(given, batch, proposed, found, scale)
         if not batch.recovered.all():
             text = advice_for_crowd(len(found.whitened), int(batch.recovered.sum()), problem.batch_size)
             warnings.warn(f"{self.status_}. {text}", ConvergenceWarning, stacklevel=3)
         return True
 
-    def _expose(self, batch: Batch, proposed: np.ndarray, candidates: Candidates | Found, scale: float) -> None:
+    def _expose(
+        self,
+        given: LayerGradient,
+        batch: Batch,
+        proposed: np.ndarray,
+        candidates: Candidates | Found,
+        scale: float,
+    ) -> None:
         self.batch_size_ = len(batch.inputs)
-        self.inputs_ = batch.inputs
+        self.inputs_, uncertainty = given.without_constant(batch.inputs, batch.uncertainty)
+        _, resolution = given.without_constant(batch.inputs, batch.resolution)
         self.recovered_ = batch.recovered
         self.provenance_ = np.select([batch.recovered, proposed], ["certified", "column found"], "completed")
         self.evidence_ = batch.evidence
-        self.uncertainty_ = batch.uncertainty
-        self.resolution_ = batch.resolution
+        self.uncertainty_ = uncertainty
+        self.resolution_ = resolution
         self.disaggregation_ = batch.disaggregation / scale
         self.preactivation_gradients_ = batch.preactivation_gradients / scale
         self.sparsity_matching_ = float(batch.agreement.mean())

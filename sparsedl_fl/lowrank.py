@@ -25,7 +25,11 @@ from sparsedl_fl.spectrum import (
     rank_above_white_noise,
 )
 
-__all__ = ["LowRankGradient", "cut", "factorize"]
+__all__ = ["LowRankGradient", "UnrelatedBias", "cut", "factorize", "factorize_with_bias"]
+
+
+class UnrelatedBias(ValueError):
+    """The bias gradient does not lie in the column space of the weight gradient."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +212,7 @@ def factorize(
     # A dead unit leaves a row of exact zeros, which must not pass for the end of the numerical rank.
     alive = np.array([max(1, int(G.any(axis=1).sum())), max(1, int(G.any(axis=0).sum()))])
     limit = int(alive.min())
-    rounding = rounding_noise(G)
+    rounding = _rounding_of(layer_gradient, G)
     is_coarse, rounding = rounding is not None, rounding if batch_size is None else None
     b = batch_size if rounding is None else rank_above_rounding(G, rounding)
     if b is None or b < limit:
@@ -221,10 +225,43 @@ def factorize(
     if batch_size is not None:
         b = distinct_rank(S, b, LowRankGradient.clear_gap)
     found = cut(G, U, S, b, noise_level, is_coarse)
+    excess = _bias_excess(layer_gradient.bias_grad, found.left, found.noise_level, found.singular_values)
     if batch_size is None and rounding is None and not found.ends_clearly:
         warnings.warn(uncertain_size(layer_gradient, b, found.signal_to_noise), UserWarning, stacklevel=3)
-    excess = _bias_excess(layer_gradient.bias_grad, found.left, found.noise_level, found.singular_values)
+    elif batch_size is not None and b < batch_size:
+        text = f"batch_size={batch_size}, but {b} inputs stand out of the noise: the others repeat them or have no loss"
+        warnings.warn(text, UserWarning, stacklevel=3)
     return replace(found, bias_excess=excess)
+
+
+def factorize_with_bias(
+    layer_gradient: LayerGradient, batch_size: int | None = None, noise_level: float | None = None
+) -> tuple[LayerGradient, LowRankGradient]:
+    """Factorise a layer's gradient, that of its bias as one more input where it takes that to span the batch.
+
+    A row of zeros, or ``x`` beside ``2 x``, leaves ``G`` one rank short of the batch, and ``g`` outside of its column
+    space.
+
+    Parameters
+    ----------
+    layer_gradient, batch_size, noise_level
+        As of `factorize`.
+
+    Returns
+    -------
+    layer_gradient : LayerGradient
+        As it was given, or with the bias as one more input (see `LayerGradient.with_bias_as_input`).
+    factors : LowRankGradient
+        Of its gradient.
+    """
+    try:
+        return layer_gradient, factorize(layer_gradient, batch_size, noise_level)
+    except UnrelatedBias as unrelated:
+        given = layer_gradient.with_bias_as_input()
+        try:
+            return given, factorize(given, batch_size, noise_level)
+        except ValueError:
+            raise unrelated from None
 
 
 def cut(
@@ -261,6 +298,17 @@ def cut(
     )
 
 
+def _rounding_of(layer_gradient: LayerGradient, G: np.ndarray) -> np.ndarray | None:
+    """Return the rounding of each row; the gradient of the bias may have come with a scale of its own."""
+    if layer_gradient.constant_input is None:
+        return rounding_noise(G)
+    of_weights, of_bias = rounding_noise(G[:, :-1]), rounding_noise(G[:, -1:].T)
+    if of_weights is None or of_bias is None:
+        return None
+    n = G.shape[1]
+    return np.sqrt(((n - 1) * of_weights**2 + of_bias**2) / n)
+
+
 def _check_arguments(batch_size: int | None, noise_level: float | None) -> None:
     if batch_size is not None and (
         isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1
@@ -282,7 +330,7 @@ def _bias_excess(bias_grad: np.ndarray, left: np.ndarray, noise: np.ndarray, S: 
     # The column space itself is only known to the noise over the singular values.
     amplification = 1 + np.linalg.norm(bias_grad) * np.sqrt(m) / S[b - 1]
     if outside > 100 * np.linalg.norm(noise) * amplification + 1e-3 * np.linalg.norm(bias_grad):
-        raise ValueError(
+        raise UnrelatedBias(
             "bias_grad does not lie in the column space of weight_grad: they are not of the same layer and batch "
             f"(relative distance {outside / np.linalg.norm(bias_grad):.2g}), or batch_size={b} is too small"
         )

@@ -15,7 +15,7 @@ from sparsedl.arrays import as_tensor, chunks
 from sparsedl_fl.activations import Activation, resolve
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
-from sparsedl_fl.lowrank import LowRankGradient, factorize
+from sparsedl_fl.lowrank import LowRankGradient, factorize_with_bias
 from sparsedl_fl.slips import sent_through
 from sparsedl_fl.views import ForwardView
 
@@ -108,7 +108,7 @@ def peel_back(
     if not known.is_whole:
         raise ValueError("only from a layer whose whole batch is certified do the inputs of the one before follow")
     b = len(known.inputs)
-    factors = factorize(before, b)
+    before, factors = factorize_with_bias(before, b)
     if factors.batch_size != b:
         raise ValueError(f"the layer before has {factors.batch_size} inputs, this one {b}")
     phi, y = resolve(before.activation), known.inputs.T

@@ -13,7 +13,7 @@ from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import Activation, Identity, resolve
 from sparsedl_fl.diagnosis import is_sparsified
 from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.lowrank import LowRankGradient, factorize
+from sparsedl_fl.lowrank import LowRankGradient, factorize_with_bias
 from sparsedl_fl.views import ActivationSpan, BackwardChain, ColumnView, ForwardView, RestView, SpansAt, SpansBehind
 
 __all__ = ["LayerProblem"]
@@ -60,7 +60,7 @@ class LayerProblem:
             As in `sparsedl_fl.lowrank.factorize`.
         """
         activation = resolve(layer_gradient.activation)
-        factors = factorize(layer_gradient, batch_size, noise_level)
+        layer_gradient, factors = factorize_with_bias(layer_gradient, batch_size, noise_level)
         forward = ForwardView.of(layer_gradient, factors)
         behind = SpansBehind.of(layer_gradient, factors.batch_size, activation, factors.signal_to_noise)
         column = ColumnView.of(layer_gradient, factors, behind)

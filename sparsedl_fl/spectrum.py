@@ -163,14 +163,7 @@ def distinct_rank(S: np.ndarray, batch_size: int, clear_gap: float, *, noise_spr
     gaps = values[:-1] / values[1:]
     rank = int(np.argmax(gaps)) + 1
     is_noise = rank < batch_size < len(S) and values[rank] <= noise_spread * values[batch_size]
-    if not (is_noise and gaps[rank - 1] > clear_gap):
-        return batch_size
-    warnings.warn(
-        f"batch_size={batch_size}, but {rank} inputs stand out of the noise: the others repeat them or have no loss",
-        UserWarning,
-        stacklevel=4,
-    )
-    return rank
+    return rank if is_noise and gaps[rank - 1] > clear_gap else batch_size
 
 
 def _sketch(G: np.ndarray, width: int, n_iterations: int) -> tuple[np.ndarray, np.ndarray]:

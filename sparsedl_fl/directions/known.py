@@ -31,13 +31,14 @@ class KnownInputs(Directions):
         """Return the columns that the inputs have, ``Q = P^-1`` with ``P = X V / S``."""
         n, b = problem.layer_gradient.shape[1], problem.batch_size
         inputs = np.asarray([] if self.inputs is None else self.inputs, dtype=np.float64)
+        n -= problem.layer_gradient.constant_input is not None
         if inputs.shape != (b, n) or not np.isfinite(inputs).all():
             raise ValueError(
                 f"inputs must be finite and of shape {(b, n)}, a row for each input that the gradient shows, "
                 f"got shape {inputs.shape}"
             )
         factors = problem.factors
-        rows = times(factors.right, inputs.T).T / factors.singular_values
+        rows = times(factors.right, problem.layer_gradient.with_constant(inputs).T).T / factors.singular_values
         if np.linalg.matrix_rank(rows) < b:
             return Candidates.empty(b)
         directions = np.linalg.inv(rows)

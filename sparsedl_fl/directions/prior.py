@@ -41,7 +41,7 @@ class PriorDirections(KernelDirections):
     def _rows(self, problem: LayerProblem) -> torch.Tensor:
         """Return the rows whose units are off by most, one set for each approximate input."""
         given = problem.layer_gradient
-        n = given.shape[1]
+        n = given.shape[1] - (given.constant_input is not None)
         if self.inputs is None:
             raise ValueError(f"inputs must be an approximate reconstruction of shape (n_samples, {n}), got None")
         inputs = self.inputs.detach().cpu().numpy() if isinstance(self.inputs, torch.Tensor) else self.inputs
@@ -51,7 +51,7 @@ class PriorDirections(KernelDirections):
         if self.rows_per_sample < 1:
             raise ValueError(f"rows_per_sample must be at least 1, got {self.rows_per_sample!r}")
         n_rows = min(self.rows_per_sample * problem.batch_size, problem.width)
-        z = as_tensor(given.preactivations(inputs))
+        z = as_tensor(given.preactivations(given.with_constant(inputs)))
         order = (problem.activation.distance_to_kink(z) * problem.activation.is_off(z).double().mul(2).sub(1)).argsort(
             dim=0, descending=True, stable=True
         )

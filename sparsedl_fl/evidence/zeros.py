@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sparsedl.arrays import rows_of
+from sparsedl.arrays import as_tensor, rows_of
 from sparsedl_fl.blocks import row_norms
 from sparsedl_fl.evidence._base import Case, Evidence
 from sparsedl_fl.lowrank import LowRankGradient
@@ -28,18 +28,21 @@ class ZerosOfOthers(Evidence):
 
 
 class ZerosOfInput(Evidence):
-    """Narrow zeros of its own prove the input, as those of the gradient prove a column: ``G^T`` is the same problem.
+    """Narrow zeros of its own lead to the input, as those of the gradient to a column: ``G^T`` is the same problem.
 
-    But inputs are data: what is in one ratio all over a stroke of two digits, a mixture makes zero all at once, twelve
-    times in one that was certified. So the pattern must not contradict.
+    But inputs are data, and some mixtures of them have more zeros than chance: ``2 (x, 1) - (2 x, 1)`` has no entry but
+    that of a constant feature, and where one stroke is a tenth of another a mixture makes all of it zero. So zeros of
+    the input prove nothing until what follows the layer confirms it: behind a flat part the units that are off for it,
+    at which one column and no other has to vanish; behind the others the spans or the rest of the network.
     """
 
     kind = "zeros of the input"
     narrow: ClassVar[float] = 0.02  # relative to the entries, as for columns: under noise mixtures vanish as well
-    clearly: ClassVar[float] = 10.0  # expected errors by which a unit has to be off to contradict; not varied
+    clearly: ClassVar[float] = 10.0  # expected errors by which a unit has to be off or on to say something; not varied
+    own_overlap: ClassVar[float] = 1e-3  # cosine of an input and what a column is dual to that makes it its own
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
-        """Count the zeros of the inputs."""
+        """Count the zeros of the inputs, and ask what follows the layer."""
         transposed, inputs = case.hypothesis.problem.factors.transposed, case.inputs
         errors = np.full(len(inputs), np.inf)
         if len(inputs) == 1 or case.hypothesis.problem.factors.is_coarse:  # in which small ones round to zero
@@ -49,11 +52,13 @@ class ZerosOfInput(Evidence):
         zeros = transposed.zeros(directions)
         widths = np.sqrt(len(zeros)) * transposed.tolerances(directions).mean(axis=0)
         proven = transposed.prove(directions, zeros) & (widths < self.narrow)
+        if not proven.any():
+            return proven, errors
         by_zeros = errors_from_inputs(transposed, inputs[proven], zeros[:, proven])
         errors[proven] = np.hypot(by_zeros, case.errors_by_columns[2][proven])
         errors[proven] = np.hypot(errors[proven], self._beside_own_zeros(transposed, inputs[proven]))
         errors[proven] *= case.hypothesis.problem.beyond_noise(case.whitened[proven])
-        return proven & ~self._is_contradicted(case, errors), errors
+        return proven & self._is_confirmed(case, errors), errors
 
     @staticmethod
     def _beside_own_zeros(transposed: LowRankGradient, inputs: np.ndarray) -> np.ndarray:
@@ -63,15 +68,36 @@ class ZerosOfInput(Evidence):
         along = np.sum(within * ends, axis=1, keepdims=True) * ends
         return np.linalg.norm(within - along, axis=1) / np.sqrt(inputs.shape[1])
 
-    def _is_contradicted(self, case: Case, errors: np.ndarray) -> np.ndarray:
-        """Return for which inputs units are off by the weights, clearly, that a column known by itself says are on."""
+    def _is_confirmed(self, case: Case, errors: np.ndarray) -> np.ndarray:
+        """Return which inputs what follows the layer confirms, each by itself."""
         problem = case.hypothesis.problem
-        if problem.layer_gradient.is_update or not problem.activation.has_flat_part:
+        if problem.activation.has_flat_part:
+            return self._is_confirmed_by_pattern(case, errors)
+        preactivations = as_tensor(problem.at(case.whitened)[0].T.copy())
+        views = [view for view in (problem.behind, problem.rest) if view is not None and view.identifies]
+        if not views or not preactivations.isfinite().all():
             return np.zeros(len(errors), dtype=bool)
+        return np.all([view.at(preactivations).is_inside.numpy() for view in views], axis=0)
+
+    def _is_confirmed_by_pattern(self, case: Case, errors: np.ndarray) -> np.ndarray:
+        """Return for which inputs one column, its own, vanishes at all units that are clearly off, and at no others.
+
+        One unit may be wrong on either side; of those that are on, a tenth may have a gradient of zero.
+        """
+        problem, factors = case.hypothesis.problem, case.hypothesis.problem.factors
         distances = problem.distance_to_kink(problem.at(case.whitened))
-        is_clear = distances > self.clearly * row_norms(problem.layer_gradient.weight)[:, None] * errors
-        n_contradicting = np.sum(is_clear & ~case.is_active & ~case.hypothesis.zeros, axis=0)
-        return case.columns & case.determined & (n_contradicting > 1)
+        allowed = self.clearly * row_norms(problem.layer_gradient.weight)[:, None] * errors
+        is_clear = distances > np.where(np.isfinite(allowed), allowed, np.inf)
+        off, on = is_clear & ~case.is_active, is_clear & case.is_active
+        columns = factors.vanishing(off.astype(float))
+        zeros = factors.zeros(columns)
+        duals, within = columns / factors.singular_values[:, None], case.whitened * factors.singular_values
+        overlaps = np.abs(np.sum(within.T * duals, axis=0))
+        is_own = overlaps > self.own_overlap * np.linalg.norm(within, axis=1) * np.linalg.norm(duals, axis=0)
+        is_alive = np.any(factors.left, axis=1)[:, None]
+        n_vanishing, n_on = np.sum(on & zeros & is_alive, axis=0), np.sum(on & is_alive, axis=0)
+        fits = (np.sum(off & ~zeros, axis=0) <= 1) & (n_vanishing <= 0.1 * n_on)
+        return is_own & fits & factors.prove(columns, zeros & off, off)
 
 
 @dataclass(frozen=True)

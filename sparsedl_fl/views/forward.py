@@ -38,8 +38,10 @@ class ForwardView:
         matrix = times(layer_gradient.weight, (S[:, None] * factors.right).T)
         ends = [(matrix, bias)]
         if layer_gradient.is_update:
-            rate = layer_gradient.learning_rate
-            ends.append((matrix - rate * U * S**2, bias - rate * layer_gradient.bias_grad))
+            rate, moved = layer_gradient.learning_rate, U * S**2
+            if layer_gradient.constant_input is not None:  # the bias moves by itself
+                moved -= np.outer((U * S) @ factors.right[:, -1], factors.right[:, -1] * S)
+            ends.append((matrix - rate * moved, bias - rate * layer_gradient.bias_grad))
         return cls(tuple(ends), U.T @ layer_gradient.bias_grad)
 
     @property
