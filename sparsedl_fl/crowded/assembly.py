@@ -75,6 +75,7 @@ def crowded_batch(problem: CrowdedProblem, whitened: np.ndarray) -> tuple[Batch,
     is_refuted = layer.is_noise_hidden or doubt > OFF_SCALE or share_left > UNEXPLAINED
     is_repeat = repeats(inputs, np.where(certificate.proven & ~is_worthless, errors, np.inf))
     resolution, errors = _with_pairs(problem, ends, gradients, sizes, errors, expected.numpy())
+    is_worthless |= errors >= np.maximum(sizes, np.finfo(float).tiny)
     proven = certificate.without(is_worthless | is_repeat | is_refuted)
     missing = problem.batch_size - n_found
     shared = inputs.mean(axis=0)
