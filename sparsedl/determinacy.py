@@ -95,7 +95,7 @@ class Determinacy:
         """
         if len(zeros) == 0 or observations.shape[1] == 1:
             return torch.ones(len(zeros), dtype=torch.bool, device=zeros.device)
-        by_chance = torch.zeros(len(zeros), device=zeros.device) if by_chance is None else by_chance
+        by_chance = observations.new_zeros(len(zeros)) if by_chance is None else by_chance
         parts = chunks(len(zeros), observations.numel())
         return torch.cat([self._determine(observations, zeros[part], by_chance[part], noise) for part in parts])
 

@@ -9,6 +9,7 @@ import torch
 from sparsedl.arrays import chunks
 
 __all__ = [
+    "in_other_units",
     "inverse_iteration",
     "normalized",
     "random_kernels",
@@ -20,6 +21,12 @@ __all__ = [
 
 LARGE, N_VECTORS, N_INVERSE_ITERATIONS = 48, 4, 8
 """Size from which on inverse iteration is faster than a decomposition, and how many vectors and steps it takes."""
+
+
+def in_other_units(x: torch.Tensor, exponent: int) -> torch.Tensor:
+    """Return ``2 ** exponent * x``, exact but where it leaves the range of numbers, in steps that stay within it."""
+    half = exponent // 2
+    return x * 2.0**half * 2.0 ** (exponent - half)
 
 
 def normalized(x: torch.Tensor, dim: int = 1) -> torch.Tensor:

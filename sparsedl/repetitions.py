@@ -34,7 +34,7 @@ def distinct_rows(
     lengths = torch.linalg.vector_norm(rows, dim=1)
     widths = torch.minimum(tolerances, same_row * lengths) + 10 * torch.finfo(rows.dtype).eps * lengths
     order = torch.argsort(keys.abs(), stable=True)
-    rows = (rows * torch.where(keys < 0, -1.0, 1.0)[:, None])[order]
+    rows = torch.where(keys[:, None] < 0, -rows, rows)[order]
     keys, widths = keys.abs()[order], widths[order]
     repeats = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
     # Noise moves equal rows apart in this order, but not by much.

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 
 LAYERS = {
     "sparsedl": [
-        {"arrays", "progress"},
+        {"arrays", "process", "progress"},
         {"_validation"},
         {"linalg", "repetitions"},
         {"determinacy"},
