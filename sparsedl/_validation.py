@@ -43,7 +43,7 @@ def check_observations(estimator: Any, X: Any, *, reset: bool) -> np.ndarray:
             "masked entries, as X[~np.ma.getmaskarray(X).any(axis=1)].data, or X.data if none is masked"
         )
     if isinstance(X, torch.Tensor) and X.dtype == torch.bfloat16:
-        X = X.float()  # NumPy has no such format
+        X = X.double()  # NumPy has no such format
     return validate_data(
         estimator,
         as_numpy(X),

@@ -111,6 +111,17 @@ def _of_rare_use(found: Recovery, few: int = 3) -> str | None:
     return None
 
 
+def _of_constants(found: Recovery) -> str | None:
+    values = found.observations.values
+    constant = (np.ptp(values, axis=0) == 0) & values.any(axis=0) if found.observations.mean is None else np.zeros(1)
+    if not constant.any():
+        return None
+    return (
+        f"{_named('feature', np.flatnonzero(constant))} of X is the same in all rows, which is a component that all of "
+        "them use: leave it out, or set fit_intercept=True"
+    )
+
+
 def _of_units(found: Recovery) -> str | None:
     values, largest = found.observations.values, found.whitening.singular_values[0]
     sizes = np.linalg.norm(values.astype(np.float64, copy=False), axis=0)
@@ -143,7 +154,7 @@ def _of_noise(found: Recovery, clear: float = 5.0) -> str | None:
     width = (n_features - last) ** 0.5
     # White noise has singular values between these two multiples of its standard deviation.
     spread = (n_rows**0.5 + width) / max(n_rows**0.5 - width, 1.0)
-    if ratios[last - 1] < clear or values[last] > 2 * spread * values[-1]:
+    if last < 2 or ratios[last - 1] < clear or values[last] > 2 * spread * values[-1]:
         return None
     n_components = last - (found.observations.mean is not None)
     return (
@@ -177,6 +188,7 @@ _CAUSES = (
     _of_few_rows,
     _of_few_values,
     _of_rare_use,
+    _of_constants,
     _of_units,
     _of_noise,
     _of_dense_codes,

@@ -17,9 +17,11 @@ from sparsedl.preconditioning import Whitening, rounding_of_rows, whiten
 
 __all__ = ["Observations", "exponents", "product"]
 
-OUTWEIGHS = 10.0
-"""A row that is so many times larger than all the others together is brought down. One that is 100 times larger than
-each of 100 others still does no harm: 20 components are recovered all the same."""
+LARGE_ROW, LARGE_COLUMN = 1.0, 10.0
+"""A row is brought down where it is so many times larger than all the others together (the square root of their number
+times the typical one). With one row of 100 made 30 and 100 times larger, 40 of 40 components are recovered (4 seeds of
+100 x 10), and 38 and 21 if it is left as it is. No row of 200 Gaussian problems each of six shapes is brought down. A
+column is left longer: it may have noise of its own, and only rounding makes it do harm."""
 
 
 def exponents(values: np.ndarray, axis: int | None = None) -> np.ndarray:
@@ -33,12 +35,12 @@ def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return np.ldexp(np.ldexp(left, -powers) @ right, powers)
 
 
-def _typical_exponents(peaks: np.ndarray) -> tuple[int, np.ndarray]:
+def _typical_exponents(peaks: np.ndarray, large: float) -> tuple[int, np.ndarray]:
     """Return the exponent of most, and that of each: its own where it outweighs all the others together."""
     positive = np.sort(peaks[peaks > 0])
     typical = positive[(len(positive) - 1) // 2]
     base = int(np.frexp(typical)[1])
-    outweighs = np.ldexp(peaks, -base) > OUTWEIGHS * len(peaks) ** 0.5 * np.ldexp(typical, -base)
+    outweighs = np.ldexp(peaks, -base) > large * len(peaks) ** 0.5 * np.ldexp(typical, -base)
     return base, np.where(outweighs, np.frexp(peaks)[1], base)
 
 
@@ -83,9 +85,9 @@ class Observations:
             raise ValueError("X is all zeros: there is no dictionary to recover")
         if (X[0] == X).all():
             raise ValueError("all rows of X are alike: without differences there is no dictionary to recover")
-        base, rows = _typical_exponents(np.abs(X).max(axis=1))
+        base, rows = _typical_exponents(np.abs(X).max(axis=1), LARGE_ROW)
         peaks = np.abs(np.ldexp(X, -rows[:, None])).max(axis=0)
-        common, columns = _typical_exponents(peaks)
+        common, columns = _typical_exponents(peaks, LARGE_COLUMN)
         columns = columns - common
         values = np.ldexp(X, -(rows[:, None] + columns))
         if noise_level is not None:

@@ -226,6 +226,21 @@ def _proven(directions: torch.Tensor, test: ZeroTest) -> torch.Tensor:
     return proven
 
 
+def _only_component(test: ZeroTest, whitening: Whitening, observed: Observations, result: SearchResult) -> Recovery:
+    """Return the one direction that there is: certain where what lies beyond it is rounding, and else not."""
+    one, is_certain = torch.ones((1, 1), dtype=torch.float64), len(whitening.singular_values) == 1
+    return Recovery(
+        basis=one.numpy(),
+        proven=np.array([is_certain]),
+        n_zeros=test.zeros(one).sum(dim=1).numpy() * is_certain,
+        candidates=one.numpy()[:, : int(is_certain)],
+        whitening=whitening,
+        observations=observed,
+        result=result,
+        n_different=int(test.distinct_rows.sum()),
+    )
+
+
 def _on_all_rows(
     test: ZeroTest,
     part: ZeroTest,
@@ -240,6 +255,8 @@ def _on_all_rows(
 
     The share of zeros among all of them, relative to that in the part, has to be ``borne_out`` at least.
     """
+    if test.observations.shape[1] == 1:
+        return _only_component(test, whitening, observed, result)
     pool = result.pool
     if part is not test and len(pool.directions):
         directions = test.vanishing(test.likely_zeros(pool.directions).to(torch.float64))
@@ -252,8 +269,6 @@ def _on_all_rows(
     entries, tolerances = selection.directions @ part.observations.T, part.tolerances(selection.directions)
     repeats = proven & takes_few_values(entries.abs(), tolerances, used)
     proven = (proven & ~repeats).numpy()
-    if test.observations.shape[1] == 1:  # the only direction, if what lies beyond it is rounding alone
-        proven &= len(whitening.singular_values) == 1
     # The part proves them, and the other rows have to bear it out.
     shares = part.zeros(selection.directions).double().mean(dim=1)
     proven &= (selection.n_zeros >= borne_out * shares * len(test.observations)).numpy()
