@@ -31,7 +31,10 @@ def advice(found: Recovery) -> str | None:
     n_found, k = int(found.proven.sum()), len(found.proven)
     left_out = np.flatnonzero(~found.observations.kept)
     parts = []
-    if n_found < k or k == 1:
+    hidden = _of_rounding(found)
+    if hidden:
+        parts += [hidden]
+    elif n_found < k or k == 1:
         parts += [next(filter(None, (cause(found) for cause in _CAUSES)))]
     if 0 < n_found < k:
         parts += [
@@ -122,10 +125,11 @@ def _of_constants(found: Recovery) -> str | None:
     )
 
 
-def _of_units(found: Recovery) -> str | None:
+def _of_rounding(found: Recovery) -> str | None:
+    """Name features that rounding hides, whether all others are recovered or not: nothing is known of these."""
     values, largest = found.observations.values, found.whitening.singular_values[0]
     sizes = np.linalg.norm(values.astype(np.float64, copy=False), axis=0)
-    hidden = (sizes > 0) & (sizes < largest * max(values.shape) * found.observations.eps)
+    hidden = (sizes > 0) & (sizes < found.whitening.hidden_below)
     if not hidden.any():
         return None
     return (
@@ -189,7 +193,6 @@ _CAUSES = (
     _of_few_values,
     _of_rare_use,
     _of_constants,
-    _of_units,
     _of_noise,
     _of_dense_codes,
     _of_the_search,

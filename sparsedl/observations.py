@@ -24,6 +24,11 @@ times the typical one). With one row of 100 made 30 and 100 times larger, 40 of 
 column is left longer: it may have noise of its own, and only rounding makes it do harm."""
 
 
+NO_ROUNDING = 1 / 16
+"""A column that is smaller than this share of the rounding of the others is not what rounding left of them: it is in
+units of its own, and brought up."""
+
+
 def exponents(values: np.ndarray, axis: int | None = None) -> np.ndarray:
     """Return the powers of two just above the largest entries along an axis, or of all."""
     return np.frexp(np.abs(values).max(axis=axis, initial=0.0))[1]
@@ -88,6 +93,9 @@ class Observations:
         base, rows = _typical_exponents(np.abs(X).max(axis=1), LARGE_ROW)
         peaks = np.abs(np.ldexp(X, -rows[:, None])).max(axis=0)
         common, columns = _typical_exponents(peaks, LARGE_COLUMN)
+        if noise_level is None:
+            own = np.frexp(peaks)[1]
+            columns = np.where((peaks > 0) & (own < common + np.log2(NO_ROUNDING * eps)), own, columns)
         columns = columns - common
         values = np.ldexp(X, -(rows[:, None] + columns))
         if noise_level is not None:

@@ -27,6 +27,8 @@ class Whitening:
         Standard deviation of the noise on the entries of each observation, in the units of ``X``.
     singular_values : ndarray of shape (rank,)
         Those above rounding, of the components and of what lies beyond.
+    hidden_below : float
+        Singular values below this are rounding.
     leverages : ndarray of shape (n_samples,)
         How much of each observation no other one can say, from 0 to 1.
     """
@@ -36,6 +38,7 @@ class Whitening:
     unmixing: np.ndarray
     noise_level: np.ndarray
     singular_values: np.ndarray
+    hidden_below: float
     leverages: np.ndarray
 
 
@@ -87,7 +90,8 @@ def whiten(
     # Formats coarser than single precision are for storing: what they hold was computed in another.
     computed = eps if eps <= np.finfo(np.float32).eps else np.finfo(np.float64).eps
     of_rounding = np.sqrt(np.mean(rounding**2)) * (n_samples**0.5 + n_features**0.5)
-    rank = int(np.count_nonzero(max(S[0] * max(X.shape) * computed, of_rounding) < S))
+    hidden_below = max(S[0] * max(X.shape) * computed, of_rounding)
+    rank = int(np.count_nonzero(hidden_below < S))
     if rank == 0:
         raise ValueError("X is all zeros: there is no dictionary to recover")
     k = rank if n_components is None else n_components
@@ -107,5 +111,6 @@ def whiten(
         unmixing=Vt[:k].T / S[:k] * scale,
         noise_level=noise,
         singular_values=S[:rank],
+        hidden_below=float(hidden_below),
         leverages=np.sum(U[:, :rank] ** 2, axis=1),
     )

@@ -13,17 +13,17 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 
 import numpy as np
+import threadpoolctl
 import torch
-from threadpoolctl import ThreadpoolController
 
 __all__ = ["one_thread", "undisturbed"]
 
 
 @cache
-def _libraries(api: str) -> ThreadpoolController:
+def _libraries(api: str) -> threadpoolctl.ThreadpoolController:
     # Those that we compute with are loaded by now; looking for them takes 2 ms, and setting them 0.02 ms. A limit is
     # put on those selected alone: its end restores all that its controller knows.
-    return ThreadpoolController().select(user_api=api)
+    return threadpoolctl.ThreadpoolController().select(user_api=api)
 
 
 class _SharedLimit:
@@ -42,7 +42,12 @@ class _SharedLimit:
         with self._lock:
             self._n_inside -= 1
             if self._n_inside == 0:
-                self._limit.restore_original_limits()
+                # Since threadpoolctl 3.8 OpenBLAS obeys the thread of Python that set it first, maybe another one.
+                controller = getattr(threadpoolctl, "OpenBLASController", None)
+                if hasattr(controller, "clear_controlling_thread"):
+                    controller.clear_controlling_thread(force=True)
+                with self._limit:  # whose end restores, and leaves the right to whoever comes next
+                    pass
 
 
 _BLAS, _HERE = _SharedLimit(), threading.local()
