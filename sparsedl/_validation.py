@@ -5,10 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import clone
 from sklearn.utils.validation import validate_data
 
 from sparsedl.arrays import as_numpy
+
+EPS = float(np.finfo(np.float64).eps)
+
+
+def rounding_of(X: Any) -> float:
+    """Return the rounding of the number format that observations come in; whole numbers have that of double precision.
+
+    Half precision is read into a wider format, and its entries are as rough as they were.
+    """
+    if isinstance(X, torch.Tensor):
+        return max(torch.finfo(X.dtype).eps, EPS) if X.dtype.is_floating_point else EPS
+    dtype = np.asarray(X).dtype
+    return max(float(np.finfo(dtype).eps), EPS) if np.issubdtype(dtype, np.floating) else EPS
 
 
 def check_observations(estimator: Any, X: Any, *, reset: bool) -> np.ndarray:
@@ -23,6 +37,13 @@ def check_observations(estimator: Any, X: Any, *, reset: bool) -> np.ndarray:
     reset : bool
         True in ``fit``, False afterwards.
     """
+    if isinstance(X, np.ma.MaskedArray):
+        raise ValueError(
+            f"{type(estimator).__name__}: X is a masked array, and every entry is needed: give only rows without "
+            "masked entries, as X[~np.ma.getmaskarray(X).any(axis=1)].data, or X.data if none is masked"
+        )
+    if isinstance(X, torch.Tensor) and X.dtype == torch.bfloat16:
+        X = X.double()  # NumPy has no such format
     return validate_data(
         estimator,
         as_numpy(X),
@@ -47,3 +68,22 @@ def pick_strategy(name: str, given: Any, kind: type, default: type) -> Any:
     strategy = default() if given is None else clone(given)
     strategy.check_parameters()
     return strategy
+
+
+def check_settings(estimator: Any) -> None:
+    """Raise ``ValueError`` naming a parameter of the estimator that is out of its range."""
+    for name in ("n_components", "n_starts", "patience"):
+        if getattr(estimator, name) is not None:
+            check_positive(estimator, name, getattr(estimator, name), integer=True)
+    check_positive(estimator, "max_rounds", estimator.max_rounds, integer=True)
+    if not isinstance(estimator.fit_intercept, bool | np.bool_) and estimator.fit_intercept != "auto":
+        raise ValueError(f"fit_intercept must be True, False or 'auto', got {estimator.fit_intercept!r}")
+    if estimator.deflation is not None:
+        if not isinstance(estimator.deflation, tuple) or not estimator.deflation:
+            raise ValueError(f"deflation must be a tuple of positive numbers or None, got {estimator.deflation!r}")
+        for strength in estimator.deflation:
+            check_positive(estimator, "deflation", strength)
+    if estimator.noise_level is not None:
+        noise = np.asarray(estimator.noise_level, dtype=float)
+        if noise.ndim > 1 or not np.isfinite(noise).all() or (noise < 0).any():
+            raise ValueError("noise_level must be a non-negative number, or one for each observation")

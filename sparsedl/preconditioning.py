@@ -25,15 +25,37 @@ class Whitening:
         From the observations; its column norms say how much whitening amplifies noise.
     noise_level : ndarray of shape (n_samples,)
         Standard deviation of the noise on the entries of each observation, in the units of ``X``.
+    singular_values : ndarray of shape (rank,)
+        Those above rounding, of the components and of what lies beyond.
+    hidden_below : float
+        Singular values below this are rounding.
+    leverages : ndarray of shape (n_samples,)
+        How much of each observation no other one can say, from 0 to 1.
     """
 
     whitened: np.ndarray
     mixing: np.ndarray
     unmixing: np.ndarray
     noise_level: np.ndarray
+    singular_values: np.ndarray
+    hidden_below: float
+    leverages: np.ndarray
 
 
-def whiten(X: np.ndarray, n_components: int | None = None, noise_level: ArrayLike | None = None) -> Whitening:
+def rounding_of_rows(X: np.ndarray, eps: float) -> np.ndarray:
+    """Return the rounding error of the entries of each observation, shape (n_samples,)."""
+    sizes = np.sqrt(np.mean(X.astype(np.float64, copy=False) ** 2, axis=1))
+    return eps * np.maximum(sizes, np.sqrt(np.mean(sizes**2)))
+
+
+def whiten(
+    X: np.ndarray,
+    n_components: int | None = None,
+    noise_level: ArrayLike | None = None,
+    *,
+    rounding: np.ndarray | None = None,
+    eps: float | None = None,
+) -> Whitening:
     """Whiten by the singular value decomposition ``X = U S V^T``, in float64.
 
     Parameters
@@ -44,7 +66,11 @@ def whiten(X: np.ndarray, n_components: int | None = None, noise_level: ArrayLik
         Number of components; None takes the numerical rank.
     noise_level : float, array-like of shape (n_samples,) or None, default=None
         Standard deviation of the noise on the entries. None derives it: from what lies beyond ``n_components``
-        singular values, and at least the rounding error of the dtype of ``X``.
+        singular values, and at least the rounding error.
+    rounding : ndarray of shape (n_samples,) or None, default=None
+        Rounding error of the entries of each observation; None derives it from ``eps``.
+    eps : float or None, default=None
+        Rounding of the number format that ``X`` came in; None is that of its dtype.
 
     Raises
     ------
@@ -56,17 +82,21 @@ def whiten(X: np.ndarray, n_components: int | None = None, noise_level: ArrayLik
     Sun, Qu and Wright, "Complete dictionary recovery over the sphere I", 2017, Sec. III; SPEAR++ (2025), Sec. 4.1.
     """
     n_samples, n_features = X.shape
-    eps = np.finfo(X.dtype).eps if np.issubdtype(X.dtype, np.floating) else np.finfo(float).eps
+    if eps is None:
+        eps = float(np.finfo(X.dtype if np.issubdtype(X.dtype, np.floating) else float).eps)
     X = X.astype(np.float64, copy=False)
+    rounding = rounding_of_rows(X, eps) if rounding is None else rounding
     U, S, Vt = svd(X, full_matrices=False, check_finite=False)
-    rank = int(np.count_nonzero(S[0] * max(X.shape) * eps < S))
+    # Formats coarser than single precision are for storing: what they hold was computed in another.
+    computed = eps if eps <= np.finfo(np.float32).eps else np.finfo(np.float64).eps
+    of_rounding = np.sqrt(np.mean(rounding**2)) * (n_samples**0.5 + n_features**0.5)
+    hidden_below = max(S[0] * max(X.shape) * computed, of_rounding)
+    rank = int(np.count_nonzero(hidden_below < S))
     if rank == 0:
         raise ValueError("X is all zeros: there is no dictionary to recover")
     k = rank if n_components is None else n_components
     if k > rank:
         raise ValueError(f"n_components={k} is more than the rank of X, which is {rank} (shape {X.shape})")
-    row_scale = np.sqrt(np.mean(X**2, axis=1))
-    rounding = eps * np.maximum(row_scale, np.sqrt(np.mean(row_scale**2)))
     if noise_level is None:
         beyond = np.sqrt(np.sum((U[:, k:] * S[k:]) ** 2, axis=1) / max(n_features - k, 1))
         noise = np.maximum(beyond, rounding)
@@ -80,4 +110,7 @@ def whiten(X: np.ndarray, n_components: int | None = None, noise_level: ArrayLik
         mixing=S[:k, None] * Vt[:k] / scale,
         unmixing=Vt[:k].T / S[:k] * scale,
         noise_level=noise,
+        singular_values=S[:rank],
+        hidden_below=float(hidden_below),
+        leverages=np.sum(U[:, :rank] ** 2, axis=1),
     )

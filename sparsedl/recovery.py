@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
-from torch.nn.functional import normalize
 
 from sparsedl.floor import noise_of_zeros
+from sparsedl.linalg import normalized
+from sparsedl.observations import Observations
 from sparsedl.pools import CandidatePool, assemble_basis, without_mixtures
-from sparsedl.preconditioning import Whitening, whiten
-from sparsedl.repetitions import distinct_rows
+from sparsedl.preconditioning import Whitening
+from sparsedl.repetitions import distinct_rows, takes_few_values
 from sparsedl.search import INTERRUPTED, Search, SearchResult
 from sparsedl.zeros import ZeroTest
 
-__all__ = ["Recovery", "recover", "with_ones"]
+__all__ = ["Recovery", "recover"]
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,12 @@ class Recovery:
         All distinct proven directions.
     whitening : Whitening
         Of all observations.
+    observations : Observations
+        What was searched.
     result : SearchResult
         How the search went.
+    n_different : int
+        Observations that are no multiple of another one.
     n_repetitive : int
         Columns with zeros enough that hold few values and are not proven for that.
     """
@@ -51,40 +55,44 @@ class Recovery:
     n_zeros: np.ndarray
     candidates: np.ndarray
     whitening: Whitening
+    observations: Observations
     result: SearchResult
+    n_different: int
     n_repetitive: int = 0
 
     @property
-    def status(self) -> str:
-        """``"complete"``, or in words why not."""
-        return "complete" if self.proven.all() else self.result.status
+    def is_certain(self) -> np.ndarray:
+        """Which components are certain: all if all are proven, and where one is not, that one.
 
-    @property
-    def advice(self) -> str:
-        """What is missing, and what may help."""
-        n_found, k = int(self.proven.sum()), len(self.proven)
-        text = "raise max_rounds or n_starts"
-        if self.n_repetitive:
-            text = (
-                f"the codes of {self.n_repetitive} directions take few values, whose mixtures have zeros too: "
-                "they may be right, but their zeros do not prove it"
-            )
-        elif n_found == 0:
-            text = (
-                "the observations may be dense in every direction, have fewer than about 2 samples with a zero for "
-                "each component, or be noisier than noise_level says: set noise_level, or give more observations"
-            )
-        return f"recovered {n_found} of {k} components ({self.status}); {text}"
+        Its component is what the proven directions do not see. Theirs change with the code that is missing.
+        """
+        is_open = ~self.proven
+        return is_open if is_open.sum() == 1 and len(is_open) > 1 else np.full(len(is_open), not is_open.any())
 
-    def solution(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return components of shape (k, n_features), directions of shape (n_features, k), and the offset."""
-        n_features, k = X.shape[1], len(self.proven)
-        components = np.linalg.solve(self.basis, self.whitening.mixing)
-        directions = self.whitening.unmixing @ self.basis[:, :k]
+    def solution(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return unit components of shape (k, n_features), directions of shape (n_features, k), and the offset.
+
+        In the units of ``X``, of which components of unit length and their directions have none.
+        """
+        observed, k = self.observations, len(self.proven)
+        n_features, largest = len(observed.columns), observed.columns.max()
+        found = np.linalg.solve(self.basis, self.whitening.mixing)
+        components = np.ldexp(found[:k, :n_features], observed.columns - largest)
+        directions = np.ldexp(
+            (self.whitening.unmixing @ self.basis[:, :k])[:n_features], (largest - observed.columns)[:, None]
+        )
+        scale = np.linalg.norm(components, axis=1)
+        scale *= np.sign(components[np.arange(k), np.abs(components).argmax(axis=1)])
         offset = np.zeros(n_features)
-        if len(components) > k:  # the last one is that of the constant code
-            offset = X.mean(axis=0) + components[-1, :n_features] / components[-1, -1] * with_ones(X)[0, -1]
-        return components[:k, :n_features], directions[:n_features], offset
+        if observed.mean is not None:  # the last component is that of the constant code
+            offset = observed.mean + found[-1, :n_features] / found[-1, -1] * observed.one
+        return components / scale[:, None], directions * scale, np.ldexp(offset, observed.base + observed.columns)
+
+    def all_candidates(self) -> np.ndarray:
+        """Return all proven directions in the units of ``X``, of shape (n_features, n_candidates)."""
+        columns = self.observations.columns
+        directions = (self.whitening.unmixing @ self.candidates)[: len(columns)]
+        return np.ldexp(directions, -(self.observations.base + columns)[:, None])
 
     @property
     def quality(self) -> tuple[int, int]:
@@ -93,9 +101,8 @@ class Recovery:
 
 
 def recover(
-    X: np.ndarray,
+    observations: Observations,
     n_components: int | None,
-    noise_level: ArrayLike | None,
     make_search: Callable[[ZeroTest, torch.Tensor], Search],
     generator: torch.Generator,
     report: Callable[[int, str], None],
@@ -107,12 +114,11 @@ def recover(
 
     Parameters
     ----------
-    X : ndarray of shape (n_samples, n_features)
-        Observations.
+    observations : Observations
+        Observations in units of their own; without a noise level it is derived, at last from the zeros of the
+        directions found.
     n_components : int or None
         Number of components, the constant one not counted.
-    noise_level : float, array-like of shape (n_samples,) or None
-        Noise on the entries of ``X``; None derives it, at last from the zeros of the directions found.
     make_search : callable
         Makes a `Search` of a zero test and of directions known beforehand.
     generator : torch.Generator
@@ -124,37 +130,45 @@ def recover(
     clearly_noisier : float, default=3
         Noise that the zeros show, over what was assumed, from which on it is worth another search.
     """
-    if not np.any(X):
-        raise ValueError("X is all zeros: there is no dictionary to recover")
-    observed = X
     if with_offset:
-        X = with_ones(X)
-        n_components = None if n_components is None else n_components + 1
-    whitening = whiten(X, n_components, noise_level)
-    test = _zero_test(whitening, _different_rows(observed, whitening.noise_level))
+        observations = observations.with_offset()
+    observed, whitening = _without_rows_alone(observations, n_components)
+    if with_offset and whitening.whitened.shape[1] == 1:
+        raise ValueError("X is one offset in all rows: there is no component beside it to recover")
+    test = _zero_test(whitening, _different_rows(observed.values, whitening.noise_level))
     known = torch.zeros((0, whitening.whitened.shape[1]), dtype=torch.float64)
     if with_offset:
-        known = normalize(torch.from_numpy(whitening.mixing[:, -1].copy())[None], dim=1)
+        known = normalized(torch.from_numpy(whitening.mixing[:, -1].copy())[None])
     part = _part_of(test, generator)
     search = make_search(part, known)
     result = search.run(generator, report)
     floor = None
-    if noise_level is None and result.status not in ("complete", INTERRUPTED):
+    if observed.noise_level is None and result.status not in ("complete", INTERRUPTED):
         floor = noise_of_zeros(search, result)
     if floor is not None and floor > clearly_noisier * np.median(whitening.noise_level):
         whitening = replace(whitening, noise_level=np.maximum(whitening.noise_level, floor))
-        test = _zero_test(whitening, _different_rows(observed, whitening.noise_level))
+        test = _zero_test(whitening, _different_rows(observed.values, whitening.noise_level))
         part = _part_of(test, generator)
         again = make_search(part, known).run(generator, report)
         result = replace(again, n_starts=again.n_starts + result.n_starts, n_rounds=again.n_rounds + result.n_rounds)
-    return _on_all_rows(test, part, known, whitening, result)
+    return _on_all_rows(test, part, known, whitening, observed, result)
 
 
-def with_ones(X: np.ndarray) -> np.ndarray:
-    """Return observations without their mean, and a column of a constant of their size."""
-    centred = np.asarray(X, dtype=np.float64) - X.mean(axis=0, dtype=np.float64)
-    ones = np.full(len(X), np.sqrt(np.mean(centred**2)) or 1.0)
-    return np.column_stack([centred, ones]).astype(X.dtype)
+def _without_rows_alone(observed: Observations, n_components: int | None) -> tuple[Observations, Whitening]:
+    """Return the observations, and whitened, without those that lie outside the span of all others.
+
+    A row with a wrong entry does. It has a component of its own, mixed with which every other column has as many zeros:
+    nothing is proven with it, and without it all may be.
+    """
+    whitening = observed.whitened(n_components)
+    alone = whitening.leverages > 1 - observed.eps**0.5
+    n_rows, rank = len(alone), len(whitening.singular_values)
+    n_left = rank - int(alone.sum()) - (observed.mean is not None)
+    # Where there are hardly more rows than components all are alone, and nothing is proven either way.
+    if not alone.any() or n_rows < rank + 2 or n_left < (n_components or 1):
+        return observed, whitening
+    observed = observed.only(~alone)
+    return observed, observed.whitened(n_components)
 
 
 def _different_rows(X: np.ndarray, noise_level: np.ndarray) -> torch.Tensor:
@@ -212,32 +226,19 @@ def _proven(directions: torch.Tensor, test: ZeroTest) -> torch.Tensor:
     return proven
 
 
-def _takes_few_values(
-    directions: torch.Tensor,
-    zeros: torch.Tensor,
-    test: ZeroTest,
-    *,
-    different: float = 0.7,
-    fewest_entries: int = 3,
-    visible: float = 0.2,
-) -> torch.Tensor:
-    """Return which columns hold few values: those of a mixture then cancel often, and zeros are no evidence.
-
-    They do where the share of different values among its entries is smaller than ``different``, a column has
-    ``fewest_entries``, and zeros are not so wide that the ``visible`` share of the range of all falls into one.
-    """
-    few = torch.zeros(len(directions), dtype=torch.bool)
-    entries, tolerances = (directions @ test.observations.T).abs(), test.tolerances(directions)
-    for index in range(len(directions)):
-        used = test.distinct_rows & ~zeros[index]
-        moduli, order = entries[index, used].sort()
-        widths = 2 * tolerances[index, used][order][1:]
-        # Where noise is wide, different values look the same, and nothing can be said.
-        if len(moduli) < fewest_entries or len(moduli) * widths.mean() > visible * moduli.mean():
-            continue
-        n_values = 1 + int((moduli.diff() > widths).sum())
-        few[index] = n_values <= different * len(moduli)
-    return few
+def _only_component(test: ZeroTest, whitening: Whitening, observed: Observations, result: SearchResult) -> Recovery:
+    """Return the one direction that there is: certain where what lies beyond it is rounding, and else not."""
+    one, is_certain = torch.ones((1, 1), dtype=torch.float64), len(whitening.singular_values) == 1
+    return Recovery(
+        basis=one.numpy(),
+        proven=np.array([is_certain]),
+        n_zeros=test.zeros(one).sum(dim=1).numpy() * is_certain,
+        candidates=one.numpy()[:, : int(is_certain)],
+        whitening=whitening,
+        observations=observed,
+        result=result,
+        n_different=int(test.distinct_rows.sum()),
+    )
 
 
 def _on_all_rows(
@@ -245,6 +246,7 @@ def _on_all_rows(
     part: ZeroTest,
     known: torch.Tensor,
     whitening: Whitening,
+    observed: Observations,
     result: SearchResult,
     *,
     borne_out: float = 0.5,
@@ -253,6 +255,8 @@ def _on_all_rows(
 
     The share of zeros among all of them, relative to that in the part, has to be ``borne_out`` at least.
     """
+    if test.observations.shape[1] == 1:
+        return _only_component(test, whitening, observed, result)
     pool = result.pool
     if part is not test and len(pool.directions):
         directions = test.vanishing(test.likely_zeros(pool.directions).to(torch.float64))
@@ -261,7 +265,9 @@ def _on_all_rows(
     # A constant code makes nothing sparse, and mixtures with it are no columns.
     selection = without_mixtures(pool.selection(known), part).selection(known)
     proven = _proven(selection.directions, part)
-    repeats = proven & _takes_few_values(selection.directions, part.zeros(selection.directions), part)
+    used = part.distinct_rows & ~part.zeros(selection.directions)
+    entries, tolerances = selection.directions @ part.observations.T, part.tolerances(selection.directions)
+    repeats = proven & takes_few_values(entries.abs(), tolerances, used)
     proven = (proven & ~repeats).numpy()
     # The part proves them, and the other rows have to bear it out.
     shares = part.zeros(selection.directions).double().mean(dim=1)
@@ -279,6 +285,8 @@ def _on_all_rows(
         n_zeros=n_zeros,
         candidates=pool.directions.numpy().T,
         whitening=whitening,
+        observations=observed,
         result=replace(result, pool=pool),
+        n_different=int(test.distinct_rows.sum()),
         n_repetitive=int(repeats.sum()),
     )

@@ -1,10 +1,10 @@
-"""Rows that repeat each other: what makes one of them zero makes all of them zero."""
+"""What repeats itself: rows, all of which vanish with one of them, and the values of a code, which cancel by chance."""
 
 from __future__ import annotations
 
 import torch
 
-__all__ = ["distinct_rows"]
+__all__ = ["distinct_rows", "takes_few_values"]
 
 
 def distinct_rows(
@@ -34,7 +34,7 @@ def distinct_rows(
     lengths = torch.linalg.vector_norm(rows, dim=1)
     widths = torch.minimum(tolerances, same_row * lengths) + 10 * torch.finfo(rows.dtype).eps * lengths
     order = torch.argsort(keys.abs(), stable=True)
-    rows = (rows * torch.where(keys < 0, -1.0, 1.0)[:, None])[order]
+    rows = torch.where(keys[:, None] < 0, -rows, rows)[order]
     keys, widths = keys.abs()[order], widths[order]
     repeats = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
     # Noise moves equal rows apart in this order, but not by much.
@@ -49,3 +49,36 @@ def distinct_rows(
     kept = torch.ones_like(repeats)
     kept[order] = ~repeats
     return kept
+
+
+def takes_few_values(
+    moduli: torch.Tensor,
+    tolerances: torch.Tensor,
+    used: torch.Tensor,
+    *,
+    different: float = 0.7,
+    fewest_entries: int = 3,
+    visible: float = 0.2,
+) -> torch.Tensor:
+    """Return which columns hold few values: those of a mixture then cancel often, and zeros are no evidence.
+
+    They do where the share of different values among its entries is smaller than ``different``, a column has
+    ``fewest_entries``, and zeros are not so wide that the ``visible`` share of the range of all falls into one.
+
+    Parameters
+    ----------
+    moduli, tolerances : torch.Tensor of shape (n_directions, n_samples)
+        Absolute entries, and how wide zero is for each.
+    used : torch.Tensor of shape (n_directions, n_samples) of bool
+        Which entries to look at: those that are not zero.
+    """
+    few = torch.zeros(len(moduli), dtype=torch.bool)
+    for index in range(len(moduli)):
+        entries, order = moduli[index, used[index]].sort()
+        widths = 2 * tolerances[index, used[index]][order][1:]
+        # Where noise is wide, different values look the same, and nothing can be said.
+        if len(entries) < fewest_entries or len(entries) * widths.mean() > visible * entries.mean():
+            continue
+        n_values = 1 + int((entries.diff() > widths).sum())
+        few[index] = n_values <= different * len(entries)
+    return few

@@ -11,10 +11,9 @@ from functools import cached_property
 
 import torch
 from scipy.stats import binom
-from torch.nn.functional import normalize
 
 from sparsedl.determinacy import Determinacy, DirectionalNoise
-from sparsedl.linalg import reweight, smallest_eigenvectors, weighted_gram
+from sparsedl.linalg import in_other_units, normalized, reweight, smallest_eigenvectors, weighted_gram
 from sparsedl.repetitions import distinct_rows
 
 __all__ = [
@@ -105,10 +104,11 @@ class ZeroTest:
 
     def tolerances(self, directions: torch.Tensor) -> torch.Tensor:
         """Return the width of zero, shape (n_directions, n_samples), for directions of shape (n_directions, k)."""
-        amplification = torch.linalg.vector_norm(directions @ self.unmixing.T, dim=1)
+        unmixing, noise_level = self._balanced
+        amplification = torch.linalg.vector_norm(directions @ unmixing.T, dim=1)
         # Beside the noise of the observations there is the rounding of our own decomposition, in whitened units.
         rounding = 10 * torch.finfo(directions.dtype).eps * len(self.observations)
-        return self.noise_multiple * amplification[:, None] * self.noise_level + rounding
+        return self.noise_multiple * amplification[:, None] * noise_level + rounding
 
     def zeros(self, directions: torch.Tensor) -> torch.Tensor:
         """Return which entries of ``L q`` are zero, a boolean tensor of shape (n_directions, n_samples)."""
@@ -150,12 +150,21 @@ class ZeroTest:
         says nothing. For weights that single out the zero rows of a column, this is its total least-squares estimate.
         """
         whitener, scaled = self.in_units_of_noise
-        return normalize(smallest_eigenvectors(weighted_gram(scaled, weights))[1] @ whitener.T, dim=1)
+        return normalized(smallest_eigenvectors(weighted_gram(scaled, weights))[1] @ whitener.T, dim=1)
+
+    @cached_property
+    def _balanced(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Unmixing and noise with a power of two moved from one to the other, which leaves their product as it is.
+
+        In small units the one is huge and the other tiny, and neither has a square.
+        """
+        exponent = torch.frexp(self.unmixing.abs().max()).exponent.item()
+        return in_other_units(self.unmixing, -exponent), in_other_units(self.noise_level, exponent)
 
     @cached_property
     def noise(self) -> DirectionalNoise:
         """The noise of ``L q`` in each direction."""
-        return DirectionalNoise(self.observations, self.unmixing, self.noise_level)
+        return DirectionalNoise(self.observations, *self._balanced)
 
     @cached_property
     def in_units_of_noise(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -252,7 +261,8 @@ class ZeroTest:
         """Which rows are evidence of their own: not all zeros, and no repetition of another, up to sign and noise."""
         if self.evidence is not None:
             return self.evidence & informative_rows(self.observations)
-        spread = torch.linalg.matrix_norm(self.unmixing, ord=2)
+        unmixing, noise_level = self._balanced
+        spread = torch.linalg.matrix_norm(unmixing, ord=2)
         return informative_rows(self.observations) & distinct_rows(
-            self.observations, self.noise_multiple * spread * self.noise_level
+            self.observations, self.noise_multiple * spread * noise_level
         )

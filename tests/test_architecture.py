@@ -9,18 +9,19 @@ ROOT = Path(__file__).parents[1]
 
 LAYERS = {
     "sparsedl": [
-        {"arrays", "progress"},
+        {"arrays", "process", "progress"},
         {"_validation"},
         {"linalg", "repetitions"},
         {"determinacy"},
         {"surrogates", "preconditioning", "metrics", "datasets", "zeros"},
+        {"observations"},
         {"optimizers", "rounding"},
         {"selection", "anchoring"},
         {"pools"},
         {"search"},
         {"floor"},
         {"recovery"},
-        {"offsets"},
+        {"diagnosis", "offsets"},
         {"estimator"},
         {"__init__"},
     ],
