@@ -9,9 +9,8 @@ an anchor that knows what was found.
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import normalize
 
-from sparsedl.linalg import reweight, solve_weighted
+from sparsedl.linalg import normalized, reweight, solve_weighted
 from sparsedl.surrogates import Surrogate
 
 __all__ = ["anchored_directions", "draw_anchors"]
@@ -42,11 +41,11 @@ def draw_anchors(found: torch.Tensor, n_anchors: int, generator: torch.Generator
     n_found, n_components = found.shape
     complement = torch.linalg.qr(found.T, mode="complete")[0][:, n_found:]
     weights = torch.randn((n_anchors, n_components - n_found), generator=generator, dtype=found.dtype)
-    anchors = normalize(weights @ complement.T, dim=1)
-    sideways = normalize(torch.randn((n_anchors, n_components), generator=generator, dtype=found.dtype), dim=1)
+    anchors = normalized(weights @ complement.T, dim=1)
+    sideways = normalized(torch.randn((n_anchors, n_components), generator=generator, dtype=found.dtype), dim=1)
     size = lean * torch.rand((n_anchors, 1), generator=generator, dtype=found.dtype)
     size[: n_anchors // 2] = 0
-    return normalize(anchors + size * sideways, dim=1)
+    return normalized(anchors + size * sideways, dim=1)
 
 
 def anchored_directions(
@@ -88,7 +87,7 @@ def anchored_directions(
     Spielman, Wang and Wright, "Exact recovery of sparsely-used dictionaries", COLT 2012, for the constraint.
     """
     noise = torch.randn(anchors.shape, generator=generator, dtype=anchors.dtype)
-    directions = normalize(anchors + lean * normalize(noise, dim=1), dim=1)
+    directions = normalized(anchors + lean * normalized(noise, dim=1), dim=1)
     shrinkage = (smoothings[1] / smoothings[0]) ** (1 / (n_iterations - 1))
     return reweight(
         directions,

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from torch.nn.functional import normalize
 
 from sparsedl.arrays import chunks
-from sparsedl.linalg import N_INVERSE_ITERATIONS, smallest_eigenvectors, weighted_gram
+from sparsedl.linalg import N_INVERSE_ITERATIONS, normalized, smallest_eigenvectors, weighted_gram
 
 __all__ = ["Determinacy", "DirectionalNoise"]
 
@@ -123,7 +122,7 @@ class Determinacy:
         # The direction that the zeros exclude least, and how many of them take part in that.
         other = torch.ones_like(kernel)[..., None]
         for _ in range(N_INVERSE_ITERATIONS):
-            other = normalize(torch.cholesky_solve(other, factor), dim=1)
+            other = normalized(torch.cholesky_solve(other, factor), dim=1)
         energies = (observations @ other)[..., 0].square() * zeros
         if noise is not None:
             determined &= self._is_more_than_noise(zeros, energies.sum(dim=1), other[..., 0], values[:, 1], noise)

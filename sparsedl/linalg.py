@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import torch
-from torch.nn.functional import normalize
 
 from sparsedl.arrays import chunks
 
 __all__ = [
     "inverse_iteration",
+    "normalized",
     "random_kernels",
     "reweight",
     "smallest_eigenvectors",
@@ -20,6 +20,25 @@ __all__ = [
 
 LARGE, N_VECTORS, N_INVERSE_ITERATIONS = 48, 4, 8
 """Size from which on inverse iteration is faster than a decomposition, and how many vectors and steps it takes."""
+
+
+def normalized(x: torch.Tensor, dim: int = 1) -> torch.Tensor:
+    """Return vectors along a dimension at unit length, whatever their own: there is no least length, as torch's has.
+
+    A power of two is taken out first, which is exact, so that no square overflows or underflows: ``normalized(x)`` and
+    ``normalized(2 ** n * x)`` are the same to the last bit. A vector of zeros has no direction and stays zero.
+
+    Examples
+    --------
+    >>> normalized(torch.tensor([[0.0, 3e-300], [0.0, 0.0]], dtype=torch.float64)).tolist()
+    [[0.0, 1.0], [0.0, 0.0]]
+    """
+    if x.numel() == 0:
+        return x
+    peak = x.detach().abs().amax(dim=dim, keepdim=True)
+    power = peak / (2 * torch.frexp(peak).mantissa)
+    x = x / torch.where(peak == 0, 1.0, power)
+    return x / torch.linalg.vector_norm(x, dim=dim, keepdim=True).clamp(min=1.0)  # it is at least one but for zeros
 
 
 def weighted_gram(observations: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -84,7 +103,7 @@ def solve_weighted(observations: torch.Tensor, weights: torch.Tensor, right: tor
     gram = weighted_gram(observations, weights)
     scale = gram.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
     ridge = torch.finfo(gram.dtype).eps * torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
-    return normalize(torch.linalg.solve(gram / scale + ridge, right), dim=1)
+    return normalized(torch.linalg.solve(gram / scale + ridge, right), dim=1)
 
 
 def inverse_iteration(gram: torch.Tensor, start: torch.Tensor, n_iterations: int = 2) -> torch.Tensor:
@@ -93,7 +112,7 @@ def inverse_iteration(gram: torch.Tensor, start: torch.Tensor, n_iterations: int
     factor, _ = torch.linalg.cholesky_ex(gram + 1e-6 * scale * torch.eye(gram.shape[1], dtype=gram.dtype))
     vectors = start[..., None]
     for _ in range(n_iterations):
-        vectors = normalize(torch.cholesky_solve(vectors, factor), dim=1)
+        vectors = normalized(torch.cholesky_solve(vectors, factor), dim=1)
     return vectors[..., 0].nan_to_num(nan=0.0)
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch.nn.functional import normalize
 
+from sparsedl.linalg import normalized
 from sparsedl.selection import complete_basis, select_independent
 from sparsedl.zeros import ZeroTest
 
@@ -182,7 +182,7 @@ def _sparser_mixture(
             both = int(((own.abs() <= tolerances[index]) & (partner.abs() <= tolerances[other])).sum())
             if int(most) + both > int(counts[index]) + clearly_more:
                 share = ratios[at : int(ends[at])].median()
-                return index, normalize(directions[index] - share * directions[other], dim=0)
+                return index, normalized(directions[index] - share * directions[other], dim=0)
     return None
 
 

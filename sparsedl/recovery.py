@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from torch.nn.functional import normalize
 
 from sparsedl.floor import noise_of_zeros
+from sparsedl.linalg import normalized
 from sparsedl.pools import CandidatePool, assemble_basis, without_mixtures
 from sparsedl.preconditioning import Whitening, whiten
 from sparsedl.repetitions import distinct_rows
@@ -134,7 +134,7 @@ def recover(
     test = _zero_test(whitening, _different_rows(observed, whitening.noise_level))
     known = torch.zeros((0, whitening.whitened.shape[1]), dtype=torch.float64)
     if with_offset:
-        known = normalize(torch.from_numpy(whitening.mixing[:, -1].copy())[None], dim=1)
+        known = normalized(torch.from_numpy(whitening.mixing[:, -1].copy())[None], dim=1)
     part = _part_of(test, generator)
     search = make_search(part, known)
     result = search.run(generator, report)

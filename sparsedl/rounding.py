@@ -17,10 +17,9 @@ import numpy as np
 import torch
 from scipy.optimize import linprog
 from sklearn.base import BaseEstimator
-from torch.nn.functional import normalize
 
 from sparsedl._validation import check_positive
-from sparsedl.linalg import reweight, smallest_eigenvectors, weighted_gram
+from sparsedl.linalg import normalized, reweight, smallest_eigenvectors, weighted_gram
 from sparsedl.zeros import informative_rows
 
 __all__ = ["Rounding", "ReweightedRounding", "KernelRounding", "LinearProgramRounding"]
@@ -165,4 +164,4 @@ class LinearProgramRounding(Rounding):
             equality = np.concatenate([direction, np.zeros(n_rows)])[None, :]
             solution = linprog(cost, upper, np.zeros(2 * n_rows), equality, [1.0], bounds, method="highs")
             rounded.append(solution.x[:k] if solution.success else direction)
-        return normalize(torch.as_tensor(np.array(rounded), dtype=directions.dtype), dim=1).to(directions.device)
+        return normalized(torch.as_tensor(np.array(rounded), dtype=directions.dtype), dim=1).to(directions.device)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import torch
 from joblib import Parallel, delayed
 from threadpoolctl import threadpool_limits
-from torch.nn.functional import normalize
 
 from sparsedl.anchoring import anchored_directions, draw_anchors
+from sparsedl.linalg import normalized
 from sparsedl.optimizers import Optimizer
 from sparsedl.pools import SAME_COSINE, CandidatePool, UnprovenPool, distinct
 from sparsedl.rounding import Rounding
@@ -88,7 +88,7 @@ def draw_starts(
     if 0 < len(found) < n_components:
         basis = torch.linalg.qr(found.T)[0]
         starts = starts - share * (starts @ basis) @ basis.T
-    return normalize(starts, dim=1)
+    return normalized(starts, dim=1)
 
 
 def stretch(found: torch.Tensor, strength: float) -> torch.Tensor:
@@ -186,7 +186,7 @@ class Search:
         n_components = observations.shape[1]
         if self.deflation is None:
             starts = torch.randn((self.n_starts, n_components), generator=generator, dtype=torch.float64)
-            starts, stretching = normalize(starts, dim=1), torch.eye(n_components, dtype=torch.float64)
+            starts, stretching = normalized(starts, dim=1), torch.eye(n_components, dtype=torch.float64)
         else:
             starts = draw_starts(observations, found, self.n_starts, generator)
             strength = 1.0 if self.optimizer.wants_white else self.deflation[index % len(self.deflation)]
@@ -255,9 +255,9 @@ def _optimize(search: Search, starts: torch.Tensor, stretching: torch.Tensor) ->
     if starts.shape[1] == 1:  # a sphere of two points
         return starts
     stretched = (search.zero_test.observations @ stretching).to(search.device)
-    starts = normalize(torch.linalg.solve(stretching, starts.T).T, dim=1).to(search.device)
+    starts = normalized(torch.linalg.solve(stretching, starts.T).T, dim=1).to(search.device)
     ends = search.optimizer.minimize(stretched, starts, search.surrogate).directions.cpu()
-    return normalize(ends @ stretching.T, dim=1)
+    return normalized(ends @ stretching.T, dim=1)
 
 
 def _count_successes(ends: torch.Tensor, columns: torch.Tensor) -> int:

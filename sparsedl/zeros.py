@@ -11,10 +11,9 @@ from functools import cached_property
 
 import torch
 from scipy.stats import binom
-from torch.nn.functional import normalize
 
 from sparsedl.determinacy import Determinacy, DirectionalNoise
-from sparsedl.linalg import reweight, smallest_eigenvectors, weighted_gram
+from sparsedl.linalg import normalized, reweight, smallest_eigenvectors, weighted_gram
 from sparsedl.repetitions import distinct_rows
 
 __all__ = [
@@ -150,7 +149,7 @@ class ZeroTest:
         says nothing. For weights that single out the zero rows of a column, this is its total least-squares estimate.
         """
         whitener, scaled = self.in_units_of_noise
-        return normalize(smallest_eigenvectors(weighted_gram(scaled, weights))[1] @ whitener.T, dim=1)
+        return normalized(smallest_eigenvectors(weighted_gram(scaled, weights))[1] @ whitener.T, dim=1)
 
     @cached_property
     def noise(self) -> DirectionalNoise:

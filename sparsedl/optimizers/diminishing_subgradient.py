@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import normalize
 
 from sparsedl._validation import check_positive
+from sparsedl.linalg import normalized
 from sparsedl.optimizers._base import OptimizationResult, Optimizer, euclidean_gradient
 from sparsedl.surrogates import Surrogate
 
@@ -49,6 +49,6 @@ class DiminishingSubgradient(Optimizer):
         for _ in range(self.max_iter):
             gradient = euclidean_gradient(observations, directions, surrogate)
             tangent = gradient - (gradient * directions).sum(dim=1, keepdim=True) * directions
-            directions = normalize(directions - length * normalize(tangent, dim=1), dim=1)
+            directions = normalized(directions - length * normalized(tangent, dim=1), dim=1)
             length *= self.ratio
         return OptimizationResult(directions=directions, n_iter=self.max_iter)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import normalize
 
+from sparsedl.linalg import normalized
 from sparsedl.optimizers._base import OptimizationResult, SmoothedOptimizer
 from sparsedl.surrogates import Surrogate
 
@@ -54,7 +54,7 @@ class FixedPoint(SmoothedOptimizer):
             # Newton's step, times the factor that is its denominator on white data: there the ratio is one.
             gap = curvature - multiplier
             ratio = (gap / (curvature * spread - multiplier)).nan_to_num(1.0).clamp(0, 1)
-            directions = normalize(gap * directions - ratio * gradient, dim=1)
+            directions = normalized(gap * directions - ratio * gradient, dim=1)
         return OptimizationResult(directions=directions, n_iter=self.max_iter)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import normalize
 
+from sparsedl.linalg import normalized
 from sparsedl.optimizers._base import OptimizationResult, ScheduledOptimizer, euclidean_gradient
 from sparsedl.surrogates import Surrogate
 
@@ -38,5 +38,5 @@ class ProjectedGradient(ScheduledOptimizer):
         directions = starts
         for iteration in range(self.max_iter):
             step = self.learning_rate_at(iteration) * euclidean_gradient(observations, directions, surrogate)
-            directions = normalize(directions - step, dim=1)
+            directions = normalized(directions - step, dim=1)
         return OptimizationResult(directions=directions, n_iter=self.max_iter)

@@ -4,7 +4,14 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from sparsedl.linalg import inverse_iteration, reweight, smallest_eigenvectors, solve_weighted, weighted_gram
+from sparsedl.linalg import (
+    inverse_iteration,
+    normalized,
+    reweight,
+    smallest_eigenvectors,
+    solve_weighted,
+    weighted_gram,
+)
 
 
 def generator():
@@ -13,6 +20,20 @@ def generator():
 
 def draw(*shape):
     return torch.randn(shape, generator=generator(), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("dtype", "largest"), [(torch.float64, 1000), (torch.float32, 100)])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_normalized_knows_no_units(dtype, largest, dim):
+    vectors = draw(6, 5).to(dtype)
+    expected = normalize(vectors, dim=dim)
+    for exponent in (-largest, 0, largest):
+        assert torch.equal(normalized(vectors * 2.0**exponent, dim=dim), expected)
+
+
+def test_normalized_leaves_zeros_and_nothing_alone():
+    assert normalized(torch.tensor([[0.0, 0.0], [0.0, -3.0]])).tolist() == [[0.0, 0.0], [0.0, -1.0]]
+    assert normalized(torch.zeros((2, 0))).shape == (2, 0)
 
 
 def test_weighted_gram_does_not_depend_on_its_chunks(monkeypatch):
