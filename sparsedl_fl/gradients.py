@@ -10,6 +10,7 @@ Which constructor to use
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from typing import Any
@@ -20,16 +21,13 @@ from torch import nn
 
 from sparsedl_fl.activations import HEAD, Activation
 from sparsedl_fl.behind import Head, LayerBehind, as_float_array, check_activation_given, check_chain
-from sparsedl_fl.blocks import times
+from sparsedl_fl.blocks import power_of_two, times
 from sparsedl_fl.models import named_gradients, trace_model
 from sparsedl_fl.models.layers import layer_of_model
 from sparsedl_fl.models.updates import tensors_of_update
 from sparsedl_fl.rest import RestOfNetwork
 
 __all__ = ["Head", "LayerBehind", "LayerGradient", "RestOfNetwork"]
-
-SMALLEST = 1e-20
-"""Largest entry of a gradient below which its squares come near the end of double precision."""
 
 _SETTINGS = ("learning_rate", "activation", "behind", "head", "rest", "rows_per_sample")
 
@@ -152,21 +150,22 @@ class LayerGradient:
         return self.weight.shape
 
     def in_range(self) -> tuple[LayerGradient, float]:
-        """Return the gradient times a factor that keeps its squares away from under- and overflow, and the factor."""
-        largest = float(np.abs(self.weight_grad).max())
-        if SMALLEST < largest < 1 / SMALLEST:
+        """Return the gradient times the power of two that takes its largest entry into [1/2, 1), and that factor.
+
+        It is exact: whatever is computed of the gradient is the same to the last bit at any scale it was sent at.
+        """
+        exponent = min(-power_of_two(self.weight_grad), 1022)
+        if exponent == 0:
             return self, 1.0
-        scale = 2.0 ** -round(np.log2(largest))
-        following = None if self.next_weight_grad is None else self.next_weight_grad * scale
-        scaled = replace(
-            self,
-            weight_grad=self.weight_grad.astype(np.float64) * scale,
-            bias_grad=self.bias_grad * scale,
-            next_weight_grad=following,
-            behind=[replace(layer, next_weight_grad=layer.next_weight_grad * scale) for layer in self.behind],
-            learning_rate=None if self.learning_rate is None else self.learning_rate / scale,
-        )
-        return scaled, scale
+        scaled = copy(self)  # nothing that was checked changes
+        for name in ("weight_grad", "bias_grad", "next_weight_grad"):
+            given = getattr(self, name)
+            object.__setattr__(scaled, name, None if given is None else np.ldexp(given, exponent))
+        behind = [replace(layer, next_weight_grad=np.ldexp(layer.next_weight_grad, exponent)) for layer in self.behind]
+        object.__setattr__(scaled, "behind", behind)
+        if self.learning_rate is not None:
+            object.__setattr__(scaled, "learning_rate", float(np.ldexp(self.learning_rate, -exponent)))
+        return scaled, float(np.ldexp(1.0, exponent))
 
     def in_units(self, units: np.ndarray) -> LayerGradient:
         """Return the same layer with outputs ``units * z``, for units of shape (m,); what lies behind takes ``z``."""

@@ -18,7 +18,7 @@ from sparsedl_fl.directions import ActivationDirections, Directions, KnownInputs
 from sparsedl_fl.evidence import ZerosOfAll
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.labels import labels_of
-from sparsedl_fl.lowrank import factorize
+from sparsedl_fl.lowrank import check_arguments, factorize
 from sparsedl_fl.matching import choose
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.theory import Expectation, expect
@@ -138,8 +138,9 @@ class GradientInverter(BaseEstimator):
         Expectation
             Its ``verdict`` is a sentence.
         """
-        given, _ = self._in_units(_checked(layer_gradient))
-        factors = factorize(given, self.batch_size, self.noise_level)
+        given, scale = _checked(layer_gradient).in_range()
+        given, _ = self._in_units(given)
+        factors = factorize(given, self.batch_size, self._noise_level(scale))
         return expect(factors.batch_size, _n_live(layer_gradient), layer_gradient.next_weight_grad is not None)
 
     def fit(self, layer_gradient: LayerGradient, y: Any = None) -> GradientInverter:
@@ -166,7 +167,7 @@ class GradientInverter(BaseEstimator):
         if self._fit_crowded(given, scale):
             return self
         given, units = self._in_units(given)
-        problem = LayerProblem.of(given, self.batch_size, self.noise_level)
+        problem = LayerProblem.of(given, self.batch_size, self._noise_level(scale))
         if not problem.activation.has_flat_part and problem.behind is None and problem.rest is None:
             raise ValueError(without_span(given, problem.batch_size))
         candidates = self.directions_.propose(problem, random_state=self.random_state, verbose=self.verbose)
@@ -191,6 +192,11 @@ class GradientInverter(BaseEstimator):
             )  # fmt: skip
             warnings.warn(f"{self.status_}. {text}", ConvergenceWarning, stacklevel=2)
         return self
+
+    def _noise_level(self, scale: float) -> float | None:
+        """Return the noise on each entry of a gradient that is taken times a factor."""
+        check_arguments(self.batch_size, self.noise_level)
+        return None if self.noise_level is None else float(self.noise_level) * scale
 
     def _in_units(self, given: LayerGradient) -> tuple[LayerGradient, np.ndarray]:
         """Return a head in units of its rounding, where nothing but rounding is on it."""

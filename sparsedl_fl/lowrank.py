@@ -25,7 +25,7 @@ from sparsedl_fl.spectrum import (
     rank_above_white_noise,
 )
 
-__all__ = ["LowRankGradient", "cut", "factorize"]
+__all__ = ["LowRankGradient", "check_arguments", "cut", "factorize"]
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def factorize(
     SPEAR (2024), Theorem 3.2; SPEAR++ (2025), Sec. 4.1. Halko, Martinsson and Tropp, "Finding structure with
     randomness", SIAM Review 2011, Algorithm 4.4, for gradients much larger than the batch.
     """
-    _check_arguments(batch_size, noise_level)
+    check_arguments(batch_size, noise_level)
     G = in_double(layer_gradient.weight_grad)
     m, n = G.shape
     # A dead unit leaves a row of exact zeros, which must not pass for the end of the numerical rank.
@@ -261,7 +261,8 @@ def cut(
     )
 
 
-def _check_arguments(batch_size: int | None, noise_level: float | None) -> None:
+def check_arguments(batch_size: int | None, noise_level: float | None) -> None:
+    """Raise ``ValueError`` for a batch size or a noise level that is none."""
     if batch_size is not None and (
         isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1
     ):
