@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 import torch
 from joblib import Parallel, delayed
-from threadpoolctl import threadpool_limits
 
 from sparsedl.anchoring import anchored_directions, draw_anchors
 from sparsedl.linalg import normalized
 from sparsedl.optimizers import Optimizer
 from sparsedl.pools import SAME_COSINE, CandidatePool, UnprovenPool, distinct
+from sparsedl.process import undisturbed
 from sparsedl.rounding import Rounding
 from sparsedl.surrogates import Surrogate
 from sparsedl.zeros import ZeroTest, required_zeros
@@ -211,13 +211,12 @@ def _same_columns(before: torch.Tensor, after: torch.Tensor) -> bool:
 def _run_starts(
     search: Search, starts: torch.Tensor, found: torch.Tensor, stretching: torch.Tensor, seed: int
 ) -> _RoundOutcome:
-    # One thread: the products are small, and threads that spin beside other processes cost far more than they bring.
-    with threadpool_limits(limits=1), torch.no_grad():
+    with undisturbed():  # this may be another process, or another thread of Python
         return _prove(search, _optimize(search, starts, stretching), found, torch.Generator().manual_seed(seed))
 
 
 def _run_anchors(search: Search, found: torch.Tensor, seed: int) -> _RoundOutcome:
-    with threadpool_limits(limits=1), torch.no_grad():
+    with undisturbed():
         generator = torch.Generator().manual_seed(seed)
         anchors = draw_anchors(found, search.n_anchors, generator)
         ends = anchored_directions(search.zero_test.observations, anchors, search.surrogate, generator)

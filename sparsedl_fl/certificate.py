@@ -20,8 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from sparsedl.process import one_thread
 from sparsedl_fl.evidence import (
     Case,
     Evidence,
@@ -78,7 +78,7 @@ def certify(case: Case, kinds: tuple[Evidence, ...] = EVIDENCE) -> Certificate:
     """Ask every kind of evidence; none counts where no expected error is true."""
     evidence, errors = np.full(len(case.columns), NONE, dtype=object), np.full(len(case.columns), np.inf)
     # One thread: the matrices of single inputs are small, and spinning threads cost more than they bring.
-    with threadpool_limits(limits=1):
+    with one_thread():
         for kind in kinds:
             if not kind.may_add(case, evidence != NONE):
                 continue

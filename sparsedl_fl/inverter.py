@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
-from threadpoolctl import threadpool_limits
 
+from sparsedl.process import one_thread
 from sparsedl_fl.assembly import Assembly, Batch
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.crowded import CrowdedProblem, CrowdedSearch, Found, crowded_batch
@@ -179,7 +179,7 @@ class GradientInverter(BaseEstimator):
         # What may stand for others far off has no label: four such had that of another one.
         sizes = np.sqrt(np.mean(batch.inputs**2, axis=1))
         is_known = batch.recovered & (batch.uncertainty <= EXACT_ENOUGH * sizes)
-        with threadpool_limits(limits=1):
+        with one_thread():
             self.labels_ = labels_of(problem, batch.inputs, batch.preactivation_gradients, is_known)
         if not batch.recovered.all():
             verdict = expect(problem.batch_size, _n_live(given), given.next_weight_grad is not None).verdict
@@ -220,7 +220,7 @@ class GradientInverter(BaseEstimator):
             found = search.run(problem, random_state=self.random_state, verbose=self.verbose)
         if len(found.whitened) == 0:
             return False
-        with threadpool_limits(limits=1):
+        with one_thread():
             batch, self.labels_ = crowded_batch(problem, found.whitened)
         proposed = np.arange(problem.batch_size) < len(found.whitened)
         self._expose(batch, proposed, found, scale)

@@ -7,9 +7,9 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 
 from sparsedl.arrays import as_tensor
+from sparsedl.process import one_thread
 from sparsedl_fl.activations import Activation, Identity, resolve
 from sparsedl_fl.diagnosis import is_sparsified
 from sparsedl_fl.gradients import LayerGradient
@@ -83,7 +83,7 @@ class LayerProblem:
         """The same, looked at from typical places, whatever the activation is."""
         if not self.has_rest:
             return None
-        with threadpool_limits(limits=1):
+        with one_thread():
             return RestView.of(self.layer_gradient.rest, self.factors, self.forward)
 
     @cached_property

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from threadpoolctl import threadpool_limits
 
 from sparsedl.arrays import as_tensor, draw_generator
+from sparsedl.process import one_thread
 from sparsedl.progress import progress_bar
 from sparsedl_fl.crowded.columns import NextColumns
 from sparsedl_fl.crowded.problem import CrowdedProblem
@@ -79,7 +79,7 @@ class CrowdedSearch(BaseEstimator):
         rounds, deadline = _Rounds(self, problem, generator), time.monotonic() + (self.max_seconds or np.inf)
         b, idle, status = problem.batch_size, 0, ""
         # One thread: the matrices are small, and spinning threads cost more than they bring.
-        with progress_bar(verbose, total=b, description="inputs") as report, threadpool_limits(limits=1):
+        with progress_bar(verbose, total=b, description="inputs") as report, one_thread():
             try:
                 while len(rounds.found) < b and not status:
                     idle = 0 if rounds.run_next(is_whole=idle % self.whole_every == self.whole_every - 1) else idle + 1
@@ -102,7 +102,7 @@ class CrowdedSearch(BaseEstimator):
         if inputs.ndim != 2 or inputs.shape[1] != n or not np.isfinite(inputs).all():
             raise ValueError(f"inputs must be finite and of shape (any number, {n}), got shape {inputs.shape}")
         rounds = _Rounds(self, problem, torch.Generator().manual_seed(0))
-        with threadpool_limits(limits=1):
+        with one_thread():
             rounds.add(as_tensor(problem.whitened(inputs)))
         return Found(rounds.found.numpy(), "not needed (inputs given)", len(inputs), len(rounds.found))
 

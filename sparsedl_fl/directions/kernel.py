@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 from torch.nn.functional import normalize
 
 from sparsedl.arrays import check_device, draw_generator
 from sparsedl.determinacy import Determinacy
 from sparsedl.linalg import smallest_eigenvectors
 from sparsedl.pools import CandidatePool
+from sparsedl.process import one_thread
 from sparsedl.progress import progress_bar
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.directions._base import Directions
@@ -80,7 +80,7 @@ class KernelDirections(Directions):
         generator = draw_generator(random_state, device)
         pool, found, spent, hits, is_done = CandidatePool.empty(b), Candidates.empty(b), 0, 0, False
         # One thread: the factorisations are small, and spinning threads cost more than they bring.
-        with threadpool_limits(limits=1), progress_bar(verbose, total=b, description="columns") as report:
+        with one_thread(), progress_bar(verbose, total=b, description="columns") as report:
             while not is_done and spent < self.max_draws:
                 n_draws = min(self.draws_per_batch, self.max_draws - spent)
                 draw = draw_overdetermined_kernels if is_noisy else draw_kernels

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from sklearn.utils import check_random_state
-from threadpoolctl import threadpool_limits
 
 from sparsedl.arrays import draw_generator
+from sparsedl.process import one_thread
 from sparsedl.progress import progress_bar
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.directions._base import Directions
@@ -139,7 +139,7 @@ class ActivationDirections(Directions):
         search = stage(self.withheld, default)
         if not (self.use_next_layer and self.use_rest and search.applies(problem)):
             return None
-        with threadpool_limits(limits=1):
+        with one_thread():
             found = search.run(problem, lambda: budget.ended, generator, report)
         budget.spend(found.n_starts)
         return found
@@ -180,7 +180,7 @@ class ActivationDirections(Directions):
         knowledge, is_determined = rounds.knowledge, _is_determined(problem, equations)
         try:
             # One thread: the matrices are small, and spinning threads cost more than they bring.
-            with threadpool_limits(limits=1):
+            with one_thread():
                 while (
                     not knowledge.is_complete
                     and not budget.ended

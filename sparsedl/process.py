@@ -1,0 +1,91 @@
+"""The state of the process: results do not depend on it, and nobody finds it changed.
+
+The numbers of threads of BLAS are those of the whole process, and that of OpenMP belongs to each thread of Python. So
+limits that overlap in several threads of Python have to be counted: whoever restores on his own restores what another
+one had set. NumPy's handling of errors and torch's modes belong to a thread of Python each, and are simply set.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+
+import numpy as np
+import torch
+from threadpoolctl import ThreadpoolController
+
+__all__ = ["one_thread", "undisturbed"]
+
+
+@cache
+def _libraries(api: str) -> ThreadpoolController:
+    # Those that we compute with are loaded by now; looking for them takes 2 ms, and setting them 0.02 ms. A limit is
+    # put on those selected alone: its end restores all that its controller knows.
+    return ThreadpoolController().select(user_api=api)
+
+
+class _SharedLimit:
+    """Holds BLAS to one thread from when the first one enters until the last one leaves."""
+
+    def __init__(self) -> None:
+        self._lock, self._n_inside = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._n_inside == 0:
+                self._limit = _libraries("blas").limit(limits=1)
+            self._n_inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._n_inside -= 1
+            if self._n_inside == 0:
+                self._limit.restore_original_limits()
+
+
+_BLAS, _HERE = _SharedLimit(), threading.local()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Hold linear algebra to one thread: matrices are small, and threads that spin cost more than they bring.
+
+    Blocks may nest, and overlap in several threads of Python; behind the last one all is as it was. What a caller set
+    by ``torch.set_num_threads`` stays, and MKL within torch follows that.
+
+    Examples
+    --------
+    >>> with one_thread():
+    ...     pass
+    """
+    if getattr(_HERE, "is_limited", False):
+        yield
+        return
+    torch.get_num_threads()  # Torch sets OpenMP when a thread of Python first uses it: before the limit, not behind it.
+    _HERE.is_limited = True
+    try:
+        with _libraries("openmp").limit(limits=1), _BLAS:
+            yield
+    finally:
+        _HERE.is_limited = False
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Compute as in a new process, whatever the caller has set: one thread, no gradients, no autocast, on the CPU.
+
+    What it cannot undo are torch's default dtype and deterministic algorithms, which are those of the whole process;
+    tensors are made with a dtype.
+    """
+    with ExitStack() as state:
+        state.enter_context(one_thread())
+        state.enter_context(np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"))
+        state.enter_context(torch.inference_mode(False))
+        state.enter_context(torch.no_grad())
+        for device in ("cpu", "cuda"):
+            state.enter_context(torch.autocast(device, enabled=False))
+        if torch.get_default_device().type != "cpu":
+            state.enter_context(torch.device("cpu"))
+        yield
