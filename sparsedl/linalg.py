@@ -123,6 +123,8 @@ def least_squares(matrix: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     Not by torch's default on the CPU, which pivots by whatever its memory held before (torch 2.13: 42 results in 300
     runs of one problem).
     """
+    if right.shape[1] == 0:
+        return right.new_zeros((matrix.shape[1], 0))
     return torch.linalg.lstsq(matrix, right, driver="gelsd").solution
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from sparsedl.process import neutral_modes
 from sparsedl_fl.activations import HEAD, Activation
 from sparsedl_fl.behind import Head, LayerBehind, as_float_array, check_activation_given, check_chain
 from sparsedl_fl.blocks import power_of_two, times
@@ -99,6 +100,7 @@ class LayerGradient:
     rows_per_sample: int = 1
     head: Head | None = None
 
+    @neutral_modes(gradients=True)
     def __post_init__(self) -> None:
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _SETTINGS}
         check_activation_given(self.activation)
@@ -188,6 +190,7 @@ class LayerGradient:
         return times(self.weight, inputs.T) + self.bias[:, None]
 
     @classmethod
+    @neutral_modes(gradients=True)
     def from_model(
         cls,
         model: nn.Module,
@@ -233,6 +236,7 @@ class LayerGradient:
         return layer_of_model(cls, model, named, layer, trace_model(model, example), loss)
 
     @classmethod
+    @neutral_modes(gradients=True)
     def from_update(
         cls,
         before: Mapping[str, torch.Tensor],

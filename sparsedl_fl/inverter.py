@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 
-from sparsedl.process import one_thread
+from sparsedl.process import neutral_modes, one_thread
 from sparsedl_fl.assembly import Assembly, Batch
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.crowded import CrowdedProblem, CrowdedSearch, Found, crowded_batch
@@ -125,6 +125,7 @@ class GradientInverter(BaseEstimator):
         self.verbose = verbose
         self.random_state = random_state
 
+    @neutral_modes(gradients=True)
     def expect(self, layer_gradient: LayerGradient) -> Expectation:
         """Say what to expect before a search starts, from the size of the batch and the number of live units.
 
@@ -143,6 +144,7 @@ class GradientInverter(BaseEstimator):
         factors = factorize(given, self.batch_size, self._noise_level(scale))
         return expect(factors.batch_size, _n_live(layer_gradient), layer_gradient.next_weight_grad is not None)
 
+    @neutral_modes(gradients=True)
     def fit(self, layer_gradient: LayerGradient, y: Any = None) -> GradientInverter:
         """Recover the batch.
 
@@ -190,7 +192,7 @@ class GradientInverter(BaseEstimator):
                 hypothesis.proposed, batch.recovered, batch.residual_floor, verdict, reason, has_zeros,
                 matching=self.sparsity_matching_,
             )  # fmt: skip
-            warnings.warn(f"{self.status_}. {text}", ConvergenceWarning, stacklevel=2)
+            warnings.warn(f"{self.status_}. {text}", ConvergenceWarning, stacklevel=3)
         return self
 
     def _noise_level(self, scale: float) -> float | None:
@@ -226,7 +228,7 @@ class GradientInverter(BaseEstimator):
         self._expose(batch, proposed, found, scale)
         if not batch.recovered.all():
             text = advice_for_crowd(len(found.whitened), int(batch.recovered.sum()), problem.batch_size)
-            warnings.warn(f"{self.status_}. {text}", ConvergenceWarning, stacklevel=3)
+            warnings.warn(f"{self.status_}. {text}", ConvergenceWarning, stacklevel=4)
         return True
 
     def _expose(self, batch: Batch, proposed: np.ndarray, candidates: Candidates | Found, scale: float) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from sparsedl.process import neutral_modes
 from sparsedl_fl.smoothing import Smoothing
 
 __all__ = ["LOSSES", "Loss", "RestOfNetwork", "mean_loss", "total_loss"]
@@ -79,6 +80,7 @@ class RestOfNetwork:
         If the loss has no such name, or the module mixes inputs or returns anything but one row an input.
     """
 
+    @neutral_modes(gradients=True)
     def __init__(self, module: nn.Module, loss: str | Loss | None = None, n_labels: int | None = None) -> None:
         if not isinstance(module, nn.Module):
             raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")

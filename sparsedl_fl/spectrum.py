@@ -235,8 +235,8 @@ def believed_noise(
     if told > measured or measured > visible * np.linalg.norm(S) / np.sqrt(freedom):
         warnings.warn(
             f"noise_level is too {'large' if told > measured else 'small'}: the gradient differs from rank {len(S)} by "
-            f"{measured / told if told else np.inf:.2g} times as much an entry, which is taken instead; is it the noise "
-            "on the mean over the batch (noise multiplier * clipping / batch size)?",
+            f"{measured / told if told else np.inf:.2g} times as much an entry, which is taken instead; is it the "
+            "noise on the mean over the batch (noise multiplier * clipping / batch size)?",
             UserWarning,
             stacklevel=5,
         )

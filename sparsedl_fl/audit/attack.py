@@ -12,6 +12,7 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
+from sparsedl.process import neutral_modes
 from sparsedl_fl.audit.context import describe_run
 from sparsedl_fl.audit.replaying import replay_found
 from sparsedl_fl.audit.result import NOT_REACHED, AuditResult, LayerAudit
@@ -34,6 +35,7 @@ __all__ = ["audit_model"]
 INTERRUPTED = "interrupted before its turn"
 
 
+@neutral_modes(gradients=True)
 def audit_model(
     model: nn.Module,
     gradients: Sequence[torch.Tensor] | Mapping[str, torch.Tensor],

@@ -71,7 +71,7 @@ def input_of_shape(shape: Sequence[int] | None) -> object:
 
     if min(shape) < 1:
         raise ValueError(f"--input-shape must be positive numbers, got {list(shape)}")
-    return torch.randn((2, *shape), generator=torch.Generator().manual_seed(0))
+    return torch.randn((2, *shape), generator=torch.Generator().manual_seed(0), dtype=torch.float32)
 
 
 def loss_of(name: str | None) -> object:

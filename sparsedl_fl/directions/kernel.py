@@ -119,7 +119,7 @@ def _favour_unserved(rows: torch.Tensor, zeros: np.ndarray, served: float) -> to
 def _draw_rows(rows: torch.Tensor, n_draws: int, size: int, generator: torch.Generator) -> torch.Tensor:
     """Draw ``size`` rows without replacement, each time from the next set: indices of shape (n_draws, size)."""
     sets = rows[torch.arange(n_draws, device=rows.device) % len(rows)]
-    keys = torch.rand(sets.shape, generator=generator, device=rows.device)
+    keys = torch.rand(sets.shape, generator=generator, device=rows.device, dtype=torch.float32)
     return sets.gather(1, keys.topk(min(size, sets.shape[1]), dim=1).indices)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from sparsedl.process import neutral_modes
 from sparsedl_fl.models.layers import passes_on
 from sparsedl_fl.models.naming import plain_name
 from sparsedl_fl.models.rest import rest_of_model
@@ -55,6 +56,7 @@ class LayerRow:
     largest_batch: int = 0
 
 
+@neutral_modes(gradients=True)
 def inspect_model(model: nn.Module, example: torch.Tensor | None = None, trace: Trace | None = None) -> list[LayerRow]:
     """Look at every parameter of a model.
 
@@ -112,6 +114,7 @@ def inspect_model(model: nn.Module, example: torch.Tensor | None = None, trace: 
     return rows
 
 
+@neutral_modes(gradients=True)
 def obstacle_to(model: nn.Module, use: LinearUse, trace: Trace) -> str:
     """Say why a linear layer is out of reach of today's searches, or nothing."""
     if trace.n_uses(use.name) > 1:

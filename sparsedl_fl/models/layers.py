@@ -139,7 +139,7 @@ def _pick_use(model: nn.Module, layer: int | str, trace: Trace) -> LinearUse:
             f"the model could not be run on a made-up input ({trace.failure}), so that what follows the layer is not "
             "known and layers count in the order of their declaration: pass example=, an input of the model",
             UserWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
         name = pick_layer("layer", layer, list(linear))
         prefix = f"{name}." if name else ""

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
+from sparsedl.process import neutral_modes
 from sparsedl_fl.activations import KNOWN, Activation, of_call
 from sparsedl_fl.models.examples import made_up_examples
 from sparsedl_fl.models.naming import plain_name
@@ -115,6 +116,7 @@ class Trace:
         return sum(layer.name == name for layer in self.layers)
 
 
+@neutral_modes(gradients=True)
 def trace_model(model: nn.Module, example: torch.Tensor | None = None) -> Trace:
     """Run a model in evaluation mode on an example, and return what its linear layers do.
 
@@ -133,6 +135,8 @@ def trace_model(model: nn.Module, example: torch.Tensor | None = None) -> Trace:
     examples = [example] if example is not None else list(made_up_examples(model))
     failure = "the model has no linear or convolutional layer to make up an example for"
     for candidate in examples:
+        if isinstance(candidate, torch.Tensor) and candidate.is_inference():
+            candidate = candidate.clone()  # one that nothing could be kept of for a gradient
         recorder = Recorder()
         try:
             with in_evaluation(model), torch.no_grad(), recorder:
@@ -146,11 +150,12 @@ def trace_model(model: nn.Module, example: torch.Tensor | None = None) -> Trace:
 
 @contextmanager
 def in_evaluation(model: nn.Module) -> Iterator[None]:
-    """Keep a model in evaluation mode for a while."""
+    """Keep a model in evaluation mode for a while; draws that it makes even then leave torch's seed alone."""
     modes = {module: module.training for module in model.modules()}
     try:
         model.eval()
-        yield
+        with torch.random.fork_rng(devices=[]):
+            yield
     finally:
         for module, mode in modes.items():
             module.training = mode

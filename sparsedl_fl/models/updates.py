@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from sparsedl.process import neutral_modes
 from sparsedl_fl.models.layers import get_tensor, pick_layer
 from sparsedl_fl.models.naming import plain_names
 
@@ -32,6 +33,7 @@ def obstacle_of_optimizer(optimizer: str) -> str:
     )
 
 
+@neutral_modes(gradients=True)
 def gradients_of_update(
     before: Mapping[str, torch.Tensor],
     after: Mapping[str, torch.Tensor],

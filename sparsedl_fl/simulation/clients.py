@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from sparsedl.arrays import chunks, draw_generator, draw_seed
+from sparsedl.process import neutral_modes
 
 __all__ = ["client_gradient", "dp_sgd_gradient", "fedavg_update", "fully_connected", "opacus_gradient"]
 
@@ -50,6 +51,7 @@ def fully_connected(
         return nn.Sequential(*layers, nn.Linear(sizes[-1], n_classes))
 
 
+@neutral_modes(gradients=True)
 def client_gradient(
     model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, loss: Loss = cross_entropy
 ) -> dict[str, torch.Tensor]:
@@ -72,6 +74,7 @@ def client_gradient(
     return dict(zip(named, gradients, strict=True))
 
 
+@neutral_modes(gradients=True)
 def fedavg_update(
     model: nn.Module,
     inputs: torch.Tensor,
@@ -119,6 +122,7 @@ def fedavg_update(
     return before, {name: tensor.clone() for name, tensor in local.state_dict().items()}
 
 
+@neutral_modes(gradients=True)
 def dp_sgd_gradient(
     model: nn.Module,
     inputs: torch.Tensor,
@@ -174,6 +178,7 @@ def dp_sgd_gradient(
     }
 
 
+@neutral_modes(gradients=True)
 def opacus_gradient(
     model: nn.Module,
     inputs: torch.Tensor,

@@ -72,7 +72,9 @@ class RestView(View):
     def unseen(cls, rest: RestOfNetwork, factors: LowRankGradient) -> RestView:
         """Return the view with nothing known of places and labels: it shows labels, and proves nothing."""
         space, anything = ColumnSpace.of(factors), torch.ones(rest.n_labels(len(factors.left)), dtype=torch.float64)
-        return cls(rest, space, anything / len(anything), torch.zeros(0), terms=LabelTerms.of(rest, space))
+        return cls(
+            rest, space, anything / len(anything), torch.zeros(0, dtype=torch.float64), terms=LabelTerms.of(rest, space)
+        )
 
     @classmethod
     def of(
@@ -140,7 +142,7 @@ class RestView(View):
         if len(preactivations) == 0:
             return self
         labels = self._nearest(preactivations, self._likely)[0]
-        found = torch.bincount(labels, minlength=len(self.shares)) / self.space.basis.shape[1]
+        found = torch.bincount(labels, minlength=len(self.shares)).double() / self.space.basis.shape[1]
         left = (self.shares - found).clamp(min=0) + ANYWHERE / len(found)
         return replace(self, shares=left / left.sum())
 

@@ -226,7 +226,7 @@ def _stand_for(
 
     Units whose weights and biases have one direction are copies. One without either says the same of all inputs.
     """
-    probes = torch.randn((weight.shape[1], n_probes), generator=torch.Generator().manual_seed(0))
+    probes = torch.randn((weight.shape[1], n_probes), generator=torch.Generator().manual_seed(0), dtype=torch.float32)
     rows = torch.cat([weight.float() @ probes, n_probes**0.5 * bias.float()[:, None]], dim=1)
     rows = normalize(rows, dim=1)
     first = (rows @ rows.T > alike).to(torch.uint8).argmax(dim=1)

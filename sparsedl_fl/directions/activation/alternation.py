@@ -98,9 +98,11 @@ class Alternation(BaseEstimator):
         watch = observe or _ignore
         shared = _Shared.of(views, ridge)
         (m, b), (weakest, strongest) = views.left.shape, self.deflation
-        strength = m * strongest * (weakest / strongest) ** torch.rand((n_starts, 1, 1), generator=generator)
-        z = shared.preactivations(torch.randn((n_starts, shared.forward.shape[1]), generator=generator))
-        q = normalize(torch.randn((n_starts, b), generator=generator), dim=1)
+        strength = (
+            m * strongest * (weakest / strongest) ** torch.rand((n_starts, 1, 1), generator=generator, dtype=WORKING)
+        )
+        z = shared.preactivations(torch.randn((n_starts, shared.forward.shape[1]), generator=generator, dtype=WORKING))
+        q = normalize(torch.randn((n_starts, b), generator=generator, dtype=WORKING), dim=1)
         q, z = self._coarse(shared, q, z, strength, watch)
         kernels = self._kernels(shared, z, generator)
         going_on, follows = leaders(z).unique(return_inverse=True)

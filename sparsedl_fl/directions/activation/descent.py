@@ -139,10 +139,10 @@ class Descent(BaseEstimator):
                 whole = NaturalForward.of(ScaledForward.of(views.whole), equations, generator, self.n_probes)
         elif isinstance(starts, int):
             small, large = self.start_sizes
-            sizes = small * (large / small) ** torch.rand((starts, 1), generator=generator)
-            ends = sizes * torch.randn((starts, d), generator=generator)
+            sizes = small * (large / small) ** torch.rand((starts, 1), generator=generator, dtype=WORKING)
+            ends = sizes * torch.randn((starts, d), generator=generator, dtype=WORKING)
             smallest, largest = self.first_ridges
-            ridges = largest * (smallest / largest) ** torch.rand((starts, 1), generator=generator)
+            ridges = largest * (smallest / largest) ** torch.rand((starts, 1), generator=generator, dtype=WORKING)
             varied = at_first.weighted(starts, self.spread, generator)
             for share in self.smoothing if is_smoothed else ():
                 ends = self._descend(working, varied.smoothed(share).to(WORKING), ends, ridges, self.n_smoothed)

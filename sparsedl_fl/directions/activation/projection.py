@@ -178,7 +178,7 @@ class Projection(BaseEstimator):
         weight = self.crowded_span_weight if is_crowded else self.span_weight
         z = forward.draw(n_starts, generator)
         y = phi.value(z)
-        ridge = largest * (smallest / largest) ** torch.rand((n_starts, 1), generator=generator)
+        ridge = largest * (smallest / largest) ** torch.rand((n_starts, 1), generator=generator, dtype=WORKING)
         shrinkage = (self.last_ridge / ridge) ** (1 / n_reflections)
         for _ in range(n_reflections):
             nearest_z, nearest_y = phi.nearest_on_graph(z, y, weight)

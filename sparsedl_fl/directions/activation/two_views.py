@@ -143,7 +143,7 @@ class PrincipalForward:
 
     def draw(self, n_starts: int, generator: torch.Generator) -> torch.Tensor:
         """Return unit pre-activations of shape (n_starts, m), drawn from the natural prior, in single precision."""
-        coordinates = torch.randn((n_starts, len(self.sizes)), generator=generator) * self.power.sqrt()
+        coordinates = torch.randn((n_starts, len(self.sizes)), generator=generator, dtype=WORKING) * self.power.sqrt()
         return normalize(coordinates @ self.orthonormal.to(WORKING).T, dim=1)
 
 

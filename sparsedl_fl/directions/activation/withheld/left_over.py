@@ -195,7 +195,9 @@ class LeftOver(BaseEstimator):
                 pairs = (is_alike if move == 1 and is_alike.any() else is_other).nonzero()
                 pair = pairs[int(torch.randint(len(pairs), (1,), generator=generator))]
                 middle = at[pair].mean(dim=0)
-                at[pair] = middle + 2 ** (2 * torch.rand((), generator=generator) - 1) * (at[pair] - middle)
+                at[pair] = middle + 2 ** (2 * torch.rand((), generator=generator, dtype=torch.float32) - 1) * (
+                    at[pair] - middle
+                )
             elif move == 3:
                 n_drawn = int(torch.randint(1, min(MOST_DRAWN, k) + 1, (1,), generator=generator))
                 drawn = torch.multinomial(doubtful[number % len(ends)], n_drawn, generator=generator)
@@ -207,4 +209,6 @@ def _heavy(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     """Return inputs from the prior, and some from further out: what is left over is unlike what was found."""
     normal = torch.randn(shape, generator=generator, dtype=torch.float64)
     is_far = torch.rand((*shape[:-1], 1), generator=generator, dtype=normal.dtype) > TYPICAL
-    return normal * torch.where(is_far, LARGEST ** torch.rand(is_far.shape, generator=generator), 1.0)
+    return normal * torch.where(
+        is_far, LARGEST ** torch.rand(is_far.shape, generator=generator, dtype=torch.float32), 1.0
+    )
