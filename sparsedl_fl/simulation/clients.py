@@ -68,7 +68,7 @@ def client_gradient(
     loss : callable, default=cross_entropy
         ``loss(outputs, labels)``, a scalar.
     """
-    _check_batch(inputs, labels)
+    inputs, labels = _checked_batch(inputs, labels)
     named = dict(model.named_parameters())
     gradients = torch.autograd.grad(loss(model(inputs), labels), list(named.values()))
     return dict(zip(named, gradients, strict=True))
@@ -109,7 +109,7 @@ def fedavg_update(
     ----------
     SPEAR (2024), Appendix F.
     """
-    _check_batch(inputs, labels)
+    inputs, labels = _checked_batch(inputs, labels)
     local = deepcopy(model)
     before = {name: tensor.clone() for name, tensor in local.state_dict().items()}
     optimizer = torch.optim.SGD(local.parameters(), lr=learning_rate)
@@ -155,7 +155,7 @@ def dp_sgd_gradient(
     ----------
     Abadi et al., "Deep learning with differential privacy", CCS 2016, Algorithm 1; SPEAR (2024), Appendix E.6.
     """
-    _check_batch(inputs, labels)
+    inputs, labels = _checked_batch(inputs, labels)
     if clipping <= 0 or noise_std < 0:
         raise ValueError(f"clipping must be positive and noise_std non-negative, got {clipping!r} and {noise_std!r}")
     parameters = {name: tensor.detach() for name, tensor in model.named_parameters()}
@@ -211,7 +211,7 @@ def opacus_gradient(
     ImportError
         If Opacus is not installed.
     """
-    _check_batch(inputs, labels)
+    inputs, labels = _checked_batch(inputs, labels)
     try:
         from opacus.grad_sample import GradSampleModule
         from opacus.optimizers import DPOptimizer
@@ -233,8 +233,9 @@ def opacus_gradient(
     return {name.removeprefix("_module."): tensor.grad.detach() for name, tensor in private.named_parameters()}
 
 
-def _check_batch(inputs: torch.Tensor, labels: torch.Tensor) -> None:
+def _checked_batch(inputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     if len(inputs) == 0:
         raise ValueError("inputs is empty: a client without data sends no gradient")
     if len(inputs) != len(labels):
         raise ValueError(f"inputs and labels differ in length: {len(inputs)} and {len(labels)}")
+    return inputs.clone() if inputs.is_inference() else inputs, labels
