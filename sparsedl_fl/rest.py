@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from copy import copy, deepcopy
 from typing import Any
@@ -12,47 +12,10 @@ from torch import nn
 from torch.nn import functional
 
 from sparsedl.process import neutral_modes
+from sparsedl_fl.losses import LOSSES, Loss, total_loss
 from sparsedl_fl.smoothing import Smoothing
 
-__all__ = ["LOSSES", "Loss", "RestOfNetwork", "mean_loss", "total_loss"]
-
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def _cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(outputs, labels, reduction="sum")
-
-
-def _binary_cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return functional.binary_cross_entropy_with_logits(outputs[:, 0], labels.to(outputs.dtype), reduction="sum")
-
-
-def _squared_error(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return (outputs - functional.one_hot(labels, outputs.shape[1])).square().sum()
-
-
-LOSSES: dict[str, Loss] = {
-    "cross_entropy": _cross_entropy,
-    "binary_cross_entropy": _binary_cross_entropy,
-    "mse": _squared_error,
-}
-"""Losses by name: of logits, of one logit and labels 0 and 1, and squared errors of labels as unit vectors."""
-
-
-def total_loss(loss: str | Loss | None, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the loss of outputs of shape (n, n_outputs) and labels of shape (n,), by name or as a user gave it.
-
-    None is cross-entropy, the binary one for a single output.
-    """
-    loss = loss or ("cross_entropy" if outputs.shape[1] > 1 else "binary_cross_entropy")
-    if isinstance(loss, nn.Module):
-        loss = deepcopy(loss).to(outputs.dtype)  # its weights, if it has any
-    return (LOSSES[loss] if isinstance(loss, str) else loss)(outputs, labels)
-
-
-def mean_loss(loss: str, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the mean of a loss by its name over the inputs, as clients have it."""
-    return total_loss(loss, outputs, labels) / len(outputs)
+__all__ = ["RestOfNetwork"]
 
 
 class RestOfNetwork:
@@ -181,7 +144,8 @@ class RestOfNetwork:
             return preactivations * 0.0
         total = total_loss(self.loss, self.outputs(preactivations), labels)
         (found,) = torch.autograd.grad(total, preactivations, create_graph=True, materialize_grads=True)
-        return found
+        # A mean over nothing, where all labels are those that the loss leaves out: no gradient.
+        return torch.zeros_like(found) if total.isnan() else found
 
     def gradients_for(self, preactivations: torch.Tensor, labels: int | torch.Tensor) -> torch.Tensor:
         """Return the gradient at each row for one label, or one each, of shape (n, m)."""

@@ -25,6 +25,7 @@ from sparsedl_fl.doubts import caught_warnings
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.labels import NO_LABEL
+from sparsedl_fl.losses import usable_loss
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.models import LayerRow, inspect_model, named_gradients, trace_model
 from sparsedl_fl.models.layers import pick_layer
@@ -143,7 +144,7 @@ class _Attack:
         if layers is not None:
             running = list(dict.fromkeys(use.name for use in trace.layers)) or list(rows)
             rows = {name: rows[name] for name in (pick_layer("layers", layer, running) for layer in layers)}
-        subject = Subject(model, named, trace, loss, learning_rate)
+        subject = Subject(model, named, trace, usable_loss(loss, trace.n_outputs), learning_rate)
         return cls(subject, rows, inverter, max_seconds, report or (lambda line: None))
 
     def run(self, peel: bool) -> AuditResult:

@@ -11,6 +11,7 @@ from torch import nn
 
 from sparsedl_fl.activations import HEAD, KNOWN, Activation, Identity
 from sparsedl_fl.behind import Head, LayerBehind
+from sparsedl_fl.losses import usable_loss
 from sparsedl_fl.models.naming import named_gradients, plain_modules, plain_name
 from sparsedl_fl.models.rest import rest_of_model
 from sparsedl_fl.models.tracing import MIXING, LinearUse, Trace
@@ -43,6 +44,7 @@ def layer_of_model(
     """Return one linear layer of a model with its gradient; see `LayerGradient.from_model`."""
     named = named_gradients(model, gradients)
     use = _pick_use(model, layer, trace)
+    loss = usable_loss(loss, trace.n_outputs)
     parameters = {plain_name(name): tensor for name, tensor in model.named_parameters()}
     if trace.n_uses(use.name) > 1:
         raise ValueError(
@@ -84,7 +86,7 @@ def layer_of_model(
 def _follows(use: LinearUse, loss: Any, has_rest: bool) -> str | Activation | None:
     """Return what follows a layer, by name where that says it all."""
     if use.is_last:
-        return HEAD.name if loss in (None, "cross_entropy") else Identity()
+        return HEAD.name if loss in (None, "cross_entropy") or not isinstance(loss, str) else Identity()
     found = use.activation
     if found is None and has_rest:
         return Identity()  # no function of each unit by itself follows, and the rest says what does

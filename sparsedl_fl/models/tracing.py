@@ -97,11 +97,14 @@ class Trace:
         Why the model could not be run, or empty.
     example : torch.Tensor or None
         What it ran on.
+    n_outputs : int
+        Numbers that it returns for each sample; zero where it returns anything but rows of them.
     """
 
     layers: list[LinearUse]
     failure: str = ""
     example: torch.Tensor | None = None
+    n_outputs: int = 0
 
     def use_of(self, name: str) -> LinearUse | None:
         """Return the first run of a layer by name, or None."""
@@ -144,7 +147,8 @@ def trace_model(model: nn.Module, example: torch.Tensor | None = None) -> Trace:
         except Exception as error:  # a model may raise anything on an input that it was not made for
             failure = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else error!r}"
             continue
-        return Trace(_linear_uses(model, recorder, candidate, output), example=candidate)
+        n_outputs = output.shape[1] if isinstance(output, torch.Tensor) and output.ndim == 2 else 0
+        return Trace(_linear_uses(model, recorder, candidate, output), example=candidate, n_outputs=n_outputs)
     return Trace([], failure)
 
 

@@ -132,7 +132,8 @@ def likely_labels(
     counts = torch.from_numpy(nnls(by_label.T.numpy(), mean_gradient.numpy())[0])
     if n_labels > 2 * batch_size:  # most labels are not there
         counts = (counts - _open_share(by_label, counts)).clamp(min=0)
-    anything = torch.full_like(counts, 1 / n_labels)
+    leaves_some = by_label.any(dim=1).to(counts.dtype)  # a label that the loss leaves out is that of no column
+    anything = leaves_some / leaves_some.sum()
     return anything if counts.sum() == 0 else (1 - ANYWHERE) * counts / counts.sum() + ANYWHERE * anything
 
 

@@ -169,7 +169,7 @@ class Alternation(BaseEstimator):
         """Separate active units from others, as the moduli of shape (n, m) have them, with a squared hinge loss."""
         forward = shared.forward
         threshold = moduli.median(dim=1, keepdim=True).values.clamp(max=self.active_above)
-        signs = torch.where(moduli > threshold, 1.0, -1.0)
+        signs = torch.where(moduli > threshold, 1.0, -1.0).to(moduli.dtype)
         z = 2 * _regress(targets, shared)
         ridge = self.classifier_ridge * forward.square().sum() * torch.eye(forward.shape[1], dtype=forward.dtype)
         for _ in range(2):

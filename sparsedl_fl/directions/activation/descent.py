@@ -233,7 +233,7 @@ class Descent(BaseEstimator):
             after = there.cost + ridge[running, 0] * moved.square().sum(dim=1)
             helps = (after < before)[:, None]
             ends[running] = torch.where(helps, moved, v)
-            damping[running] = damping[running] * torch.where(helps, easier, harder)
+            damping[running] = torch.where(helps, easier * damping[running], harder * damping[running])
             ridge[running] = ridge[running] * factor[running]
             here = there if helps.all() else varied.at(forward.preactivations(ends[running]))
             if is_rough:

@@ -166,7 +166,9 @@ class LeftOver(BaseEstimator):
                 there = equations.costs(moved, weights)
                 is_better = is_open & (there < costs)
                 at, costs = torch.where(is_better[:, None, None], moved, at), torch.where(is_better, there, costs)
-                damping = damping * torch.where(is_better, self.eased, torch.where(is_open, self.raised, 1.0))
+                damping = (
+                    torch.where(is_better, self.eased, torch.where(is_open, self.raised, 1.0).to(damping)) * damping
+                )
                 damping, is_open = damping.clamp(*DAMPINGS), is_open & ~is_better
                 if is_open.sum() <= len(is_open) * FEW:
                     break
