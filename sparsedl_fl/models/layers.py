@@ -16,9 +16,15 @@ from sparsedl_fl.models.naming import named_gradients, plain_modules, plain_name
 from sparsedl_fl.models.rest import rest_of_model
 from sparsedl_fl.models.tracing import MIXING, LinearUse, Trace
 
-__all__ = ["get_tensor", "layer_of_model", "passes_on", "pick_layer"]
+__all__ = ["NO_SUM", "get_tensor", "layer_of_model", "passes_on", "pick_layer"]
 
 Layer = TypeVar("Layer")
+
+NO_SUM = (
+    "its weight is also that of an embedding, or it runs several times with other biases, a normalisation or its "
+    "weight transposed: its gradient is a sum over all, which is not taken apart"
+)
+"""Why a layer is out of reach whose runs are no batch of one layer."""
 
 
 def pick_layer(argument: str, wanted: int | str, names: list[str]) -> str:
@@ -46,11 +52,11 @@ def layer_of_model(
     use = _pick_use(model, layer, trace)
     loss = usable_loss(loss, trace.n_outputs)
     parameters = {plain_name(name): tensor for name, tensor in model.named_parameters()}
-    if trace.n_uses(use.name) > 1:
-        raise ValueError(
-            f"the layer {use.name!r} runs {trace.n_uses(use.name)} times, or shares its weight with another: its "
-            "gradient is a sum over all, which is not taken apart"
-        )
+    if trace.n_uses(use.name) > 1 or use.also:
+        found = trace.all_of(use.name)
+        if found is None:
+            raise ValueError(f"the layer {use.name!r}: {NO_SUM}")
+        use = found
     if use.norm is not None and use.norm.training:
         raise ValueError(MIXING)
     weight, weight_grad = parameters[use.weight], get_tensor("gradients", named, use.weight)
