@@ -9,6 +9,7 @@ Which constructor to use
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
@@ -24,6 +25,7 @@ from sparsedl_fl.activations import HEAD, Activation
 from sparsedl_fl.behind import Head, LayerBehind, as_float_array, check_activation_given, check_chain
 from sparsedl_fl.blocks import power_of_two, times
 from sparsedl_fl.models import named_gradients, trace_model
+from sparsedl_fl.models.finite import check_finite, without_non_finite
 from sparsedl_fl.models.layers import layer_of_model
 from sparsedl_fl.models.updates import tensors_of_update
 from sparsedl_fl.rest import RestOfNetwork
@@ -78,7 +80,8 @@ class LayerGradient:
     ------
     ValueError
         If a shape does not fit, an entry is NaN or infinite, the gradient is all zeros, the bias is missing, or the
-        tensors are on different devices.
+        tensors are on different devices. (A next layer's gradient with NaN or infinity counts as missing, and a warning
+        says so.)
     TypeError
         If an array is not of a floating type.
 
@@ -131,9 +134,20 @@ class LayerGradient:
             raise ValueError(
                 f"next_weight must have the shape of next_weight_grad {following.shape}, got {behind.shape}"
             )
-        for name, array in arrays.items():
-            if not np.isfinite(array).all():
-                raise ValueError(f"{name} contains NaN or infinity")
+        for name, array in list(arrays.items()):
+            if np.isfinite(array).all():
+                continue
+            if name != "next_weight_grad":
+                raise ValueError(f"{name} contains NaN or infinity: a layer needs all of it")
+            warnings.warn(
+                "next_weight_grad contains NaN or infinity and counts as missing, with what lies behind",
+                UserWarning,
+                stacklevel=4,
+            )
+            del arrays[name]
+            for other in ("next_weight_grad", "head"):
+                object.__setattr__(self, other, None)
+            object.__setattr__(self, "behind", ())
         if not arrays["weight_grad"].any():
             raise ValueError("weight_grad is all zeros: the batch was empty, has no loss, or the layer is dead")
         for name, array in arrays.items():
@@ -232,7 +246,8 @@ class LayerGradient:
         UserWarning
             If the model could not be run: what follows the layer is then not known.
         """
-        named = named_gradients(model, gradients)
+        named = without_non_finite(named_gradients(model, gradients), stacklevel=4)
+        check_finite(model)
         return layer_of_model(cls, model, named, layer, trace_model(model, example), loss)
 
     @classmethod

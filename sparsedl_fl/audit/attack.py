@@ -28,6 +28,7 @@ from sparsedl_fl.labels import NO_LABEL
 from sparsedl_fl.losses import usable_loss
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.models import LayerRow, inspect_model, named_gradients, trace_model
+from sparsedl_fl.models.finite import check_finite, without_non_finite
 from sparsedl_fl.models.layers import pick_layer
 from sparsedl_fl.peeling import KnownBatch
 
@@ -136,11 +137,12 @@ class _Attack:
         report: Callable[[str], None] | None,
     ) -> _Attack:
         """Look at the model; raise before any work where model and gradients do not belong together."""
+        check_finite(model)
         trace = trace_model(model, example)
         rows = {row.name: row for row in inspect_model(model, trace=trace)}
         if not any(len(row.shape) == 2 for row in rows.values()):
             raise ValueError("the model has no linear layer (torch.nn.Linear, or a product with a matrix of weights)")
-        named = named_gradients(model, gradients)
+        named = without_non_finite(named_gradients(model, gradients), stacklevel=5)
         if layers is not None:
             running = list(dict.fromkeys(use.name for use in trace.layers)) or list(rows)
             rows = {name: rows[name] for name in (pick_layer("layers", layer, running) for layer in layers)}
@@ -178,6 +180,7 @@ class _Attack:
             time.perf_counter() - start,
             seed=self.inverter.random_state,
             attack=repr(self.inverter),
+            missing=[name for name, tensor in self.subject.gradients.items() if tensor is None] or None,
             loss=self.subject.loss,
             learning_rate=self.subject.learning_rate,
         )

@@ -39,7 +39,7 @@ def pick_layer(argument: str, wanted: int | str, names: list[str]) -> str:
 def get_tensor(argument: str, mapping: Mapping[str, torch.Tensor], key: str) -> torch.Tensor:
     """Return a tensor by name, or raise ``ValueError`` that says what is there instead."""
     if mapping.get(key) is None:
-        what = "None (frozen, or unused by the loss)" if key in mapping else "no tensor"
+        what = "None (frozen, unused by the loss, or spoilt by NaN or infinity)" if key in mapping else "no tensor"
         raise ValueError(f"{argument} has {what} for {key!r}; it has {list(mapping)}")
     return mapping[key]
 
@@ -63,7 +63,7 @@ def layer_of_model(
     bias = parameters.get(use.bias)
     if bias is not None and named.get(use.bias) is None and use.norm is None:
         raise ValueError(
-            f"gradients has no tensor for {use.bias!r}: without the bias gradient (is the bias frozen?) the scale of "
+            f"gradients has no tensor for {use.bias!r}: without the bias gradient (is the bias frozen, or spoilt by NaN or infinity?) the scale of "
             "each input is not known (Thm 3.5)"
         )
     bias_grad = named.get(use.bias)
