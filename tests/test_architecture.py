@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 
 LAYERS = {
     "sparsedl": [
-        {"arrays", "progress"},
+        {"arrays", "process", "progress"},
         {"_validation"},
         {"linalg", "repetitions"},
         {"determinacy"},
@@ -26,7 +26,7 @@ LAYERS = {
     ],
     "sparsedl_fl": [
         {"activations", "blocks", "doubts", "theory"},
-        {"slips", "smoothing"},
+        {"losses", "slips", "smoothing"},
         {"rest"},
         {"behind"},
         {"models"},

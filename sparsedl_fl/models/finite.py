@@ -44,8 +44,8 @@ def without_non_finite(gradients: Mapping[str, torch.Tensor | None], stacklevel:
         raise ValueError("every gradient contains NaN or infinity: the client's training diverged, or half precision "
                          "overflowed; there is nothing to look at")  # fmt: skip
     warnings.warn(
-        f"the gradient has NaN or infinity in {', '.join(map(repr, spoilt))}: what is spoilt counts as missing, and the "
-        "other tensors are used",
+        f"the gradient has NaN or infinity in {', '.join(map(repr, spoilt))}: what is spoilt counts as missing, and "
+        "the other tensors are used",
         UserWarning,
         stacklevel=stacklevel,
     )
