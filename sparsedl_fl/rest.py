@@ -153,6 +153,39 @@ class RestOfNetwork:
             z = preactivations.detach().requires_grad_()
             return self.gradients(z, torch.as_tensor(labels).expand(len(z))).detach()
 
+    def with_doubt(self, preactivations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+        """Return the label that leaves each row least gradient, that gradient, and its change by a unit of rounding.
+
+        A network that is sure of a label leaves the difference of two numbers near one in its place among the outputs.
+        Their rounding, a share of one and not of the difference, is the client's own: it shows nowhere else.
+
+        Returns
+        -------
+        tuple of torch.Tensor of shape (n,) of int, (n, m) and (n, m), or None
+            None where the outputs are not one for each label.
+        """
+        with torch.enable_grad():
+            z = preactivations.detach().requires_grad_()
+            outputs = self.outputs(z)
+            if outputs.shape[1] != self.n_labels(z.shape[1]):
+                return None
+            every = torch.arange(outputs.shape[1])
+            left = [self._at_outputs(outputs.detach(), label.expand(len(z))) for label in every]
+            sizes = torch.stack([gradient.norm(dim=1) for gradient in left])
+            labels = torch.where(sizes > 0, sizes, torch.inf).argmin(dim=0)
+            # What is left of the opposite outputs, where the network is sure of anything else, is not small.
+            whole = self._at_outputs(-outputs.detach(), labels).abs().amax(dim=1)
+            own = (outputs.gather(1, labels[:, None])[:, 0] * whole).sum()
+            (change,) = torch.autograd.grad(own, z, retain_graph=True, materialize_grads=True)
+            return labels, self.gradients(z, labels).detach(), change
+
+    def _at_outputs(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of the loss at the model's outputs."""
+        outputs = outputs.clone().requires_grad_()
+        total = total_loss(self.loss, outputs, labels)
+        (found,) = torch.autograd.grad(total, outputs, materialize_grads=True)
+        return found.nan_to_num(nan=0.0)
+
     def directions(self, preactivations: torch.Tensor, label: int) -> torch.Tensor:
         """Return the same as unit rows."""
         found = self.gradients_for(preactivations, label)

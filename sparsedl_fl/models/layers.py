@@ -63,8 +63,8 @@ def layer_of_model(
     bias = parameters.get(use.bias)
     if bias is not None and named.get(use.bias) is None and use.norm is None:
         raise ValueError(
-            f"gradients has no tensor for {use.bias!r}: without the bias gradient (is the bias frozen, or spoilt by NaN "
-            "or infinity?) the scale of each input is not known (Thm 3.5)"
+            f"gradients has no tensor for {use.bias!r}: without the bias gradient (is the bias frozen, or spoilt by "
+            "NaN or infinity?) the scale of each input is not known (Thm 3.5)"
         )
     bias_grad = named.get(use.bias)
     if use.is_transposed:

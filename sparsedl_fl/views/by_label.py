@@ -10,7 +10,7 @@ from scipy.optimize import nnls
 from sparsedl_fl.rest import RestOfNetwork
 from sparsedl_fl.views.column_space import ColumnSpace
 
-__all__ = ["ANYWHERE", "LabelTerms", "distances_by_label", "likely_labels"]
+__all__ = ["ANYWHERE", "LabelTerms", "distances_but_rounding", "distances_by_label", "likely_labels"]
 
 ANYWHERE = 0.2
 """Share of labels that estimates deny."""
@@ -103,6 +103,37 @@ def distances_by_label(
     if own is None:
         return distances, torch.zeros_like(distances)
     return distances, torch.stack([(directions * own).sum(dim=1) for directions in by_label])
+
+
+def distances_but_rounding(
+    rest: RestOfNetwork, space: ColumnSpace, preactivations: torch.Tensor, *, units: float = 4.0
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return the label that leaves each row least gradient, and how far that is from the space but for rounding.
+
+    Parameters
+    ----------
+    rest, space : RestOfNetwork, ColumnSpace
+        What lies behind the layer, and where the columns of ``D`` lie.
+    preactivations : torch.Tensor of shape (n, m)
+        ``z``.
+    units : float, default=4
+        Units of rounding that the difference of two numbers near one may be off by: half a unit each of an exponential,
+        a sum, a logarithm, an exponential again and the difference make 2.5.
+
+    Returns
+    -------
+    labels, distances : torch.Tensor of shape (n,), or None
+        None where the outputs are not one for each label.
+    """
+    found = rest.with_doubt(preactivations)
+    if found is None:
+        return None
+    labels, gradients, changes = found
+    outside, along = (space.outside(rows * space.weights) for rows in (gradients, changes))
+    squares = along.square().sum(dim=1).clamp(min=torch.finfo(along.dtype).tiny)
+    most = units * float(space.precision)
+    best = (-(outside * along).sum(dim=1) / squares).clamp(-most, most)
+    return labels, space.distances_of(gradients + best[:, None] * changes)
 
 
 def likely_labels(
