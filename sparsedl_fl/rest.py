@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
+from sparsedl.linalg import normalized
 from sparsedl.process import neutral_modes
 from sparsedl_fl.losses import LOSSES, Loss, total_loss
 from sparsedl_fl.smoothing import Smoothing
@@ -153,8 +153,12 @@ class RestOfNetwork:
             z = preactivations.detach().requires_grad_()
             return self.gradients(z, torch.as_tensor(labels).expand(len(z))).detach()
 
-    def with_doubt(self, preactivations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-        """Return the label that leaves each row least gradient, that gradient, and its change by a unit of rounding.
+    def with_doubt(
+        self, preactivations: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+        """Return a label of each row, its gradient, and what changes that by the client's rounding, of unit one.
+
+        The labels are those given, or that which leaves each row least gradient.
 
         A network that is sure of a label leaves the difference of two numbers near one in its place among the outputs.
         Their rounding, a share of one and not of the difference, is the client's own: it shows nowhere else.
@@ -169,10 +173,11 @@ class RestOfNetwork:
             outputs = self.outputs(z)
             if outputs.shape[1] != self.n_labels(z.shape[1]):
                 return None
-            every = torch.arange(outputs.shape[1])
-            left = [self._at_outputs(outputs.detach(), label.expand(len(z))) for label in every]
-            sizes = torch.stack([gradient.norm(dim=1) for gradient in left])
-            labels = torch.where(sizes > 0, sizes, torch.inf).argmin(dim=0)
+            if labels is None:
+                every = torch.arange(outputs.shape[1])
+                left = [self._at_outputs(outputs.detach(), label.expand(len(z))) for label in every]
+                sizes = torch.stack([gradient.norm(dim=1) for gradient in left])
+                labels = torch.where(sizes > 0, sizes, torch.inf).argmin(dim=0)
             # What is left of the opposite outputs, where the network is sure of anything else, is not small.
             whole = self._at_outputs(-outputs.detach(), labels).abs().amax(dim=1)
             own = (outputs.gather(1, labels[:, None])[:, 0] * whole).sum()
@@ -189,7 +194,7 @@ class RestOfNetwork:
     def directions(self, preactivations: torch.Tensor, label: int) -> torch.Tensor:
         """Return the same as unit rows."""
         found = self.gradients_for(preactivations, label)
-        return functional.normalize(found, dim=1, eps=torch.finfo(found.dtype).tiny)
+        return normalized(found, dim=1)
 
     def __repr__(self) -> str:
         return f"RestOfNetwork({self._modules[torch.float64]!r}, loss={self.loss!r})"

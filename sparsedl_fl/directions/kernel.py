@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import normalize
 
 from sparsedl.arrays import check_device, draw_generator
 from sparsedl.determinacy import Determinacy
-from sparsedl.linalg import smallest_eigenvectors
+from sparsedl.linalg import normalized, smallest_eigenvectors
 from sparsedl.pools import CandidatePool
 from sparsedl.process import one_thread
 from sparsedl.progress import progress_bar
@@ -149,7 +148,7 @@ def draw_kernels(
     right = torch.zeros((n_draws, k), **like)
     right[:, -1] = 1
     kernels, info = torch.linalg.solve_ex(torch.cat([observations[drawn], last], dim=1), right)
-    kernels = normalize(kernels, dim=1)
+    kernels = normalized(kernels, dim=1)
     return kernels[(info == 0) & kernels.isfinite().all(dim=1)]
 
 

@@ -106,7 +106,13 @@ def distances_by_label(
 
 
 def distances_but_rounding(
-    rest: RestOfNetwork, space: ColumnSpace, preactivations: torch.Tensor, *, units: float = 4.0
+    rest: RestOfNetwork,
+    space: ColumnSpace,
+    preactivations: torch.Tensor,
+    enough: float,
+    *,
+    units: float = 4.0,
+    n_draws: int = 16,
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return the label that leaves each row least gradient, and how far that is from the space but for rounding.
 
@@ -116,24 +122,36 @@ def distances_but_rounding(
         What lies behind the layer, and where the columns of ``D`` lie.
     preactivations : torch.Tensor of shape (n, m)
         ``z``.
+    enough : float
+        Distance that needs to be no smaller.
     units : float, default=4
         Units of rounding that the difference of two numbers near one may be off by: half a unit each of an exponential,
         a sum, a logarithm, an exponential again and the difference make 2.5.
+    n_draws : int, default=16
+        Places within the rounding that are tried as well: training leaves units at their kinks, where it says on which
+        side of them the client was.
 
     Returns
     -------
     labels, distances : torch.Tensor of shape (n,), or None
         None where the outputs are not one for each label.
     """
-    found = rest.with_doubt(preactivations)
-    if found is None:
-        return None
-    labels, gradients, changes = found
-    outside, along = (space.outside(rows * space.weights) for rows in (gradients, changes))
-    squares = along.square().sum(dim=1).clamp(min=torch.finfo(along.dtype).tiny)
-    most = units * float(space.precision)
-    best = (-(outside * along).sum(dim=1) / squares).clamp(-most, most)
-    return labels, space.distances_of(gradients + best[:, None] * changes)
+    most, generator = units * float(space.precision), torch.Generator().manual_seed(0)
+    sizes, labels, least = preactivations.square().mean(dim=1, keepdim=True).sqrt(), None, None
+    for number in range(n_draws + 1):
+        drawn = torch.randn(preactivations.shape, generator=generator, dtype=preactivations.dtype)
+        found = rest.with_doubt(preactivations + most * sizes * drawn if number else preactivations, labels)
+        if found is None:
+            return None
+        labels, gradients, changes = found
+        outside, along = (space.outside(rows * space.weights) for rows in (gradients, changes))
+        squares = along.square().sum(dim=1).clamp(min=torch.finfo(along.dtype).tiny)
+        best = (-(outside * along).sum(dim=1) / squares).clamp(-most, most)
+        distances = space.distances_of(gradients + best[:, None] * changes)
+        least = distances if least is None else torch.minimum(least, distances)
+        if (least <= enough).all():
+            break
+    return labels, least
 
 
 def likely_labels(

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from torch.nn.functional import normalize
 
 from sparsedl.arrays import as_tensor
+from sparsedl.linalg import normalized
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.rest import RestOfNetwork
 from sparsedl_fl.views._base import LEAST_DISTANCE, Inputs, View
@@ -205,4 +205,4 @@ class RestView(View):
     def columns(self, preactivations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a unit ``q`` for pre-activations of inputs at their true scale, (n, b), and which fit, (n,)."""
         here = self.at(preactivations)
-        return normalize(self.space.columns(here.directions), dim=1), here.is_inside
+        return normalized(self.space.columns(here.directions), dim=1), here.is_inside

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 from sklearn.base import BaseEstimator
-from torch.nn.functional import cosine_similarity, normalize
+from torch.nn.functional import cosine_similarity
 
-from sparsedl.linalg import inverse_iteration, random_kernels, weighted_gram
+from sparsedl.linalg import inverse_iteration, normalized, random_kernels, weighted_gram
 from sparsedl_fl.directions.activation.two_views import WORKING, TwoViews, leaders
 
 __all__ = ["Alternation"]
@@ -102,12 +102,12 @@ class Alternation(BaseEstimator):
             m * strongest * (weakest / strongest) ** torch.rand((n_starts, 1, 1), generator=generator, dtype=WORKING)
         )
         z = shared.preactivations(torch.randn((n_starts, shared.forward.shape[1]), generator=generator, dtype=WORKING))
-        q = normalize(torch.randn((n_starts, b), generator=generator, dtype=WORKING), dim=1)
+        q = normalized(torch.randn((n_starts, b), generator=generator, dtype=WORKING), dim=1)
         q, z = self._coarse(shared, q, z, strength, watch)
         kernels = self._kernels(shared, z, generator)
         going_on, follows = leaders(z).unique(return_inverse=True)
         q = self._fine(shared, q[going_on], z[going_on], strength[going_on], lambda q, z: watch(q[follows], z[follows]))
-        return normalize(torch.cat([q[follows], kernels]).to(views.left.dtype), dim=1)
+        return normalized(torch.cat([q[follows], kernels]).to(views.left.dtype), dim=1)
 
     def _kernels(self, shared: _Shared, z: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Return what vanishes at random rows that starts think off, of shape (n_draws * n_starts, b)."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 from sklearn.base import BaseEstimator
-from torch.nn.functional import normalize
 
+from sparsedl.linalg import normalized
 from sparsedl_fl.directions.activation.natural import NaturalForward
 from sparsedl_fl.directions.activation.two_views import WORKING, ScaledForward, TwoViews, leaders
 from sparsedl_fl.views import Linearization, View
@@ -168,7 +168,7 @@ class Descent(BaseEstimator):
         """Return ``p`` at their true scale fitted once more to equations, by their noise, as unit rows."""
         preactivations = forward.preactivations(forward.coordinates(inputs))
         fitted = equations.settled(preactivations).by_noise(preactivations)
-        return normalize(forward.inputs(self._descend(forward, fitted, forward.coordinates(inputs))), dim=1)
+        return normalized(forward.inputs(self._descend(forward, fitted, forward.coordinates(inputs))), dim=1)
 
     def _polished(
         self, views: TwoViews, forward: NaturalForward, equations: View, inputs: torch.Tensor
@@ -184,10 +184,10 @@ class Descent(BaseEstimator):
             ends[left] = self._descend(forward, balanced.of_some(left), ends[left])
             here = equations.at(forward.preactivations(ends))
         if not views.activation.has_flat_part:
-            inputs = normalize(forward.inputs(ends[here.is_likely]), dim=1)
+            inputs = normalized(forward.inputs(ends[here.is_likely]), dim=1)
             return inputs, torch.ones(len(inputs), dtype=torch.bool)
         kept = torch.nonzero(here.is_inside)[:, 0]
-        inputs = normalize(forward.inputs(ends[kept]), dim=1)
+        inputs = normalized(forward.inputs(ends[kept]), dim=1)
         least = [self.is_only(forward, equations.of_some(index[None]), ends[index]) for index in kept]
         return inputs, torch.tensor(least, dtype=torch.bool)
 
