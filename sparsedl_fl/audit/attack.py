@@ -28,7 +28,7 @@ from sparsedl_fl.labels import NO_LABEL
 from sparsedl_fl.losses import usable_loss
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.models import LayerRow, inspect_model, named_gradients, trace_model
-from sparsedl_fl.models.finite import check_finite, without_non_finite
+from sparsedl_fl.models.finite import check_finite, in_range, without_non_finite
 from sparsedl_fl.models.layers import pick_layer
 from sparsedl_fl.peeling import KnownBatch
 
@@ -119,6 +119,8 @@ class _Attack:
     inverter: GradientInverter
     max_seconds: float | None
     report: Callable[[str], None]
+    sent: Mapping[str, torch.Tensor]
+    """What the client sent, in its own units."""
     found: dict[str, LayerAudit] = field(default_factory=dict)
     searched: float = 0.0
     """Seconds spent on searches, those of layers that follow from others by now as well."""
@@ -146,8 +148,13 @@ class _Attack:
         if layers is not None:
             running = list(dict.fromkeys(use.name for use in trace.layers)) or list(rows)
             rows = {name: rows[name] for name in (pick_layer("layers", layer, running) for layer in layers)}
-        subject = Subject(model, named, trace, usable_loss(loss, trace.n_outputs), learning_rate)
-        return cls(subject, rows, inverter, max_seconds, report or (lambda line: None))
+        scaled, factor = in_range(named)
+        if factor != 1:
+            noise = inverter.noise_level
+            inverter = clone(inverter).set_params(noise_level=None if noise is None else noise * factor)
+            learning_rate = None if learning_rate is None else learning_rate / factor
+        subject = Subject(model, scaled, trace, usable_loss(loss, trace.n_outputs), learning_rate)
+        return cls(subject, rows, inverter, max_seconds, report or (lambda line: None), named)
 
     def run(self, peel: bool) -> AuditResult:
         """Attack, spread and replay."""
@@ -176,7 +183,7 @@ class _Attack:
         shape = () if example is None else tuple(example.shape[1:])
         context = describe_run(
             self.subject.model,
-            self.subject.gradients,
+            self.sent,
             time.perf_counter() - start,
             seed=self.inverter.random_state,
             attack=repr(self.inverter),

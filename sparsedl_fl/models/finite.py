@@ -1,16 +1,20 @@
-"""Tensors with NaN or infinity in them: of a gradient they count as missing, of a model they are an error."""
+"""Tensors with NaN or infinity in them count as missing in a gradient, and are an error in a model; and tiny ones."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import nn
 
 from sparsedl_fl.models.naming import plain_name
 
-__all__ = ["check_finite", "without_non_finite"]
+__all__ = ["check_finite", "in_range", "without_non_finite"]
+
+FURTHEST = 300
+"""Power of two of the largest entry from which on the squares of small ones come near the ends of double precision."""
 
 
 def check_finite(model: nn.Module) -> None:
@@ -50,6 +54,19 @@ def without_non_finite(gradients: Mapping[str, torch.Tensor | None], stacklevel:
         stacklevel=stacklevel,
     )
     return kept
+
+
+def in_range(gradients: Mapping[str, torch.Tensor | None]) -> tuple[dict[str, torch.Tensor | None], float]:
+    """Return gradients times a power of two that keeps their squares in the range of numbers, and that factor."""
+    extremes = [
+        torch.aminmax(tensor.detach()) for tensor in gradients.values() if tensor is not None and tensor.numel()
+    ]
+    largest = max((abs(float(extreme)) for pair in extremes for extreme in pair), default=0.0)
+    power = int(np.frexp(largest)[1])
+    if abs(power) < FURTHEST or largest == 0:
+        return dict(gradients), 1.0
+    factor = float(np.ldexp(1.0, min(-power, 1022)))
+    return {name: None if t is None else t.detach().double() * factor for name, t in gradients.items()}, factor
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
