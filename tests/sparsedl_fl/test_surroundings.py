@@ -116,9 +116,10 @@ STATES = {
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU, nn.Hardtanh])
 def test_the_state_of_the_process_changes_nothing_and_is_left_alone(activation, state):
     model, batch, gradients = problem(activation)
+    labels = torch.arange(6)
 
     def all_of_it():
-        again = client_gradient(model, batch, torch.arange(6))
+        again = client_gradient(model, batch, labels)
         rows = [(row.name, row.behind, row.attack) for row in inspect_model(model)]
         return rows, [tensor.numpy().tobytes() for tensor in again.values()], numbers_of(model, gradients)
 
@@ -129,7 +130,8 @@ def test_the_state_of_the_process_changes_nothing_and_is_left_alone(activation, 
         after = torch.get_default_dtype(), torch.is_grad_enabled(), torch.is_inference_mode_enabled(), np.geterr()
     assert after == modes
     assert torch.equal(seed, torch.get_rng_state())
-    assert model.training and all(parameter.grad is None for parameter in model.parameters())
+    assert model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_a_blocking_filter_blocks_whatever_the_default_dtype():
