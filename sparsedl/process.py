@@ -16,7 +16,7 @@ import numpy as np
 import threadpoolctl
 import torch
 
-__all__ = ["one_thread", "undisturbed"]
+__all__ = ["neutral_modes", "one_thread", "undisturbed"]
 
 
 @cache
@@ -79,18 +79,30 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Compute as in a new process, whatever the caller has set: one thread, no gradients, no autocast, on the CPU.
+    """Compute as in a new process, whatever the caller has set: one thread, and the modes of `neutral_modes`."""
+    with one_thread(), neutral_modes():
+        yield
+
+
+@contextmanager
+def neutral_modes(*, gradients: bool = False) -> Iterator[None]:
+    """Compute without autocast, on the CPU, with errors of NumPy as they are at first; a block or a decorator.
 
     What it cannot undo are torch's default dtype and deterministic algorithms, which are those of the whole process;
     tensors are made with a dtype.
+
+    Parameters
+    ----------
+    gradients : bool, default=False
+        Whether torch keeps what it needs for them.
     """
     with ExitStack() as state:
-        state.enter_context(one_thread())
         state.enter_context(np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"))
         state.enter_context(torch.inference_mode(False))
-        state.enter_context(torch.no_grad())
+        state.enter_context(torch.set_grad_enabled(gradients))
         for device in ("cpu", "cuda"):
-            state.enter_context(torch.autocast(device, enabled=False))
+            if torch.is_autocast_enabled(device):
+                state.enter_context(torch.autocast(device, enabled=False))
         if torch.get_default_device().type != "cpu":
             state.enter_context(torch.device("cpu"))
         yield

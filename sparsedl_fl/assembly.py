@@ -16,9 +16,8 @@ from sparsedl_fl.hypothesis import Hypothesis
 from sparsedl_fl.likelihood import maximum_likelihood
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.pairs import Indistinguishable
-from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.scale import doubt_in_scale
-from sparsedl_fl.views import BESIDE, FAR, RestView
+from sparsedl_fl.views import BESIDE, FAR
 
 __all__ = ["Assembly", "Batch", "repeats"]
 
@@ -152,7 +151,7 @@ class Assembly:
             certificate.errors, problem, ends, gradients, sizes, is_difference, expected
         )
         if expected is not None:
-            by_lines = self._errors_of_lines(problem, rest, ends[0], inputs, gradients, expected)
+            by_lines = errors_of_lines(rest, ends[0], inputs, gradients, expected)
             resolution, uncertainty = np.maximum(resolution, by_lines), np.hypot(uncertainty, by_lines)
         is_repeat = repeats(inputs, np.where(certificate.proven & ~is_worthless, certificate.errors, np.inf))
         is_doubtful = factors.excess > self.unexplained or is_off_scale
@@ -183,20 +182,6 @@ class Assembly:
         has_gradient = ~hypothesis.likely_zeros[:, proven]
         doubt = doubt_in_scale(problem, preactivations[:, proven], has_gradient, widths)
         return replace(certificate, errors=np.hypot(certificate.errors, doubt * sizes)), doubt > self.off_scale
-
-    @staticmethod
-    def _errors_of_lines(
-        problem: LayerProblem,
-        rest: RestView,
-        preactivations: np.ndarray,
-        inputs: np.ndarray,
-        gradients: np.ndarray,
-        expected: np.ndarray,
-    ) -> np.ndarray:
-        """Return how far inputs may be off since several on a line may have come back as fewer."""
-        labels = rest.settled(as_tensor(preactivations.T.copy())).labels.numpy()
-        weights = np.linalg.norm(gradients, axis=0) / np.maximum(expected, np.finfo(float).tiny)
-        return errors_of_lines(inputs, labels, weights, told=problem.layer_gradient.rest.loss is not None)
 
     def _active(self, hypothesis: Hypothesis, whitened: np.ndarray) -> np.ndarray:
         """Return which units were active for which input.

@@ -12,7 +12,17 @@ import numpy as np
 
 from sparsedl.arrays import CHUNK_ENTRIES, chunks
 
-__all__ = ["column_blocks", "in_double", "residual_norms", "row_factor", "row_norms", "times", "transposed_times"]
+__all__ = [
+    "column_blocks",
+    "in_double",
+    "power_of_two",
+    "residual_norms",
+    "row_factor",
+    "row_norms",
+    "significands",
+    "times",
+    "transposed_times",
+]
 
 
 def column_blocks(matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
@@ -24,6 +34,21 @@ def column_blocks(matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
 def in_double(matrix: np.ndarray) -> np.ndarray:
     """Return a matrix of a single block in double precision, for products to come; a larger one stays as it is."""
     return matrix.astype(np.float64, copy=False) if matrix.size <= CHUNK_ENTRIES else matrix
+
+
+def power_of_two(matrix: np.ndarray) -> int:
+    """Return ``e`` with the largest modulus of a matrix in ``[2^(e-1), 2^e)``; zero for one of zeros."""
+    return int(np.frexp(max(float(matrix.max(initial=0.0)), -float(matrix.min(initial=0.0))))[1])
+
+
+def significands(block: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Return the digits of numbers, in [1/2, 1), in single precision, and whether they fit into it.
+
+    The size of a number is taken out first, so that it does not matter in which units a gradient comes.
+    """
+    digits = np.frexp(block)[0]
+    single = digits.astype(np.float32)
+    return single, bool(np.array_equal(single, digits))
 
 
 def times(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:

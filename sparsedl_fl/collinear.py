@@ -10,15 +10,39 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["errors_of_lines"]
+from sparsedl.arrays import as_tensor
+from sparsedl_fl.views import RestView
+
+__all__ = ["errors_by_weights", "errors_of_lines"]
 
 ONE_INPUT = 0.05
 """Share by which the gradient of an input may be larger or smaller than those of the others are, by what the rest of
 the network says, for it to be that of one input; not varied."""
 
 
-def errors_of_lines(inputs: np.ndarray, labels: np.ndarray, weights: np.ndarray, *, told: bool = False) -> np.ndarray:
+def errors_of_lines(
+    rest: RestView, preactivations: np.ndarray, inputs: np.ndarray, gradients: np.ndarray, expected: np.ndarray
+) -> np.ndarray:
     """Return how far each input may be off, root mean square, since several on a line may have come back as fewer.
+
+    Parameters
+    ----------
+    rest : RestView
+        What the rest of the network says of each input.
+    preactivations, gradients : ndarray of shape (m, b)
+        Of the inputs, and ``D``.
+    inputs : ndarray of shape (b, n)
+        The recovered batch.
+    expected : ndarray of shape (b,)
+        How large the gradient of each is by the rest, up to a common factor.
+    """
+    labels = rest.settled(as_tensor(preactivations.T.copy())).labels.numpy()
+    weights = np.linalg.norm(gradients, axis=0) / np.maximum(expected, np.finfo(float).tiny)
+    return errors_by_weights(inputs, labels, weights, told=rest.rest.loss is not None)
+
+
+def errors_by_weights(inputs: np.ndarray, labels: np.ndarray, weights: np.ndarray, *, told: bool = False) -> np.ndarray:
+    """Return the same where labels and weights are known.
 
     Let two inputs lie at ``mu - s`` and ``mu + s`` from another one. To first order in ``s^2`` they come back as one of
     weight ``2 - 6 s^2 / mu^2``, and the other one ``2 s^2 / mu`` off with the weight ``1 + 6 s^2 / mu^2``. So weights
@@ -45,7 +69,7 @@ def errors_of_lines(inputs: np.ndarray, labels: np.ndarray, weights: np.ndarray,
     Three inputs at -1, 0 and 1 come back as two that are 0.18 off.
 
     >>> inputs = np.array([[-0.816], [0.816], [3.0], [5.0], [9.0]])
-    >>> errors_of_lines(inputs, np.array([0, 0, 1, 1, 1]), np.array([1.5, 1.5, 1.0, 1.0, 1.0])).round(1)
+    >>> errors_by_weights(inputs, np.array([0, 0, 1, 1, 1]), np.array([1.5, 1.5, 1.0, 1.0, 1.0])).round(1)
     array([0.5, 0.5, 0. , 0. , 0. ])
     """
     ratios = weights / np.median(weights)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsedl_fl.blocks import column_blocks
+from sparsedl_fl.blocks import column_blocks, significands
 
 __all__ = ["rounding_noise"]
 
@@ -17,8 +17,6 @@ UNIFORM = 1 / np.sqrt(12)
 
 FLOAT16_BITS, BFLOAT16_BITS = 11, 8
 """Bits of a significand, the hidden one included."""
-
-FLOAT16_SMALLEST = 2.0**-24
 
 ON_GRID = 1e-3
 """How far an entry may lie from its grid, in steps: scales are float32 themselves, whose rounding is 1024 / 2^24."""
@@ -38,14 +36,22 @@ def rounding_noise(G: np.ndarray) -> np.ndarray | None:
         Zero for a row that is all zeros.
     """
     _, block = next(column_blocks(G))
-    single = block.astype(np.float32)
-    if not np.array_equal(single, block):
+    digits, is_single = significands(block)
+    if not is_single:
         return _quantised(block)
-    if not (single.view(np.uint32) & 0xFFFF).any():
+    bits = digits.view(np.uint32)
+    if not (bits & 0xFFFF).any():
         return _relative(block, BFLOAT16_BITS, 0.0)
-    with np.errstate(over="ignore"):
-        is_half = np.array_equal(single.astype(np.float16).astype(np.float32), single)
-    return _relative(block, FLOAT16_BITS, FLOAT16_SMALLEST) if is_half else _quantised(block)
+    return _quantised(block) if (bits & 0x1FFF).any() else _relative(block, FLOAT16_BITS, _last_digit(block, digits))
+
+
+def _last_digit(block: np.ndarray, digits: np.ndarray) -> float:
+    """Return the smallest power of two that every entry is a multiple of.
+
+    Of half precision that is the step of what lies below its normal range, in whatever units the gradient comes.
+    """
+    whole = np.ldexp(digits[block != 0].astype(np.float64), FLOAT16_BITS).astype(np.int64)
+    return float(np.min(np.ldexp((whole & -whole).astype(float), np.frexp(block[block != 0])[1] - FLOAT16_BITS)))
 
 
 def _relative(block: np.ndarray, n_bits: int, smallest_step: float) -> np.ndarray:

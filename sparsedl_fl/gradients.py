@@ -9,7 +9,9 @@ Which constructor to use
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from typing import Any
@@ -18,18 +20,17 @@ import numpy as np
 import torch
 from torch import nn
 
+from sparsedl.process import neutral_modes
 from sparsedl_fl.activations import HEAD, Activation
 from sparsedl_fl.behind import Head, LayerBehind, as_float_array, check_activation_given, check_chain
-from sparsedl_fl.blocks import row_norms, times
+from sparsedl_fl.blocks import power_of_two, times
 from sparsedl_fl.models import named_gradients, trace_model
+from sparsedl_fl.models.finite import check_finite, without_non_finite
 from sparsedl_fl.models.layers import layer_of_model
 from sparsedl_fl.models.updates import tensors_of_update
 from sparsedl_fl.rest import RestOfNetwork
 
 __all__ = ["Head", "LayerBehind", "LayerGradient", "RestOfNetwork"]
-
-SMALLEST = 1e-20
-"""Largest entry of a gradient below which its squares come near the end of double precision."""
 
 _SETTINGS = ("learning_rate", "activation", "behind", "head", "rest", "rows_per_sample", "constant_input")
 
@@ -79,7 +80,8 @@ class LayerGradient:
     ------
     ValueError
         If a shape does not fit, an entry is NaN or infinite, the gradient is all zeros, the bias is missing, or the
-        tensors are on different devices.
+        tensors are on different devices. (A next layer's gradient with NaN or infinity counts as missing, and a warning
+        says so.)
     TypeError
         If an array is not of a floating type.
 
@@ -102,6 +104,7 @@ class LayerGradient:
     head: Head | None = None
     constant_input: float | None = None
 
+    @neutral_modes(gradients=True)
     def __post_init__(self) -> None:
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _SETTINGS}
         check_activation_given(self.activation)
@@ -132,9 +135,20 @@ class LayerGradient:
             raise ValueError(
                 f"next_weight must have the shape of next_weight_grad {following.shape}, got {behind.shape}"
             )
-        for name, array in arrays.items():
-            if not np.isfinite(array).all():
-                raise ValueError(f"{name} contains NaN or infinity")
+        for name, array in list(arrays.items()):
+            if np.isfinite(array).all():
+                continue
+            if name != "next_weight_grad":
+                raise ValueError(f"{name} contains NaN or infinity: a layer needs all of it")
+            warnings.warn(
+                "next_weight_grad contains NaN or infinity and counts as missing, with what lies behind",
+                UserWarning,
+                stacklevel=4,
+            )
+            del arrays[name]
+            for other in ("next_weight_grad", "head"):
+                object.__setattr__(self, other, None)
+            object.__setattr__(self, "behind", ())
         if not arrays["weight_grad"].any():
             raise ValueError("weight_grad is all zeros: the batch was empty, has no loss, or the layer is dead")
         for name, array in arrays.items():
@@ -153,48 +167,22 @@ class LayerGradient:
         return self.weight.shape
 
     def in_range(self) -> tuple[LayerGradient, float]:
-        """Return the gradient times a factor that keeps its squares away from under- and overflow, and the factor."""
-        largest = float(np.abs(self.weight_grad).max())
-        if SMALLEST < largest < 1 / SMALLEST:
-            return self, 1.0
-        scale = 2.0 ** -round(np.log2(largest))
-        following = None if self.next_weight_grad is None else self.next_weight_grad * scale
-        scaled = replace(
-            self,
-            weight_grad=self.weight_grad.astype(np.float64) * scale,
-            bias_grad=self.bias_grad * scale,
-            next_weight_grad=following,
-            behind=[replace(layer, next_weight_grad=layer.next_weight_grad * scale) for layer in self.behind],
-            learning_rate=None if self.learning_rate is None else self.learning_rate / scale,
-        )
-        return scaled, scale
+        """Return the gradient times the power of two that takes its largest entry into [1/2, 1), and that factor.
 
-    def with_bias_as_input(self) -> LayerGradient:
-        """Return the same layer with one input more, that of the bias, which is one number for the whole batch.
-
-        ``[G, u g] = D [X, u]^T`` for any ``u``. A row of zeros, or ``x`` beside ``2 x``, leaves ``X`` one rank short of
-        the batch and ``[X, u]`` not. ``z = W x + bias`` stays what it is: the further weights are zero. ``u`` is about as
-        large as the other inputs, and a power of two, which rounds nothing.
+        It is exact: whatever is computed of the gradient is the same to the last bit at any scale it was sent at.
         """
-        n_alive = max(1, int(self.weight_grad.any(axis=0).sum()))
-        ratio = np.linalg.norm(row_norms(self.weight_grad)) / np.linalg.norm(self.bias_grad) / np.sqrt(n_alive)
-        unit = float(2.0 ** np.round(np.log2(ratio)))
-        further = (unit * self.bias_grad[:, None]).astype(self.weight_grad.dtype)
-        weight_grad = np.hstack([self.weight_grad, further])
-        weight = np.hstack([self.weight, np.zeros_like(self.weight[:, :1])])
-        return replace(self, weight=weight, weight_grad=weight_grad, constant_input=unit)
-
-    def with_constant(self, inputs: np.ndarray) -> np.ndarray:
-        """Return inputs with that of the bias behind them, where it counts as one: shape (b, n)."""
-        if self.constant_input is None:
-            return inputs
-        return np.hstack([inputs, np.full((len(inputs), 1), self.constant_input)])
-
-    def without_constant(self, inputs: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return inputs and their root-mean-square errors without that of the bias, where it counts as an input."""
-        if self.constant_input is None:
-            return inputs, errors
-        return inputs[:, :-1], errors * np.sqrt(inputs.shape[1] / (inputs.shape[1] - 1))
+        exponent = min(-power_of_two(self.weight_grad), 1022)
+        if exponent == 0:
+            return self, 1.0
+        scaled = copy(self)  # nothing that was checked changes
+        for name in ("weight_grad", "bias_grad", "next_weight_grad"):
+            given = getattr(self, name)
+            object.__setattr__(scaled, name, None if given is None else np.ldexp(given, exponent))
+        behind = [replace(layer, next_weight_grad=np.ldexp(layer.next_weight_grad, exponent)) for layer in self.behind]
+        object.__setattr__(scaled, "behind", behind)
+        if self.learning_rate is not None:
+            object.__setattr__(scaled, "learning_rate", float(np.ldexp(self.learning_rate, -exponent)))
+        return scaled, float(np.ldexp(1.0, exponent))
 
     def in_units(self, units: np.ndarray) -> LayerGradient:
         """Return the same layer with outputs ``units * z``, for units of shape (m,); what lies behind takes ``z``."""
@@ -217,6 +205,7 @@ class LayerGradient:
         return times(self.weight, inputs.T) + self.bias[:, None]
 
     @classmethod
+    @neutral_modes(gradients=True)
     def from_model(
         cls,
         model: nn.Module,
@@ -258,10 +247,12 @@ class LayerGradient:
         UserWarning
             If the model could not be run: what follows the layer is then not known.
         """
-        named = named_gradients(model, gradients)
+        named = without_non_finite(named_gradients(model, gradients), stacklevel=4)
+        check_finite(model)
         return layer_of_model(cls, model, named, layer, trace_model(model, example), loss)
 
     @classmethod
+    @neutral_modes(gradients=True)
     def from_update(
         cls,
         before: Mapping[str, torch.Tensor],

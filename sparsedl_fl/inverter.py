@@ -9,16 +9,17 @@ import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 
-from sparsedl.process import one_thread
+from sparsedl.process import neutral_modes, one_thread
 from sparsedl_fl.assembly import Assembly, Batch
+from sparsedl_fl.bias_input import without_constant
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.crowded import CrowdedProblem, CrowdedSearch, Found, crowded_batch
 from sparsedl_fl.diagnosis import advice, advice_for_crowd, obstacle, visible_reason, without_span
 from sparsedl_fl.directions import ActivationDirections, Directions, KnownInputs, best_known
 from sparsedl_fl.evidence import ZerosOfAll
+from sparsedl_fl.factorization import check_arguments, factorize_with_bias
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.labels import labels_of
-from sparsedl_fl.lowrank import factorize_with_bias
 from sparsedl_fl.matching import choose
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.theory import Expectation, expect
@@ -125,6 +126,7 @@ class GradientInverter(BaseEstimator):
         self.verbose = verbose
         self.random_state = random_state
 
+    @neutral_modes(gradients=True)
     def expect(self, layer_gradient: LayerGradient) -> Expectation:
         """Say what to expect before a search starts, from the size of the batch and the number of live units.
 
@@ -138,10 +140,12 @@ class GradientInverter(BaseEstimator):
         Expectation
             Its ``verdict`` is a sentence.
         """
-        given, _ = self._in_units(_checked(layer_gradient))
-        _, factors = factorize_with_bias(given, self.batch_size, self.noise_level)
+        given, scale = _checked(layer_gradient).in_range()
+        given, _ = self._in_units(given)
+        _, factors = factorize_with_bias(given, self.batch_size, self._noise_level(scale))
         return expect(factors.batch_size, _n_live(layer_gradient), layer_gradient.next_weight_grad is not None)
 
+    @neutral_modes(gradients=True)
     def fit(self, layer_gradient: LayerGradient, y: Any = None) -> GradientInverter:
         """Recover the batch.
 
@@ -166,7 +170,7 @@ class GradientInverter(BaseEstimator):
         if self._fit_crowded(given, scale):
             return self
         given, units = self._in_units(given)
-        problem = LayerProblem.of(given, self.batch_size, self.noise_level)
+        problem = LayerProblem.of(given, self.batch_size, self._noise_level(scale))
         if not problem.activation.has_flat_part and problem.behind is None and problem.rest is None:
             raise ValueError(without_span(given, problem.batch_size))
         candidates = self.directions_.propose(problem, random_state=self.random_state, verbose=self.verbose)
@@ -189,8 +193,13 @@ class GradientInverter(BaseEstimator):
                 hypothesis.proposed, batch.recovered, batch.residual_floor, verdict, reason, has_zeros,
                 matching=self.sparsity_matching_,
             )  # fmt: skip
-            warnings.warn(f"{self.status_}. {text}", ConvergenceWarning, stacklevel=2)
+            warnings.warn(f"{self.status_}. {text}", ConvergenceWarning, stacklevel=3)
         return self
+
+    def _noise_level(self, scale: float) -> float | None:
+        """Return the noise on each entry of a gradient that is taken times a factor."""
+        check_arguments(self.batch_size, self.noise_level)
+        return None if self.noise_level is None else float(self.noise_level) * scale
 
     def _in_units(self, given: LayerGradient) -> tuple[LayerGradient, np.ndarray]:
         """Return a head in units of its rounding, where nothing but rounding is on it."""
@@ -220,7 +229,7 @@ class GradientInverter(BaseEstimator):
         self._expose(given, batch, proposed, found, scale)
         if not batch.recovered.all():
             text = advice_for_crowd(len(found.whitened), int(batch.recovered.sum()), problem.batch_size)
-            warnings.warn(f"{self.status_}. {text}", ConvergenceWarning, stacklevel=3)
+            warnings.warn(f"{self.status_}. {text}", ConvergenceWarning, stacklevel=4)
         return True
 
     def _expose(
@@ -232,13 +241,11 @@ class GradientInverter(BaseEstimator):
         scale: float,
     ) -> None:
         self.batch_size_ = len(batch.inputs)
-        self.inputs_, uncertainty = given.without_constant(batch.inputs, batch.uncertainty)
-        _, resolution = given.without_constant(batch.inputs, batch.resolution)
+        both = np.stack([batch.uncertainty, batch.resolution])
+        self.inputs_, (self.uncertainty_, self.resolution_) = without_constant(given, batch.inputs, both)
         self.recovered_ = batch.recovered
         self.provenance_ = np.select([batch.recovered, proposed], ["certified", "column found"], "completed")
         self.evidence_ = batch.evidence
-        self.uncertainty_ = uncertainty
-        self.resolution_ = resolution
         self.disaggregation_ = batch.disaggregation / scale
         self.preactivation_gradients_ = batch.preactivation_gradients / scale
         self.sparsity_matching_ = float(batch.agreement.mean())

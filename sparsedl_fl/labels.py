@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch.nn.functional import normalize
 
 from sparsedl.arrays import as_tensor
+from sparsedl.linalg import normalized
 from sparsedl_fl.activations import Identity
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.rest import RestOfNetwork
+from sparsedl_fl.views.by_label import distances_but_rounding
 
 __all__ = ["NO_LABEL", "labels_of", "labels_of_columns"]
 
@@ -64,8 +65,12 @@ def labels_of(
     if not certified.any():
         return found
     preactivations = as_tensor(problem.layer_gradient.preactivations(inputs[certified]).T.copy())
-    own = normalize(as_tensor(gradients.T[certified]), dim=1)
+    own = normalized(as_tensor(gradients.T[certified]), dim=1)
     distance, cosine = rest.compared(preactivations, torch.arange(len(rest.shares)), own)
+    sure = distances_but_rounding(rest.rest, rest.space, preactivations, rest.largest_tolerance)
+    if sure is not None:  # the client's own rounding moves what is left where the network is sure of a label
+        at = sure[0], torch.arange(len(own))
+        distance[at] = torch.minimum(distance[at], sure[1])
     best, order = torch.sort(1 - cosine, dim=0)
     nearest, by_distance = torch.sort(distance, dim=0)
     is_inside = nearest <= rest.largest_tolerance

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from sparsedl.arrays import as_tensor
+from sparsedl.process import neutral_modes
 from sparsedl_fl.activations import Identity
 from sparsedl_fl.behind import as_float_array
 from sparsedl_fl.spectrum import precision_of
@@ -90,7 +91,7 @@ class PatchEmbedding:
             )
         places = positions.detach().double().cpu().numpy().reshape(-1, positions.shape[-1])[n_others:]
         d = places.shape[1]
-        ones = torch.ones(d) if norm.weight is None else norm.weight
+        ones = torch.ones(d, dtype=torch.float64) if norm.weight is None else norm.weight
         parts = {"bias": convolution.bias, "norm_weight": ones, "norm_bias": norm.bias}
         found = {
             name: np.zeros(d) if part is None else part.detach().double().cpu().numpy() for name, part in parts.items()
@@ -134,6 +135,7 @@ class RecoveredPatches:
         return blocks.transpose(2, 0, 3, 1, 4).reshape(n_channels, n * side, n * side)
 
 
+@neutral_modes(gradients=True)
 def recover_patches(weight_grad: Any, embedding: PatchEmbedding) -> RecoveredPatches:
     """Return the pixels of the one picture whose gradient this is.
 

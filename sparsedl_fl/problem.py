@@ -12,8 +12,9 @@ from sparsedl.arrays import as_tensor
 from sparsedl.process import one_thread
 from sparsedl_fl.activations import Activation, Identity, resolve
 from sparsedl_fl.diagnosis import is_sparsified
+from sparsedl_fl.factorization import factorize_with_bias
 from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.lowrank import LowRankGradient, factorize_with_bias
+from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.views import ActivationSpan, BackwardChain, ColumnView, ForwardView, RestView, SpansAt, SpansBehind
 
 __all__ = ["LayerProblem"]

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from sparsedl.arrays import draw_generator
+from sparsedl.process import neutral_modes
 from sparsedl.progress import progress_bar
 
 __all__ = ["invert_features", "match_gradients", "total_variation"]
@@ -26,6 +27,7 @@ def total_variation(images: torch.Tensor) -> torch.Tensor:
     return images.diff(dim=-1).abs().mean() + images.diff(dim=-2).abs().mean()
 
 
+@neutral_modes(gradients=True)
 def match_gradients(
     model: nn.Module,
     gradients: Sequence[torch.Tensor] | Mapping[str, torch.Tensor],
@@ -91,6 +93,7 @@ def match_gradients(
     return _descend(objective, start, n_iterations, learning_rate, use_sign=True, verbose=verbose)
 
 
+@neutral_modes(gradients=True)
 def invert_features(
     extractor: Callable[[torch.Tensor], torch.Tensor],
     features: torch.Tensor,

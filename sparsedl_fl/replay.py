@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from sparsedl.process import neutral_modes
 from sparsedl_fl.labels import NO_LABEL
+from sparsedl_fl.losses import Loss, total_loss
 from sparsedl_fl.models.naming import plain_name
 from sparsedl_fl.models.running import RunFrom
 from sparsedl_fl.peeling import KnownBatch
-from sparsedl_fl.rest import Loss, total_loss
 
 __all__ = ["Replay", "replay"]
 
@@ -58,6 +59,7 @@ class Replay:
         )
 
 
+@neutral_modes(gradients=True)
 def replay(
     run: RunFrom,
     known: KnownBatch,

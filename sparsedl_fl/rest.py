@@ -2,56 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from copy import copy, deepcopy
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
+from sparsedl.linalg import normalized
+from sparsedl.process import neutral_modes
+from sparsedl_fl.losses import LOSSES, Loss, total_loss
 from sparsedl_fl.smoothing import Smoothing
 
-__all__ = ["LOSSES", "Loss", "RestOfNetwork", "mean_loss", "total_loss"]
-
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def _cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(outputs, labels, reduction="sum")
-
-
-def _binary_cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return functional.binary_cross_entropy_with_logits(outputs[:, 0], labels.to(outputs.dtype), reduction="sum")
-
-
-def _squared_error(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return (outputs - functional.one_hot(labels, outputs.shape[1])).square().sum()
-
-
-LOSSES: dict[str, Loss] = {
-    "cross_entropy": _cross_entropy,
-    "binary_cross_entropy": _binary_cross_entropy,
-    "mse": _squared_error,
-}
-"""Losses by name: of logits, of one logit and labels 0 and 1, and squared errors of labels as unit vectors."""
-
-
-def total_loss(loss: str | Loss | None, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the loss of outputs of shape (n, n_outputs) and labels of shape (n,), by name or as a user gave it.
-
-    None is cross-entropy, the binary one for a single output.
-    """
-    loss = loss or ("cross_entropy" if outputs.shape[1] > 1 else "binary_cross_entropy")
-    if isinstance(loss, nn.Module):
-        loss = deepcopy(loss).to(outputs.dtype)  # its weights, if it has any
-    return (LOSSES[loss] if isinstance(loss, str) else loss)(outputs, labels)
-
-
-def mean_loss(loss: str, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the mean of a loss by its name over the inputs, as clients have it."""
-    return total_loss(loss, outputs, labels) / len(outputs)
+__all__ = ["RestOfNetwork"]
 
 
 class RestOfNetwork:
@@ -79,6 +43,7 @@ class RestOfNetwork:
         If the loss has no such name, or the module mixes inputs or returns anything but one row an input.
     """
 
+    @neutral_modes(gradients=True)
     def __init__(self, module: nn.Module, loss: str | Loss | None = None, n_labels: int | None = None) -> None:
         if not isinstance(module, nn.Module):
             raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
@@ -179,7 +144,8 @@ class RestOfNetwork:
             return preactivations * 0.0
         total = total_loss(self.loss, self.outputs(preactivations), labels)
         (found,) = torch.autograd.grad(total, preactivations, create_graph=True, materialize_grads=True)
-        return found
+        # A mean over nothing, where all labels are those that the loss leaves out: no gradient.
+        return torch.zeros_like(found) if total.isnan() else found
 
     def gradients_for(self, preactivations: torch.Tensor, labels: int | torch.Tensor) -> torch.Tensor:
         """Return the gradient at each row for one label, or one each, of shape (n, m)."""
@@ -187,10 +153,48 @@ class RestOfNetwork:
             z = preactivations.detach().requires_grad_()
             return self.gradients(z, torch.as_tensor(labels).expand(len(z))).detach()
 
+    def with_doubt(
+        self, preactivations: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+        """Return a label of each row, its gradient, and what changes that by the client's rounding, of unit one.
+
+        The labels are those given, or that which leaves each row least gradient.
+
+        A network that is sure of a label leaves the difference of two numbers near one in its place among the outputs.
+        Their rounding, a share of one and not of the difference, is the client's own: it shows nowhere else.
+
+        Returns
+        -------
+        tuple of torch.Tensor of shape (n,) of int, (n, m) and (n, m), or None
+            None where the outputs are not one for each label.
+        """
+        with torch.enable_grad():
+            z = preactivations.detach().requires_grad_()
+            outputs = self.outputs(z)
+            if outputs.shape[1] != self.n_labels(z.shape[1]):
+                return None
+            if labels is None:
+                every = torch.arange(outputs.shape[1])
+                left = [self._at_outputs(outputs.detach(), label.expand(len(z))) for label in every]
+                sizes = torch.stack([gradient.norm(dim=1) for gradient in left])
+                labels = torch.where(sizes > 0, sizes, torch.inf).argmin(dim=0)
+            # What is left of the opposite outputs, where the network is sure of anything else, is not small.
+            whole = self._at_outputs(-outputs.detach(), labels).abs().amax(dim=1)
+            own = (outputs.gather(1, labels[:, None])[:, 0] * whole).sum()
+            (change,) = torch.autograd.grad(own, z, retain_graph=True, materialize_grads=True)
+            return labels, self.gradients(z, labels).detach(), change
+
+    def _at_outputs(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of the loss at the model's outputs."""
+        outputs = outputs.clone().requires_grad_()
+        total = total_loss(self.loss, outputs, labels)
+        (found,) = torch.autograd.grad(total, outputs, materialize_grads=True)
+        return found.nan_to_num(nan=0.0)
+
     def directions(self, preactivations: torch.Tensor, label: int) -> torch.Tensor:
         """Return the same as unit rows."""
         found = self.gradients_for(preactivations, label)
-        return functional.normalize(found, dim=1, eps=torch.finfo(found.dtype).tiny)
+        return normalized(found, dim=1)
 
     def __repr__(self) -> str:
         return f"RestOfNetwork({self._modules[torch.float64]!r}, loss={self.loss!r})"

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sparsedl.arrays import as_tensor
+from sparsedl.process import neutral_modes
 from sparsedl_fl.behind import as_float_array
 from sparsedl_fl.models.naming import named_gradients, plain_modules
 from sparsedl_fl.models.running import in_double
@@ -61,6 +62,7 @@ class FittedSample:
     n_steps: int
 
 
+@neutral_modes(gradients=True)
 def fit_to_row_spaces(
     model: nn.Module,
     gradients: Mapping[str, torch.Tensor],

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 from scipy.linalg import svd
 
-from sparsedl_fl.blocks import column_blocks, row_factor, row_norms, times, transposed_times
+from sparsedl_fl.blocks import column_blocks, row_factor, row_norms, significands, times, transposed_times
 
 __all__ = [
     "believed_noise",
@@ -187,7 +187,7 @@ def _numerical_rank(singular_values: np.ndarray, floor: float) -> int:
 def precision_of(G: np.ndarray) -> float:
     """Return the relative precision of the numbers in a gradient, that of single precision or of double."""
     _, block = next(column_blocks(G))
-    is_single = np.array_equal(block, block.astype(np.float32))
+    _, is_single = significands(block)
     return float(np.finfo(np.float32 if is_single else np.float64).eps)
 
 
@@ -227,8 +227,9 @@ def believed_noise(
         return told
     if told > measured or measured > visible * np.linalg.norm(S) / np.sqrt(freedom):
         warnings.warn(
-            f"noise_level={told:.2g}, but the gradient differs from rank {len(S)} by {measured:.2g} an entry, which is "
-            "taken instead; is it the noise on the mean over the batch (noise multiplier * clipping / batch size)?",
+            f"noise_level is too {'large' if told > measured else 'small'}: the gradient differs from rank {len(S)} by "
+            f"{measured / told if told else np.inf:.2g} times as much an entry, which is taken instead; is it the "
+            "noise on the mean over the batch (noise multiplier * clipping / batch size)?",
             UserWarning,
             stacklevel=5,
         )

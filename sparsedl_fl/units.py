@@ -14,9 +14,9 @@ import numpy as np
 
 from sparsedl_fl.activations import HEAD
 from sparsedl_fl.blocks import in_double, row_norms
+from sparsedl_fl.factorization import factorize
 from sparsedl_fl.formats import rounding_noise
 from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.lowrank import factorize
 
 __all__ = ["in_units_of_rounding"]
 

@@ -12,6 +12,7 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
+from sparsedl.process import neutral_modes
 from sparsedl_fl.audit.context import describe_run
 from sparsedl_fl.audit.replaying import replay_found
 from sparsedl_fl.audit.result import NOT_REACHED, AuditResult, LayerAudit
@@ -24,8 +25,10 @@ from sparsedl_fl.doubts import caught_warnings
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.labels import NO_LABEL
+from sparsedl_fl.losses import usable_loss
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.models import LayerRow, inspect_model, named_gradients, trace_model
+from sparsedl_fl.models.finite import check_finite, in_range, without_non_finite
 from sparsedl_fl.models.layers import pick_layer
 from sparsedl_fl.peeling import KnownBatch
 
@@ -34,6 +37,7 @@ __all__ = ["audit_model"]
 INTERRUPTED = "interrupted before its turn"
 
 
+@neutral_modes(gradients=True)
 def audit_model(
     model: nn.Module,
     gradients: Sequence[torch.Tensor] | Mapping[str, torch.Tensor],
@@ -115,6 +119,8 @@ class _Attack:
     inverter: GradientInverter
     max_seconds: float | None
     report: Callable[[str], None]
+    sent: Mapping[str, torch.Tensor]
+    """What the client sent, in its own units."""
     found: dict[str, LayerAudit] = field(default_factory=dict)
     searched: float = 0.0
     """Seconds spent on searches, those of layers that follow from others by now as well."""
@@ -133,16 +139,22 @@ class _Attack:
         report: Callable[[str], None] | None,
     ) -> _Attack:
         """Look at the model; raise before any work where model and gradients do not belong together."""
+        check_finite(model)
         trace = trace_model(model, example)
         rows = {row.name: row for row in inspect_model(model, trace=trace)}
         if not any(len(row.shape) == 2 for row in rows.values()):
             raise ValueError("the model has no linear layer (torch.nn.Linear, or a product with a matrix of weights)")
-        named = named_gradients(model, gradients)
+        named = without_non_finite(named_gradients(model, gradients), stacklevel=5)
         if layers is not None:
             running = list(dict.fromkeys(use.name for use in trace.layers)) or list(rows)
             rows = {name: rows[name] for name in (pick_layer("layers", layer, running) for layer in layers)}
-        subject = Subject(model, named, trace, loss, learning_rate)
-        return cls(subject, rows, inverter, max_seconds, report or (lambda line: None))
+        scaled, factor = in_range(named)
+        if factor != 1:
+            noise = inverter.noise_level
+            inverter = clone(inverter).set_params(noise_level=None if noise is None else noise * factor)
+            learning_rate = None if learning_rate is None else learning_rate / factor
+        subject = Subject(model, scaled, trace, usable_loss(loss, trace.n_outputs), learning_rate)
+        return cls(subject, rows, inverter, max_seconds, report or (lambda line: None), named)
 
     def run(self, peel: bool) -> AuditResult:
         """Attack, spread and replay."""
@@ -171,10 +183,11 @@ class _Attack:
         shape = () if example is None else tuple(example.shape[1:])
         context = describe_run(
             self.subject.model,
-            self.subject.gradients,
+            self.sent,
             time.perf_counter() - start,
             seed=self.inverter.random_state,
             attack=repr(self.inverter),
+            missing=[name for name, tensor in self.subject.gradients.items() if tensor is None] or None,
             loss=self.subject.loss,
             learning_rate=self.subject.learning_rate,
         )

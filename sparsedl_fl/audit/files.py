@@ -231,6 +231,6 @@ def load_update(
 
 def _is_near(parameters: Mapping[str, torch.Tensor], sent: Mapping[str, torch.Tensor]) -> bool:
     """Return whether what was sent is nearer to the weights than to zero."""
-    shared = [name for name in parameters if name in sent]
+    shared = [name for name in parameters if name in sent and bool(sent[name].isfinite().all())]
     moved = sum(float((sent[name].double() - parameters[name].double()).square().sum()) for name in shared)
     return moved < 0.5 * sum(float(sent[name].double().square().sum()) for name in shared)

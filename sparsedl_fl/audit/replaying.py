@@ -57,7 +57,7 @@ def replay_found(subject: Subject, found: Iterable[LayerAudit]) -> tuple[Replay 
         if done is None or here.n_matching > done.n_matching:
             done = replace(here, start=layer.name)
         if done.is_match:
-            before = order[: order.index(layer.name)]
+            before = [name for name in order[: order.index(layer.name)] if subject.trace.n_uses(name) == 1]
             return done, "", _contradicted(subject, layer, [other for other in found if other.name in before])
     return done, "" if done else why_not, []
 

@@ -54,6 +54,8 @@ class Spreading:
     def from_layer(self, name: str, known: KnownBatch) -> Iterator[tuple[str, KnownBatch, str]]:
         """Yield the name, the batch and the way to it, of every layer that follows and whose gradient confirms it."""
         use = self.subject.trace.use_of(name)
+        if self.subject.trace.n_uses(name) > 1:  # which run an input belongs to is not known
+            return
         yield from self._forward(use, known)
         while use is not None:
             before = self._fed_from(use)

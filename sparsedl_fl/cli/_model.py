@@ -71,13 +71,13 @@ def input_of_shape(shape: Sequence[int] | None) -> object:
 
     if min(shape) < 1:
         raise ValueError(f"--input-shape must be positive numbers, got {list(shape)}")
-    return torch.randn((2, *shape), generator=torch.Generator().manual_seed(0))
+    return torch.randn((2, *shape), generator=torch.Generator().manual_seed(0), dtype=torch.float32)
 
 
 def loss_of(name: str | None) -> object:
     """Return a loss by its name, or the user's own."""
     if name is None or ":" not in name:
-        from sparsedl_fl.rest import LOSSES
+        from sparsedl_fl.losses import LOSSES
 
         if name is not None and name not in LOSSES:
             raise ValueError(f"--loss must be one of {sorted(LOSSES)} or package.module:function, got {name!r}")

@@ -102,7 +102,7 @@ def _by_name(name: str) -> object:
     """Return a loss by its name, as a mean."""
     from functools import partial
 
-    from sparsedl_fl.rest import mean_loss
+    from sparsedl_fl.losses import mean_loss
 
     return partial(mean_loss, name)
 

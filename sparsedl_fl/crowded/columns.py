@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import normalize
 
 from sparsedl.arrays import as_tensor
-from sparsedl.linalg import smallest_eigenvectors
+from sparsedl.linalg import normalized, smallest_eigenvectors
 from sparsedl_fl.activations import resolve
 from sparsedl_fl.crowded.problem import CrowdedProblem
 from sparsedl_fl.labels import NO_LABEL
@@ -81,7 +80,7 @@ class NextColumns:
         is_determined : torch.Tensor of shape (k,) of bool
         """
         activations, coordinates = self.problem.activations(whitened.numpy()), self.coordinates(whitened)
-        found, is_determined = self._by_zeros(activations, normalize(coordinates, dim=1))
+        found, is_determined = self._by_zeros(activations, normalized(coordinates, dim=1))
         missing = torch.nonzero(~is_determined)[:, 0]
         if len(missing):
             found[missing], labels, _ = self.by_rest(whitened[missing])
@@ -109,8 +108,8 @@ class NextColumns:
     def _overlaps(self, activations: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         """Return the cosine between activations and what each column is dual to (see `TwoViews.overlaps`)."""
         factors = self.problem.next_layer
-        inside = normalize(activations @ as_tensor(factors.left), dim=1)
-        return (inside @ normalize(columns / as_tensor(factors.singular_values), dim=1).T).abs()
+        inside = normalized(activations @ as_tensor(factors.left), dim=1)
+        return (inside @ normalized(columns / as_tensor(factors.singular_values), dim=1).T).abs()
 
     def _by_zeros(self, activations: torch.Tensor, coordinates: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a column for each input, and whether zeros and the other inputs determine it."""
@@ -179,4 +178,4 @@ class NextColumns:
                 continue
             found[index] = columns[:, order[0]]
             labels[index], sizes[index] = order[0], lengths[index, order[0]]
-        return normalize(found, dim=1), labels, sizes
+        return normalized(found, dim=1), labels, sizes

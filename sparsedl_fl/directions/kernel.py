@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import normalize
 
 from sparsedl.arrays import check_device, draw_generator
 from sparsedl.determinacy import Determinacy
-from sparsedl.linalg import smallest_eigenvectors
+from sparsedl.linalg import normalized, smallest_eigenvectors
 from sparsedl.pools import CandidatePool
 from sparsedl.process import one_thread
 from sparsedl.progress import progress_bar
@@ -119,7 +118,7 @@ def _favour_unserved(rows: torch.Tensor, zeros: np.ndarray, served: float) -> to
 def _draw_rows(rows: torch.Tensor, n_draws: int, size: int, generator: torch.Generator) -> torch.Tensor:
     """Draw ``size`` rows without replacement, each time from the next set: indices of shape (n_draws, size)."""
     sets = rows[torch.arange(n_draws, device=rows.device) % len(rows)]
-    keys = torch.rand(sets.shape, generator=generator, device=rows.device)
+    keys = torch.rand(sets.shape, generator=generator, device=rows.device, dtype=torch.float32)
     return sets.gather(1, keys.topk(min(size, sets.shape[1]), dim=1).indices)
 
 
@@ -149,7 +148,7 @@ def draw_kernels(
     right = torch.zeros((n_draws, k), **like)
     right[:, -1] = 1
     kernels, info = torch.linalg.solve_ex(torch.cat([observations[drawn], last], dim=1), right)
-    kernels = normalize(kernels, dim=1)
+    kernels = normalized(kernels, dim=1)
     return kernels[(info == 0) & kernels.isfinite().all(dim=1)]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsedl_fl.bias_input import with_constant
 from sparsedl_fl.blocks import times
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.directions._base import Directions
@@ -38,7 +39,7 @@ class KnownInputs(Directions):
                 f"got shape {inputs.shape}"
             )
         factors = problem.factors
-        rows = times(factors.right, problem.layer_gradient.with_constant(inputs).T).T / factors.singular_values
+        rows = times(factors.right, with_constant(problem.layer_gradient, inputs).T).T / factors.singular_values
         if np.linalg.matrix_rank(rows) < b:
             return Candidates.empty(b)
         directions = np.linalg.inv(rows)

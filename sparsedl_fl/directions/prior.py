@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from sparsedl.arrays import as_tensor
+from sparsedl_fl.bias_input import with_constant
 from sparsedl_fl.directions.kernel import KernelDirections
 from sparsedl_fl.problem import LayerProblem
 
@@ -51,7 +52,7 @@ class PriorDirections(KernelDirections):
         if self.rows_per_sample < 1:
             raise ValueError(f"rows_per_sample must be at least 1, got {self.rows_per_sample!r}")
         n_rows = min(self.rows_per_sample * problem.batch_size, problem.width)
-        z = as_tensor(given.preactivations(given.with_constant(inputs)))
+        z = as_tensor(given.preactivations(with_constant(given, inputs)))
         order = (problem.activation.distance_to_kink(z) * problem.activation.is_off(z).double().mul(2).sub(1)).argsort(
             dim=0, descending=True, stable=True
         )

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from sparsedl.process import neutral_modes
 from sparsedl_fl.audit import AuditResult, audit_model, out_of_range
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.models import gradients_of_update, plain_names
@@ -21,6 +22,7 @@ __all__ = ["check_update", "state_of"]
 State = Mapping[str, Any] | Sequence[Any]
 
 
+@neutral_modes(gradients=True)
 def check_update(
     model: nn.Module | Callable[[], nn.Module],
     before: State | None,

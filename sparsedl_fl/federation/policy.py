@@ -14,6 +14,7 @@ import torch
 from joblib import Parallel, delayed
 from torch import nn
 
+from sparsedl.process import neutral_modes
 from sparsedl_fl.audit import AuditResult, Verdict
 from sparsedl_fl.doubts import caught_warnings
 from sparsedl_fl.federation.checking import State, check_update, state_of
@@ -159,6 +160,7 @@ class LeakPolicy:
             outcomes = Parallel(n_jobs=1)(tasks)
         return [self._noted(client, server_round, *found) for client, found in zip(clients, outcomes, strict=True)]
 
+    @neutral_modes(gradients=True)
     def fits(self, state: State) -> bool:
         """Return whether arrays are a state of the model."""
         try:

@@ -18,11 +18,12 @@ SEED = 0
 def made_up_examples(model: nn.Module) -> Iterator[torch.Tensor]:
     """Yield inputs to try, those first that the first layers suggest."""
     generator = torch.Generator().manual_seed(SEED)
-    parameter = next(iter(model.parameters()), torch.zeros(0))
-    like = {"dtype": parameter.dtype if parameter.is_floating_point() else torch.float32}
+    parameter = next(iter(model.parameters()), torch.zeros(0, dtype=torch.float32))
+    dtype = parameter.dtype if parameter.is_floating_point() else torch.float32
 
     def numbers(*shape: int) -> torch.Tensor:
-        return torch.randn((N_SAMPLES, *shape), generator=generator).to(parameter.device, **like)
+        found = torch.randn((N_SAMPLES, *shape), generator=generator, dtype=torch.float32)
+        return found.to(parameter.device, dtype)
 
     seen = set()
     for module in model.modules():

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from sparsedl_fl.models.layers import passes_on
+from sparsedl.process import neutral_modes
+from sparsedl_fl.models.layers import NO_SUM, passes_on
 from sparsedl_fl.models.naming import plain_name
 from sparsedl_fl.models.rest import rest_of_model
 from sparsedl_fl.models.tracing import MIXING, LinearUse, Trace, trace_model
@@ -55,6 +56,7 @@ class LayerRow:
     largest_batch: int = 0
 
 
+@neutral_modes(gradients=True)
 def inspect_model(model: nn.Module, example: torch.Tensor | None = None, trace: Trace | None = None) -> list[LayerRow]:
     """Look at every parameter of a model.
 
@@ -94,6 +96,7 @@ def inspect_model(model: nn.Module, example: torch.Tensor | None = None, trace: 
         kind = type(modules.get(owner, model)).__name__
         shape = tuple(tensors[use.weight].shape)
         obstacle = obstacle_to(model, use, trace)
+        use = trace.all_of(use.name) or use
         attack, most = ("", 0) if obstacle else _reach(use, trace, tensors)
         rows.append(LayerRow(use.name, kind, shape, own, use.behind, obstacle, use.feeds, attack, most))
     for owner, names in owners.items():
@@ -112,10 +115,14 @@ def inspect_model(model: nn.Module, example: torch.Tensor | None = None, trace: 
     return rows
 
 
+@neutral_modes(gradients=True)
 def obstacle_to(model: nn.Module, use: LinearUse, trace: Trace) -> str:
     """Say why a linear layer is out of reach of today's searches, or nothing."""
-    if trace.n_uses(use.name) > 1:
-        return f"the layer runs {trace.n_uses(use.name)} times, or shares its weight: its gradient is a sum over all"
+    if trace.n_uses(use.name) > 1 or use.also:
+        found = trace.all_of(use.name)
+        if found is None:
+            return NO_SUM
+        use = found
     if use.norm is not None and use.norm.training:
         return MIXING
     if use.activation is not None and (use.activation.has_flat_part or use.next_weight):

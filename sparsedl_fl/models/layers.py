@@ -11,13 +11,20 @@ from torch import nn
 
 from sparsedl_fl.activations import HEAD, KNOWN, Activation, Identity
 from sparsedl_fl.behind import Head, LayerBehind
+from sparsedl_fl.losses import usable_loss
 from sparsedl_fl.models.naming import named_gradients, plain_modules, plain_name
 from sparsedl_fl.models.rest import rest_of_model
 from sparsedl_fl.models.tracing import MIXING, LinearUse, Trace
 
-__all__ = ["get_tensor", "layer_of_model", "passes_on", "pick_layer"]
+__all__ = ["NO_SUM", "get_tensor", "layer_of_model", "passes_on", "pick_layer"]
 
 Layer = TypeVar("Layer")
+
+NO_SUM = (
+    "its weight is also that of an embedding, or it runs several times with other biases, a normalisation or its "
+    "weight transposed: its gradient is a sum over all, which is not taken apart"
+)
+"""Why a layer is out of reach whose runs are no batch of one layer."""
 
 
 def pick_layer(argument: str, wanted: int | str, names: list[str]) -> str:
@@ -32,7 +39,7 @@ def pick_layer(argument: str, wanted: int | str, names: list[str]) -> str:
 def get_tensor(argument: str, mapping: Mapping[str, torch.Tensor], key: str) -> torch.Tensor:
     """Return a tensor by name, or raise ``ValueError`` that says what is there instead."""
     if mapping.get(key) is None:
-        what = "None (frozen, or unused by the loss)" if key in mapping else "no tensor"
+        what = "None (frozen, unused by the loss, or spoilt by NaN or infinity)" if key in mapping else "no tensor"
         raise ValueError(f"{argument} has {what} for {key!r}; it has {list(mapping)}")
     return mapping[key]
 
@@ -43,20 +50,21 @@ def layer_of_model(
     """Return one linear layer of a model with its gradient; see `LayerGradient.from_model`."""
     named = named_gradients(model, gradients)
     use = _pick_use(model, layer, trace)
+    loss = usable_loss(loss, trace.n_outputs)
     parameters = {plain_name(name): tensor for name, tensor in model.named_parameters()}
-    if trace.n_uses(use.name) > 1:
-        raise ValueError(
-            f"the layer {use.name!r} runs {trace.n_uses(use.name)} times, or shares its weight with another: its "
-            "gradient is a sum over all, which is not taken apart"
-        )
+    if trace.n_uses(use.name) > 1 or use.also:
+        found = trace.all_of(use.name)
+        if found is None:
+            raise ValueError(f"the layer {use.name!r}: {NO_SUM}")
+        use = found
     if use.norm is not None and use.norm.training:
         raise ValueError(MIXING)
     weight, weight_grad = parameters[use.weight], get_tensor("gradients", named, use.weight)
     bias = parameters.get(use.bias)
     if bias is not None and named.get(use.bias) is None and use.norm is None:
         raise ValueError(
-            f"gradients has no tensor for {use.bias!r}: without the bias gradient (is the bias frozen?) the scale of "
-            "each input is not known (Thm 3.5)"
+            f"gradients has no tensor for {use.bias!r}: without the bias gradient (is the bias frozen, or spoilt by "
+            "NaN or infinity?) the scale of each input is not known (Thm 3.5)"
         )
     bias_grad = named.get(use.bias)
     if use.is_transposed:
@@ -84,7 +92,7 @@ def layer_of_model(
 def _follows(use: LinearUse, loss: Any, has_rest: bool) -> str | Activation | None:
     """Return what follows a layer, by name where that says it all."""
     if use.is_last:
-        return HEAD.name if loss in (None, "cross_entropy") else Identity()
+        return HEAD.name if loss in (None, "cross_entropy") or not isinstance(loss, str) else Identity()
     found = use.activation
     if found is None and has_rest:
         return Identity()  # no function of each unit by itself follows, and the rest says what does
@@ -139,7 +147,7 @@ def _pick_use(model: nn.Module, layer: int | str, trace: Trace) -> LinearUse:
             f"the model could not be run on a made-up input ({trace.failure}), so that what follows the layer is not "
             "known and layers count in the order of their declaration: pass example=, an input of the model",
             UserWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
         name = pick_layer("layer", layer, list(linear))
         prefix = f"{name}." if name else ""

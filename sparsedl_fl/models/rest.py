@@ -68,13 +68,13 @@ def _has_mixing_behind(model: nn.Module, layer: nn.Module, example: torch.Tensor
     if not mixing:
         return False
     order: list[nn.Module] = []
-    hooks = [part.register_forward_hook(lambda part, *_: order.append(part)) for part in (layer, *mixing)]
-    try:
-        with in_evaluation(model), torch.no_grad():
+    with in_evaluation(model), torch.no_grad():
+        hooks = [part.register_forward_hook(lambda part, *_: order.append(part)) for part in (layer, *mixing)]
+        try:
             model(example)
-    finally:
-        for hook in hooks:
-            hook.remove()
+        finally:
+            for hook in hooks:
+                hook.remove()
     return any(part is not layer for part in order[order.index(layer) :])
 
 
@@ -118,8 +118,8 @@ def _traced(model: nn.Module, layer: nn.Module, example: torch.Tensor) -> nn.Mod
         finally:
             hook.remove()
 
-    hook = layer.register_forward_hook(lambda part, given, found: outputs.append(found))
     with in_evaluation(model), torch.no_grad():
+        hook = layer.register_forward_hook(lambda part, given, found: outputs.append(found))
         try:
             model(example)
         finally:

@@ -43,6 +43,8 @@ class RunFrom:
     def __init__(self, model: nn.Module, use: LinearUse, trace: Trace) -> None:
         if trace.example is None:
             raise ValueError("the model could not be run")
+        if trace.n_uses(use.name) > 1:
+            raise ValueError("the layer runs several times, and its inputs do not say which run they belong to")
         if use.rows != 1:
             raise ValueError("the layer is fed tokens, whose order is not known")
         self.model = model

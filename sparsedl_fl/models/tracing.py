@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from threading import RLock
 from typing import Any
 
 import torch
@@ -17,10 +17,12 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
+from sparsedl.process import neutral_modes
 from sparsedl_fl.activations import KNOWN, Activation, of_call
 from sparsedl_fl.models.examples import made_up_examples
 from sparsedl_fl.models.naming import plain_name
 from sparsedl_fl.models.recording import SHAPING, Call, Recorder, readers_of
+from sparsedl_fl.models.uses import LinearUse, Trace
 
 __all__ = ["LinearUse", "Trace", "in_evaluation", "trace_model"]
 
@@ -33,88 +35,17 @@ MIXING = (
 PRODUCTS = {"addmm": (1, 2), "mm": (0, 1), "linear": (0, 1), "mv": (1, 0), "addmv": (2, 1), "bmm": (0, 1)}
 """Where a product has its input and its weight among its arguments."""
 
+OTHERS = {"embedding", "_embedding_bag", "convolution"}
+"""What else may use the matrix of a linear layer; the gradient is then a sum with what is no product."""
+
+_RUNNING = RLock()
+"""Held while a user's model runs: its modes and hooks are the same for all threads."""
+
 SAME = 1e-5
 """Largest difference of equal numbers, relative to their size."""
 
 
-@dataclass
-class LinearUse:
-    """One run of a linear layer.
-
-    Attributes
-    ----------
-    name : str
-        Name of the layer, the plain name of its weight without ``.weight``.
-    weight, bias : str
-        Plain names of its parameters; ``bias`` is empty where it has none.
-    is_transposed : bool
-        Whether the weight is stored as (inputs, outputs).
-    activation : Activation or None
-        What follows; None where nothing known does.
-    behind : str
-        What follows, in words.
-    next_weight : str
-        Plain name of the next linear layer's weight, where its input is this layer's activation; else empty.
-    next_is_transposed : bool
-        Whether that one is stored as (inputs, outputs).
-    norm : nn.Module or None
-        Batch normalisation between the layer and its activation.
-    rows : int
-        Rows that one example makes in the layer: tokens, or one.
-    width : int
-        Its outputs.
-    is_last : bool
-        Whether its outputs are the model's.
-    feeds : str
-        What it is fed: "the model's input", "features" or "tokens".
-    """
-
-    name: str
-    weight: str
-    bias: str = ""
-    is_transposed: bool = False
-    activation: Activation | None = None
-    behind: str = ""
-    next_weight: str = ""
-    next_is_transposed: bool = False
-    norm: nn.Module | None = None
-    rows: int = 1
-    width: int = 0
-    is_last: bool = False
-    feeds: str = "features"
-
-
-@dataclass(frozen=True)
-class Trace:
-    """What a run showed.
-
-    Attributes
-    ----------
-    layers : list of LinearUse
-        Every linear layer, in the order in which they ran; one that ran twice is there twice.
-    failure : str
-        Why the model could not be run, or empty.
-    example : torch.Tensor or None
-        What it ran on.
-    """
-
-    layers: list[LinearUse]
-    failure: str = ""
-    example: torch.Tensor | None = None
-
-    def use_of(self, name: str) -> LinearUse | None:
-        """Return the first run of a layer by name, or None."""
-        return next((layer for layer in self.layers if layer.name == name), None)
-
-    def using(self, weight: str) -> LinearUse | None:
-        """Return the first run of the layer with a weight, by its name, or None."""
-        return next((layer for layer in self.layers if weight and layer.weight == weight), None)
-
-    def n_uses(self, name: str) -> int:
-        """Return how often a layer ran."""
-        return sum(layer.name == name for layer in self.layers)
-
-
+@neutral_modes(gradients=True)
 def trace_model(model: nn.Module, example: torch.Tensor | None = None) -> Trace:
     """Run a model in evaluation mode on an example, and return what its linear layers do.
 
@@ -133,6 +64,8 @@ def trace_model(model: nn.Module, example: torch.Tensor | None = None) -> Trace:
     examples = [example] if example is not None else list(made_up_examples(model))
     failure = "the model has no linear or convolutional layer to make up an example for"
     for candidate in examples:
+        if isinstance(candidate, torch.Tensor) and candidate.is_inference():
+            candidate = candidate.clone()  # one that nothing could be kept of for a gradient
         recorder = Recorder()
         try:
             with in_evaluation(model), torch.no_grad(), recorder:
@@ -140,20 +73,22 @@ def trace_model(model: nn.Module, example: torch.Tensor | None = None) -> Trace:
         except Exception as error:  # a model may raise anything on an input that it was not made for
             failure = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else error!r}"
             continue
-        return Trace(_linear_uses(model, recorder, candidate, output), example=candidate)
+        n_outputs = output.shape[1] if isinstance(output, torch.Tensor) and output.ndim == 2 else 0
+        return Trace(_linear_uses(model, recorder, candidate, output), example=candidate, n_outputs=n_outputs)
     return Trace([], failure)
 
 
 @contextmanager
 def in_evaluation(model: nn.Module) -> Iterator[None]:
-    """Keep a model in evaluation mode for a while."""
-    modes = {module: module.training for module in model.modules()}
-    try:
-        model.eval()
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    """Keep a model in evaluation mode for a while; draws that it makes even then leave torch's seed alone."""
+    with _RUNNING, torch.random.fork_rng(devices=[]):
+        modes = {module: module.training for module in model.modules()}
+        try:
+            model.eval()
+            yield
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
 
 
 def _linear_uses(model: nn.Module, recorder: Recorder, example: torch.Tensor, output: Any) -> list[LinearUse]:
@@ -179,11 +114,24 @@ def _linear_uses(model: nn.Module, recorder: Recorder, example: torch.Tensor, ou
         inputs.append(value.detach().clone())
         ends.append(end)
     last = {recorder.source_of(leaf) for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)}
+    for call in calls:
+        if call.operation in OTHERS:
+            read = {names.get(part.untyped_storage().data_ptr()) for part in call.arguments[:2] if _is_tensor(part)}
+            for use in uses:
+                use.also = call.operation.strip("_") if use.weight in read else use.also
     for use, end in zip(uses, ends, strict=True):
         _follow(use, end, calls, norms, last)
     for position, (use, end) in enumerate(zip(uses, ends, strict=True)):
         _find_next(use, calls[end].output, uses[position + 1 :], inputs[position + 1 :])
+    # Of a layer that runs several times the gradient has more in it than the activations of the one before.
+    own = {use.weight for use in uses if not use.also and sum(other.weight == use.weight for other in uses) == 1}
+    for use in uses:
+        use.next_weight = use.next_weight if use.next_weight in own else ""
     return uses
+
+
+def _is_tensor(part: Any) -> bool:
+    return isinstance(part, torch.Tensor)
 
 
 def _product(call: Call, names: dict, shapes: dict) -> tuple[LinearUse, torch.Tensor] | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from sparsedl.process import neutral_modes
 from sparsedl_fl.models.layers import get_tensor, pick_layer
 from sparsedl_fl.models.naming import plain_names
 
@@ -32,6 +33,7 @@ def obstacle_of_optimizer(optimizer: str) -> str:
     )
 
 
+@neutral_modes(gradients=True)
 def gradients_of_update(
     before: Mapping[str, torch.Tensor],
     after: Mapping[str, torch.Tensor],
@@ -87,6 +89,8 @@ def gradients_of_update(
                 f"{name!r} has shape {tuple(start.shape)} before and {tuple(end.shape)} after: not the same model"
             )
         pairs[name] = start.detach().cpu().double(), end.detach().cpu().double()
+        if not pairs[name][0].isfinite().all():
+            raise ValueError(f"before has NaN or infinity in {name!r}: these are no weights to start from")
     if weight_decay is None:
         kept = decay_by_rank(pairs)
     elif weight_decay == 0:
@@ -129,7 +133,9 @@ def decay_by_rank(pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]], *, agr
     agreement : float, default=1e-4
         Spread of the middle quarter of the eigenvalues, up to which they are one.
     """
-    matrices = [pair for pair in pairs.values() if pair[0].ndim == 2 and min(pair[0].shape) > 3]
+    matrices = [
+        pair for pair in pairs.values() if pair[0].ndim == 2 and min(pair[0].shape) > 3 and pair[1].isfinite().all()
+    ]
     if not matrices:
         raise ValueError("weight_decay cannot be found: the model has no matrix of weights")
     start, end = max(matrices, key=lambda pair: min(pair[0].shape))

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from sparsedl.arrays import chunks, draw_generator, draw_seed
+from sparsedl.process import neutral_modes
 
 __all__ = ["client_gradient", "dp_sgd_gradient", "fedavg_update", "fully_connected", "opacus_gradient"]
 
@@ -50,6 +51,7 @@ def fully_connected(
         return nn.Sequential(*layers, nn.Linear(sizes[-1], n_classes))
 
 
+@neutral_modes(gradients=True)
 def client_gradient(
     model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, loss: Loss = cross_entropy
 ) -> dict[str, torch.Tensor]:
@@ -66,12 +68,13 @@ def client_gradient(
     loss : callable, default=cross_entropy
         ``loss(outputs, labels)``, a scalar.
     """
-    _check_batch(inputs, labels)
+    inputs, labels = _checked_batch(inputs, labels)
     named = dict(model.named_parameters())
     gradients = torch.autograd.grad(loss(model(inputs), labels), list(named.values()))
     return dict(zip(named, gradients, strict=True))
 
 
+@neutral_modes(gradients=True)
 def fedavg_update(
     model: nn.Module,
     inputs: torch.Tensor,
@@ -106,7 +109,7 @@ def fedavg_update(
     ----------
     SPEAR (2024), Appendix F.
     """
-    _check_batch(inputs, labels)
+    inputs, labels = _checked_batch(inputs, labels)
     local = deepcopy(model)
     before = {name: tensor.clone() for name, tensor in local.state_dict().items()}
     optimizer = torch.optim.SGD(local.parameters(), lr=learning_rate)
@@ -119,6 +122,7 @@ def fedavg_update(
     return before, {name: tensor.clone() for name, tensor in local.state_dict().items()}
 
 
+@neutral_modes(gradients=True)
 def dp_sgd_gradient(
     model: nn.Module,
     inputs: torch.Tensor,
@@ -151,7 +155,7 @@ def dp_sgd_gradient(
     ----------
     Abadi et al., "Deep learning with differential privacy", CCS 2016, Algorithm 1; SPEAR (2024), Appendix E.6.
     """
-    _check_batch(inputs, labels)
+    inputs, labels = _checked_batch(inputs, labels)
     if clipping <= 0 or noise_std < 0:
         raise ValueError(f"clipping must be positive and noise_std non-negative, got {clipping!r} and {noise_std!r}")
     parameters = {name: tensor.detach() for name, tensor in model.named_parameters()}
@@ -174,6 +178,7 @@ def dp_sgd_gradient(
     }
 
 
+@neutral_modes(gradients=True)
 def opacus_gradient(
     model: nn.Module,
     inputs: torch.Tensor,
@@ -206,7 +211,7 @@ def opacus_gradient(
     ImportError
         If Opacus is not installed.
     """
-    _check_batch(inputs, labels)
+    inputs, labels = _checked_batch(inputs, labels)
     try:
         from opacus.grad_sample import GradSampleModule
         from opacus.optimizers import DPOptimizer
@@ -228,8 +233,9 @@ def opacus_gradient(
     return {name.removeprefix("_module."): tensor.grad.detach() for name, tensor in private.named_parameters()}
 
 
-def _check_batch(inputs: torch.Tensor, labels: torch.Tensor) -> None:
+def _checked_batch(inputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     if len(inputs) == 0:
         raise ValueError("inputs is empty: a client without data sends no gradient")
     if len(inputs) != len(labels):
         raise ValueError(f"inputs and labels differ in length: {len(inputs)} and {len(labels)}")
+    return tuple(tensor.clone() if tensor.is_inference() else tensor for tensor in (inputs, labels))

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from sparsedl.arrays import draw_generator
+from sparsedl.process import neutral_modes
 from sparsedl_fl.models.naming import plain_name
 from sparsedl_fl.models.updates import gradients_of_update
 from sparsedl_fl.simulation.clients import client_gradient, dp_sgd_gradient
@@ -112,6 +113,7 @@ class SimulatedClient:
         """Whether the update is a sum of gradients."""
         return self.optimizer == "sgd" or not self.n_epochs
 
+    @neutral_modes(gradients=True)
     def update(
         self, model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, *, loss: Loss = cross_entropy, seed: Any = 0
     ) -> SimulatedUpdate:

@@ -129,7 +129,9 @@ class SpansBehind(View):
 
     def weighted(self, n: int, spread: float, generator: torch.Generator) -> SpansBehind:
         """Return the same with weights of the spans that differ from input to input."""
-        factors = [torch.exp(spread * torch.randn((n, 1), generator=generator)) for _ in self.weights]
+        factors = [
+            torch.exp(spread * torch.randn((n, 1), generator=generator, dtype=torch.float32)) for _ in self.weights
+        ]
         return replace(self, factors=tuple(factor.to(self.weights[0].dtype) for factor in factors))
 
     def unweighted(self) -> SpansBehind:

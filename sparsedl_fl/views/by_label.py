@@ -10,7 +10,7 @@ from scipy.optimize import nnls
 from sparsedl_fl.rest import RestOfNetwork
 from sparsedl_fl.views.column_space import ColumnSpace
 
-__all__ = ["ANYWHERE", "LabelTerms", "distances_by_label", "likely_labels"]
+__all__ = ["ANYWHERE", "LabelTerms", "distances_but_rounding", "distances_by_label", "likely_labels"]
 
 ANYWHERE = 0.2
 """Share of labels that estimates deny."""
@@ -105,6 +105,55 @@ def distances_by_label(
     return distances, torch.stack([(directions * own).sum(dim=1) for directions in by_label])
 
 
+def distances_but_rounding(
+    rest: RestOfNetwork,
+    space: ColumnSpace,
+    preactivations: torch.Tensor,
+    enough: float,
+    *,
+    units: float = 4.0,
+    n_draws: int = 16,
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return the label that leaves each row least gradient, and how far that is from the space but for rounding.
+
+    Parameters
+    ----------
+    rest, space : RestOfNetwork, ColumnSpace
+        What lies behind the layer, and where the columns of ``D`` lie.
+    preactivations : torch.Tensor of shape (n, m)
+        ``z``.
+    enough : float
+        Distance that needs to be no smaller.
+    units : float, default=4
+        Units of rounding that the difference of two numbers near one may be off by: half a unit each of an exponential,
+        a sum, a logarithm, an exponential again and the difference make 2.5.
+    n_draws : int, default=16
+        Places within the rounding that are tried as well: training leaves units at their kinks, where it says on which
+        side of them the client was.
+
+    Returns
+    -------
+    labels, distances : torch.Tensor of shape (n,), or None
+        None where the outputs are not one for each label.
+    """
+    most, generator = units * float(space.precision), torch.Generator().manual_seed(0)
+    sizes, labels, least = preactivations.square().mean(dim=1, keepdim=True).sqrt(), None, None
+    for number in range(n_draws + 1):
+        drawn = torch.randn(preactivations.shape, generator=generator, dtype=preactivations.dtype)
+        found = rest.with_doubt(preactivations + most * sizes * drawn if number else preactivations, labels)
+        if found is None:
+            return None
+        labels, gradients, changes = found
+        outside, along = (space.outside(rows * space.weights) for rows in (gradients, changes))
+        squares = along.square().sum(dim=1).clamp(min=torch.finfo(along.dtype).tiny)
+        best = (-(outside * along).sum(dim=1) / squares).clamp(-most, most)
+        distances = space.distances_of(gradients + best[:, None] * changes)
+        least = distances if least is None else torch.minimum(least, distances)
+        if (least <= enough).all():
+            break
+    return labels, least
+
+
 def likely_labels(
     rest: RestOfNetwork, terms: LabelTerms | None, places: torch.Tensor, mean_gradient: torch.Tensor, batch_size: int
 ) -> torch.Tensor:
@@ -132,7 +181,8 @@ def likely_labels(
     counts = torch.from_numpy(nnls(by_label.T.numpy(), mean_gradient.numpy())[0])
     if n_labels > 2 * batch_size:  # most labels are not there
         counts = (counts - _open_share(by_label, counts)).clamp(min=0)
-    anything = torch.full_like(counts, 1 / n_labels)
+    leaves_some = by_label.any(dim=1).to(counts.dtype)  # a label that the loss leaves out is that of no column
+    anything = leaves_some / leaves_some.sum()
     return anything if counts.sum() == 0 else (1 - ANYWHERE) * counts / counts.sum() + ANYWHERE * anything
 
 

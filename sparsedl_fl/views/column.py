@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import torch
 from scipy.linalg import LinAlgError, eigh
-from torch.nn.functional import normalize
 
 from sparsedl.arrays import as_tensor
+from sparsedl.linalg import normalized
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.views.behind import SpansBehind
@@ -110,4 +110,4 @@ class ColumnView:
                 continue
             columns[index] = inside @ torch.from_numpy(axes[:, 0])
             is_only[index] = b == 1 or bool(values[1] > max(values[0] / self.distinct**2, self.open))
-        return normalize(columns, dim=1), is_only
+        return normalized(columns, dim=1), is_only

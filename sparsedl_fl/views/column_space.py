@@ -68,9 +68,10 @@ class ColumnSpace:
         return weighted - (weighted @ self.basis) @ self.basis.T
 
     def distances_of(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the distances of rows of shape (n, m) from the space, relative."""
+        """Return the distances of rows of shape (n, m) from the space, relative; one of zeros is no column of it."""
         weighted = rows * self.weights
-        return torch.linalg.vector_norm(self.outside(weighted), dim=1) / lengths(weighted)
+        found = torch.linalg.vector_norm(self.outside(weighted), dim=1) / lengths(weighted)
+        return torch.where(rows.any(dim=1), found, 1.0)
 
     def columns(self, weighted: torch.Tensor) -> torch.Tensor:
         """Return the ``q`` of weighted rows, of shape (n, b)."""

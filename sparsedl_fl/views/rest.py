@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from torch.nn.functional import normalize
 
 from sparsedl.arrays import as_tensor
+from sparsedl.linalg import normalized
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.rest import RestOfNetwork
 from sparsedl_fl.views._base import LEAST_DISTANCE, Inputs, View
@@ -72,7 +72,9 @@ class RestView(View):
     def unseen(cls, rest: RestOfNetwork, factors: LowRankGradient) -> RestView:
         """Return the view with nothing known of places and labels: it shows labels, and proves nothing."""
         space, anything = ColumnSpace.of(factors), torch.ones(rest.n_labels(len(factors.left)), dtype=torch.float64)
-        return cls(rest, space, anything / len(anything), torch.zeros(0), terms=LabelTerms.of(rest, space))
+        return cls(
+            rest, space, anything / len(anything), torch.zeros(0, dtype=torch.float64), terms=LabelTerms.of(rest, space)
+        )
 
     @classmethod
     def of(
@@ -140,7 +142,7 @@ class RestView(View):
         if len(preactivations) == 0:
             return self
         labels = self._nearest(preactivations, self._likely)[0]
-        found = torch.bincount(labels, minlength=len(self.shares)) / self.space.basis.shape[1]
+        found = torch.bincount(labels, minlength=len(self.shares)).double() / self.space.basis.shape[1]
         left = (self.shares - found).clamp(min=0) + ANYWHERE / len(found)
         return replace(self, shares=left / left.sum())
 
@@ -203,4 +205,4 @@ class RestView(View):
     def columns(self, preactivations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a unit ``q`` for pre-activations of inputs at their true scale, (n, b), and which fit, (n,)."""
         here = self.at(preactivations)
-        return normalize(self.space.columns(here.directions), dim=1), here.is_inside
+        return normalized(self.space.columns(here.directions), dim=1), here.is_inside

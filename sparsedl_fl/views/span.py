@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch.nn.functional import normalize
 
 from sparsedl.arrays import as_tensor
+from sparsedl.linalg import normalized
 from sparsedl_fl.activations import Activation
 from sparsedl_fl.blocks import in_double
 from sparsedl_fl.spectrum import leading_left
@@ -151,7 +151,7 @@ class ActivationSpan:
 
     def orthogonal_to(self, duals: torch.Tensor) -> ActivationSpan:
         """Return the part of the span that is orthogonal to rows of shape (n, m) in it."""
-        return replace(self, basis=self.basis @ complement(normalize(duals @ self.basis, dim=1)))
+        return replace(self, basis=self.basis @ complement(normalized(duals @ self.basis, dim=1)))
 
     def outside(self, activations: torch.Tensor) -> torch.Tensor:
         """Return the part of activations of shape (n, m) that lies outside of the span."""
@@ -193,7 +193,7 @@ class ActivationSpan:
         as many as the span holds with these units alone, are zero.
         """
         b, n_equations = self.basis.shape[1], self.n_equations
-        basis, stands = normalize(self.basis, dim=0), torch.ones(len(self.basis), dtype=torch.bool)
+        basis, stands = normalized(self.basis, dim=0), torch.ones(len(self.basis), dtype=torch.bool)
         if self.stand_for is not None:
             basis, stands = basis * self.stand_for[:, None].sqrt(), self.stand_for > 0
         found = torch.zeros_like(activations)
@@ -226,9 +226,9 @@ def _stand_for(
 
     Units whose weights and biases have one direction are copies. One without either says the same of all inputs.
     """
-    probes = torch.randn((weight.shape[1], n_probes), generator=torch.Generator().manual_seed(0))
+    probes = torch.randn((weight.shape[1], n_probes), generator=torch.Generator().manual_seed(0), dtype=torch.float32)
     rows = torch.cat([weight.float() @ probes, n_probes**0.5 * bias.float()[:, None]], dim=1)
-    rows = normalize(rows, dim=1)
+    rows = normalized(rows, dim=1)
     first = (rows @ rows.T > alike).to(torch.uint8).argmax(dim=1)
     counts = torch.bincount(first[rows.any(dim=1)], minlength=len(rows))
     return None if (counts == 1).all() else counts.double()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import normalize
 
+from sparsedl.linalg import normalized
 from sparsedl_fl.views.span import ActivationSpan
 
 __all__ = ["WayBack"]
@@ -62,14 +62,14 @@ class WayBack:
             Whether the equations hold.
         """
         axes, found, left = self.weight.T @ (self.gradient @ span.duals), [], []
-        for gradient, slope in zip(normalize(gradients, dim=1), slopes, strict=True):
+        for gradient, slope in zip(normalized(gradients, dim=1), slopes, strict=True):
             sent = slope[:, None] * axes
             gram = sent.T @ sent
             gram.diagonal().add_(ridge * gram.diagonal().mean())
             found.append(torch.linalg.solve(gram, sent.T @ gradient))
             left.append(torch.linalg.vector_norm(sent @ found[-1] - gradient))
-        duals = normalize(torch.stack(found) @ span.duals.T, dim=1)
-        overlaps = (normalize(activations, dim=1) @ duals.T).abs()
+        duals = normalized(torch.stack(found) @ span.duals.T, dim=1)
+        overlaps = (normalized(activations, dim=1) @ duals.T).abs()
         own = overlaps.diagonal().clone()
         return duals, (torch.stack(left) < least) & (overlaps.fill_diagonal_(0.0).amax(dim=0) < least * own)
 

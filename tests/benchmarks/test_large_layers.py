@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from sparsedl_fl import GradientInverter, LayerGradient
-from sparsedl_fl.lowrank import factorize
+from sparsedl_fl.factorization import factorize
 from sparsedl_fl.metrics import match_batches, psnr
 from sparsedl_fl.simulation import client_gradient, fully_connected
 from sparsedl_fl.vision import vgg

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sparsedl_fl import LayerGradient, spectrum
-from sparsedl_fl.lowrank import factorize
+from sparsedl_fl.factorization import factorize
 from sparsedl_fl.simulation import client_gradient, dp_sgd_gradient, fully_connected
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from sparsedl_fl import GradientInverter, LayerGradient
+from sparsedl_fl.factorization import factorize
 from sparsedl_fl.labels import labels_of
-from sparsedl_fl.lowrank import factorize
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.simulation import client_gradient
 from sparsedl_fl.units import in_units_of_rounding

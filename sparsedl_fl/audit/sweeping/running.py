@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from sparsedl.process import neutral_modes
 from sparsedl_fl.audit.attack import audit_model
 from sparsedl_fl.audit.result import AuditResult
 from sparsedl_fl.audit.sweeping.cost import accuracy_lost, epsilon_of
@@ -38,6 +39,7 @@ ROUNDING = 1e-6
 """What the client's own rounding makes of its features, relative to their size: the truth is computed in double."""
 
 
+@neutral_modes(gradients=True)
 def sweep(
     model: nn.Module,
     inputs: torch.Tensor | None = None,
@@ -236,7 +238,8 @@ def _records(
         trace = trace_model(model, example)
         if trace.example is None:
             raise ValueError(f"the model could not be run ({trace.failure}): pass inputs or example")
-        inputs, labels = torch.randn((n_records, *trace.example.shape[1:]), generator=_generator(seed)), None
+        shape = (n_records, *trace.example.shape[1:])
+        inputs, labels = torch.randn(shape, generator=_generator(seed), dtype=trace.example.dtype), None
     if labels is None:
         labels = torch.randint(_n_labels(model, inputs), (len(inputs),), generator=_generator(seed + 1))
     return inputs, labels

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 from sklearn.base import BaseEstimator
-from torch.nn.functional import cosine_similarity, normalize
+from torch.nn.functional import cosine_similarity
 
-from sparsedl.linalg import inverse_iteration, random_kernels, weighted_gram
+from sparsedl.linalg import inverse_iteration, normalized, random_kernels, weighted_gram
 from sparsedl_fl.directions.activation.two_views import WORKING, TwoViews, leaders
 
 __all__ = ["Alternation"]
@@ -98,14 +98,16 @@ class Alternation(BaseEstimator):
         watch = observe or _ignore
         shared = _Shared.of(views, ridge)
         (m, b), (weakest, strongest) = views.left.shape, self.deflation
-        strength = m * strongest * (weakest / strongest) ** torch.rand((n_starts, 1, 1), generator=generator)
-        z = shared.preactivations(torch.randn((n_starts, shared.forward.shape[1]), generator=generator))
-        q = normalize(torch.randn((n_starts, b), generator=generator), dim=1)
+        strength = (
+            m * strongest * (weakest / strongest) ** torch.rand((n_starts, 1, 1), generator=generator, dtype=WORKING)
+        )
+        z = shared.preactivations(torch.randn((n_starts, shared.forward.shape[1]), generator=generator, dtype=WORKING))
+        q = normalized(torch.randn((n_starts, b), generator=generator, dtype=WORKING), dim=1)
         q, z = self._coarse(shared, q, z, strength, watch)
         kernels = self._kernels(shared, z, generator)
         going_on, follows = leaders(z).unique(return_inverse=True)
         q = self._fine(shared, q[going_on], z[going_on], strength[going_on], lambda q, z: watch(q[follows], z[follows]))
-        return normalize(torch.cat([q[follows], kernels]).to(views.left.dtype), dim=1)
+        return normalized(torch.cat([q[follows], kernels]).to(views.left.dtype), dim=1)
 
     def _kernels(self, shared: _Shared, z: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Return what vanishes at random rows that starts think off, of shape (n_draws * n_starts, b)."""
@@ -167,7 +169,7 @@ class Alternation(BaseEstimator):
         """Separate active units from others, as the moduli of shape (n, m) have them, with a squared hinge loss."""
         forward = shared.forward
         threshold = moduli.median(dim=1, keepdim=True).values.clamp(max=self.active_above)
-        signs = torch.where(moduli > threshold, 1.0, -1.0)
+        signs = torch.where(moduli > threshold, 1.0, -1.0).to(moduli.dtype)
         z = 2 * _regress(targets, shared)
         ridge = self.classifier_ridge * forward.square().sum() * torch.eye(forward.shape[1], dtype=forward.dtype)
         for _ in range(2):

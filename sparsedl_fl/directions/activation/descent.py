@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 from sklearn.base import BaseEstimator
-from torch.nn.functional import normalize
 
+from sparsedl.linalg import normalized
 from sparsedl_fl.directions.activation.natural import NaturalForward
 from sparsedl_fl.directions.activation.two_views import WORKING, ScaledForward, TwoViews, leaders
 from sparsedl_fl.views import Linearization, View
@@ -139,10 +139,10 @@ class Descent(BaseEstimator):
                 whole = NaturalForward.of(ScaledForward.of(views.whole), equations, generator, self.n_probes)
         elif isinstance(starts, int):
             small, large = self.start_sizes
-            sizes = small * (large / small) ** torch.rand((starts, 1), generator=generator)
-            ends = sizes * torch.randn((starts, d), generator=generator)
+            sizes = small * (large / small) ** torch.rand((starts, 1), generator=generator, dtype=WORKING)
+            ends = sizes * torch.randn((starts, d), generator=generator, dtype=WORKING)
             smallest, largest = self.first_ridges
-            ridges = largest * (smallest / largest) ** torch.rand((starts, 1), generator=generator)
+            ridges = largest * (smallest / largest) ** torch.rand((starts, 1), generator=generator, dtype=WORKING)
             varied = at_first.weighted(starts, self.spread, generator)
             for share in self.smoothing if is_smoothed else ():
                 ends = self._descend(working, varied.smoothed(share).to(WORKING), ends, ridges, self.n_smoothed)
@@ -168,7 +168,7 @@ class Descent(BaseEstimator):
         """Return ``p`` at their true scale fitted once more to equations, by their noise, as unit rows."""
         preactivations = forward.preactivations(forward.coordinates(inputs))
         fitted = equations.settled(preactivations).by_noise(preactivations)
-        return normalize(forward.inputs(self._descend(forward, fitted, forward.coordinates(inputs))), dim=1)
+        return normalized(forward.inputs(self._descend(forward, fitted, forward.coordinates(inputs))), dim=1)
 
     def _polished(
         self, views: TwoViews, forward: NaturalForward, equations: View, inputs: torch.Tensor
@@ -184,10 +184,10 @@ class Descent(BaseEstimator):
             ends[left] = self._descend(forward, balanced.of_some(left), ends[left])
             here = equations.at(forward.preactivations(ends))
         if not views.activation.has_flat_part:
-            inputs = normalize(forward.inputs(ends[here.is_likely]), dim=1)
+            inputs = normalized(forward.inputs(ends[here.is_likely]), dim=1)
             return inputs, torch.ones(len(inputs), dtype=torch.bool)
         kept = torch.nonzero(here.is_inside)[:, 0]
-        inputs = normalize(forward.inputs(ends[kept]), dim=1)
+        inputs = normalized(forward.inputs(ends[kept]), dim=1)
         least = [self.is_only(forward, equations.of_some(index[None]), ends[index]) for index in kept]
         return inputs, torch.tensor(least, dtype=torch.bool)
 
@@ -233,7 +233,7 @@ class Descent(BaseEstimator):
             after = there.cost + ridge[running, 0] * moved.square().sum(dim=1)
             helps = (after < before)[:, None]
             ends[running] = torch.where(helps, moved, v)
-            damping[running] = damping[running] * torch.where(helps, easier, harder)
+            damping[running] = torch.where(helps, easier * damping[running], harder * damping[running])
             ridge[running] = ridge[running] * factor[running]
             here = there if helps.all() else varied.at(forward.preactivations(ends[running]))
             if is_rough:

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import normalize
+
+from sparsedl.linalg import normalized
 
 __all__ = ["WORKING", "PosteriorMeans"]
 
@@ -58,7 +59,7 @@ class PosteriorMeans:
         is_active : torch.Tensor of shape (k, m) of bool
             Where ``U q`` is not zero.
         """
-        duals = normalize(torch.linalg.solve(found @ found.T, found), dim=1)
+        duals = normalized(torch.linalg.solve(found @ found.T, found), dim=1)
         signs = torch.where(is_active, 1.0, -1.0).to(WORKING)
         own = duals @ forward.T
         along = torch.sign((own * (signs - signs.mean(dim=1, keepdim=True))).sum(dim=1, keepdim=True))
@@ -70,7 +71,7 @@ class PosteriorMeans:
             (along * own / scale).to(WORKING), left.to(WORKING), (sizes / scale).to(WORKING), signs
         )
         inputs = along_duals * along * duals + coordinates.to(found.dtype) @ axes @ free.T
-        return normalize(inputs.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0), dim=1)
+        return normalized(inputs.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0), dim=1)
 
     def _posterior_means(
         self, own: torch.Tensor, left: torch.Tensor, sizes: torch.Tensor, signs: torch.Tensor

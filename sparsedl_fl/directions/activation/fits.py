@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import normalize
 
+from sparsedl.linalg import normalized
 from sparsedl_fl.directions.activation.descent import Descent
 from sparsedl_fl.directions.activation.last_fit import LastFit
 from sparsedl_fl.directions.activation.natural import NaturalForward
@@ -59,7 +59,7 @@ class InputFits:
         if self.equations is None or len(inputs) == 0:
             return inputs
         fit = self.last_fit.alone if self.is_exact else self.descent.refined
-        fitted = normalize(fit(self.natural, self.equations, self.at_scale(inputs)), dim=1)
+        fitted = normalized(fit(self.natural, self.equations, self.at_scale(inputs)), dim=1)
         fits = self.equations.at(self.preactivations(fitted)).is_inside
         return torch.where(fits[:, None], fitted, inputs)
 
@@ -78,7 +78,7 @@ class InputFits:
 
     def fitted_to_spans(self, starts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return where fits to all spans end, from ``p`` at their true scale, and which inputs these determine."""
-        ends = normalize(self.last_fit.alone(self.natural, self.spans, starts), dim=1)
+        ends = normalized(self.last_fit.alone(self.natural, self.spans, starts), dim=1)
         here = self.spans.at(self.preactivations(ends))
         ends = ends[here.is_likely & (here.over_noise <= FAR)]
         coordinates = self.natural.coordinates(self.at_scale(ends))

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch.nn.functional import normalize
 
-from sparsedl.linalg import smallest_eigenvectors
+from sparsedl.linalg import normalized, smallest_eigenvectors
 from sparsedl.pools import CandidatePool
 from sparsedl.selection import select_independent
 from sparsedl.zeros import ZeroTest
@@ -128,7 +127,7 @@ class Knowledge:
         self.n_hits, n_before = self.n_hits + len(inputs), len(self.inputs)
         together = torch.cat([self.inputs, inputs[is_determined]])
         order = -torch.arange(len(together)).numpy()
-        independent = select_independent(normalize(together * self.views.sizes, dim=1).numpy().T, order)
+        independent = select_independent(normalized(together * self.views.sizes, dim=1).numpy().T, order)
         self.inputs = together[torch.from_numpy(independent)]
         nothing = self.inputs[:0]
         if self.trusts_behind:  # an inexact input overlaps with all columns, and would hold up those of the others
@@ -137,7 +136,7 @@ class Knowledge:
             return self._deflate() or len(self.inputs) > n_before
         missing = self._without_column(self.inputs)
         if len(self.inputs) == self.inputs.shape[1]:  # with all inputs known the columns follow
-            columns = list(normalize(torch.linalg.inv(self.inputs).T, dim=1)[missing, None])
+            columns = list(normalized(torch.linalg.inv(self.inputs).T, dim=1)[missing, None])
         elif not self.views.activation.has_flat_part:
             columns = [self._from_behind(self.inputs[missing], self.inputs, torch.tensor(missing, dtype=torch.long))]
         else:
@@ -166,7 +165,7 @@ class Knowledge:
         for _ in range(n_iterations):
             if is_singular:  # nothing came from behind for some input
                 return False
-            columns, is_right = self.columns_from_behind[0].columns(self._preactivations(normalize(inputs, dim=1)))
+            columns, is_right = self.columns_from_behind[0].columns(self._preactivations(normalized(inputs, dim=1)))
             found = torch.where(is_right[:, None] | (not is_whole), columns, found)
             inputs, is_singular = torch.linalg.inv_ex(found.T)
         if is_singular or not (is_whole or is_right.all()):
@@ -178,7 +177,7 @@ class Knowledge:
         """Take all columns and inputs, as rows, for what is known, in place of what was."""
         self.pool = CandidatePool.empty(columns.shape[1])
         self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
-        self.views, self.inputs = self.views.knowing(columns), normalize(inputs, dim=1)
+        self.views, self.inputs = self.views.knowing(columns), normalized(inputs, dim=1)
 
     def settle(self) -> None:
         """Estimate columns again once all are there, from what is more exact.
@@ -189,11 +188,11 @@ class Knowledge:
         found = self.views.found
         if not self.views.activation.has_flat_part:
             if len(self.inputs) == self.inputs.shape[1]:
-                self.views = self.views.knowing(normalize(torch.linalg.inv(self.inputs).T, dim=1))
+                self.views = self.views.knowing(normalized(torch.linalg.inv(self.inputs).T, dim=1))
             return
         if len(found) < found.shape[1]:
             return
-        inputs = normalize(torch.linalg.inv(found.T), dim=1)
+        inputs = normalized(torch.linalg.inv(found.T), dim=1)
         overlaps = self.views.overlaps(self.inputs, found)
         if len(overlaps):
             largest, index = overlaps.max(dim=0)
@@ -225,10 +224,10 @@ class Knowledge:
         # In units of the noise, so that inputs that left little of a gradient blur no other one's column.
         whitener, scaled = self.test.in_units_of_noise
         rows = scaled[is_inactive] / scaled.square().mean().sqrt()
-        known = normalize(others @ whitener, dim=1)
+        known = normalized(others @ whitener, dim=1)
         gram = rows.T @ rows + self.input_weight**2 * (known.T @ known)
         values, column = smallest_eigenvectors(gram[None])
-        column = normalize(column @ whitener.T, dim=1)
+        column = normalized(column @ whitener.T, dim=1)
         is_only = values.shape[1] == 1 or values[0, 1] > self.determined * gram.diagonal().mean()
         is_consistent = bool(self.views.overlaps(others, column).lt(self.own_product).all())
         if is_only and is_consistent and self.test.zeros(column)[0, is_inactive].all():
@@ -263,7 +262,7 @@ class Knowledge:
         """
         together = torch.cat([self.views.found, columns])
         order = -torch.arange(len(together)).numpy()
-        duals = normalize(together / self.views.sizes, dim=1).numpy().T
+        duals = normalized(together / self.views.sizes, dim=1).numpy().T
         found = together[torch.from_numpy(select_independent(duals, order))]
         if len(found) <= self.n_found:
             return False

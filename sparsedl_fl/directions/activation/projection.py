@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from scipy.linalg import eigh
 from sklearn.base import BaseEstimator
-from torch.nn.functional import normalize
 
 from sparsedl.arrays import chunks
+from sparsedl.linalg import normalized
 from sparsedl_fl.directions.activation.reflection import Reflection
 from sparsedl_fl.directions.activation.two_views import WORKING, PrincipalForward, TwoViews, leaders
 from sparsedl_fl.views import ActivationSpan
@@ -159,7 +159,7 @@ class Projection(BaseEstimator):
             activations = span.activation.value(ends @ orthonormal.T)
             ends = ends[span.distances_of(activations) < span.tolerances_of(activations)]
         is_determined = torch.tensor([self._is_determined(orthonormal, span, end) for end in ends], dtype=torch.bool)
-        return normalize((ends / forward.sizes) @ forward.axes.T, dim=1), is_determined
+        return normalized((ends / forward.sizes) @ forward.axes.T, dim=1), is_determined
 
     def reflections(
         self, forward: PrincipalForward, span: ActivationSpan, n_starts: int, generator: torch.Generator
@@ -178,7 +178,7 @@ class Projection(BaseEstimator):
         weight = self.crowded_span_weight if is_crowded else self.span_weight
         z = forward.draw(n_starts, generator)
         y = phi.value(z)
-        ridge = largest * (smallest / largest) ** torch.rand((n_starts, 1), generator=generator)
+        ridge = largest * (smallest / largest) ** torch.rand((n_starts, 1), generator=generator, dtype=WORKING)
         shrinkage = (self.last_ridge / ridge) ** (1 / n_reflections)
         for _ in range(n_reflections):
             nearest_z, nearest_y = phi.nearest_on_graph(z, y, weight)
@@ -188,7 +188,7 @@ class Projection(BaseEstimator):
             y = y + self.step * ((behind_y @ basis) @ basis.T - nearest_y)
             size = torch.linalg.vector_norm(z, dim=1, keepdim=True)
             z, y, ridge = z / size, y / size, ridge * shrinkage
-        return normalize(z @ regressors, dim=1)
+        return normalized(z @ regressors, dim=1)
 
     def _newton(
         self,
@@ -224,7 +224,7 @@ class Projection(BaseEstimator):
             # Of two slopes, one and a, the squares are (1 + a) times a slope, less a.
             system = torch.baddbmm(gram, inside, inside.mT, beta=1 + slope_below, alpha=-1)
             system.diagonal(dim1=1, dim2=2).add_(damping - slope_below)
-            ends[is_far] = normalize(torch.linalg.solve(system, ends[is_far][..., None])[..., 0], dim=1)
+            ends[is_far] = normalized(torch.linalg.solve(system, ends[is_far][..., None])[..., 0], dim=1)
             before, distances = distances, span.distances(ends[is_far] @ orthonormal.T)
             goes_on = (distances > goal) & (distances < self.slowest * before)
             if not goes_on.all():

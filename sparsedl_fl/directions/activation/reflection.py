@@ -112,7 +112,7 @@ class Reflection(BaseEstimator):
         n_reflections = round(self.fewest + self.more * b * len(forward.sizes) / m**2)
 
         def draw(limits: tuple[float, float]) -> torch.Tensor:
-            return limits[0] * (limits[1] / limits[0]) ** torch.rand((n_starts, 1), generator=generator)
+            return limits[0] * (limits[1] / limits[0]) ** torch.rand((n_starts, 1), generator=generator, dtype=WORKING)
 
         activation = views.activation
         strengths, axes = torch.linalg.eigh(views.inputs.T @ views.inputs)
@@ -122,7 +122,7 @@ class Reflection(BaseEstimator):
         ridge, deflation, root = draw(self.first_ridges), draw(self.deflation), draw(self.column_weights).sqrt()
         shrinkage, n_fading = (self.last_ridge / ridge) ** (1 / n_reflections), round(self.fading * n_reflections)
         z = forward.draw(n_starts, generator)
-        d = normalize(torch.randn((n_starts, b), generator=generator) @ columns.T, dim=1)
+        d = normalize(torch.randn((n_starts, b), generator=generator, dtype=WORKING) @ columns.T, dim=1)
         for remaining in range(n_reflections, 0, -1):
             # The nearest pair: the unit on, or its gradient zero.
             nearest_on = activation.nearest_on(z)

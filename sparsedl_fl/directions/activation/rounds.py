@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from sklearn.base import clone
-from torch.nn.functional import normalize
 
 from sparsedl.arrays import as_tensor
+from sparsedl.linalg import normalized
 from sparsedl_fl.activations import Identity
 from sparsedl_fl.directions.activation.alternation import Alternation
 from sparsedl_fl.directions.activation.by_classes import ClassStarts
@@ -212,7 +212,7 @@ class Rounds:
         """
         knowledge = self.knowledge
         knowledge.inputs, _ = self.fits.fitted_where_beside(knowledge.inputs)
-        of_columns = normalize(torch.linalg.inv(knowledge.views.found.T), dim=1)
+        of_columns = normalized(torch.linalg.inv(knowledge.views.found.T), dim=1)
         inputs, is_new = self.fits.fitted_where_beside(of_columns)
         knowledge.add_inputs(inputs[is_new], torch.ones(int(is_new.sum()), dtype=torch.bool))
 
@@ -223,7 +223,7 @@ class Rounds:
         together = self.last_fit.together(self.whole, self.last, self.rest, self.left, inputs)
         if not self.last.at(self.fits.preactivations(together.inputs)).is_inside.all():
             return
-        knowledge.inputs = normalize(together.inputs, dim=1)
+        knowledge.inputs = normalized(together.inputs, dim=1)
         # Of a head few rows hold nearly all of the noise: draws of a common size were up to 20 times too small.
         is_head = isinstance(self.activation, Identity)
         changes = None if is_head else self.last_fit.errors(together, self.generator)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 import torch
-from torch.nn.functional import normalize
 
 from sparsedl.arrays import as_tensor
+from sparsedl.linalg import normalized
 from sparsedl_fl.activations import Activation
 from sparsedl_fl.directions.activation.estimates import WORKING, PosteriorMeans
 from sparsedl_fl.problem import LayerProblem
@@ -94,7 +94,7 @@ class TwoViews:
         An input and its own column overlap by as much as ``x`` differs from the span of all others, and any other by
         the relative error of ``x``, whatever the sizes of their gradients.
         """
-        return (normalize(inputs * self.sizes, dim=1) @ normalize(columns / self.sizes, dim=1).T).abs()
+        return (normalized(inputs * self.sizes, dim=1) @ normalized(columns / self.sizes, dim=1).T).abs()
 
     @property
     def whole(self) -> TwoViews:
@@ -143,8 +143,8 @@ class PrincipalForward:
 
     def draw(self, n_starts: int, generator: torch.Generator) -> torch.Tensor:
         """Return unit pre-activations of shape (n_starts, m), drawn from the natural prior, in single precision."""
-        coordinates = torch.randn((n_starts, len(self.sizes)), generator=generator) * self.power.sqrt()
-        return normalize(coordinates @ self.orthonormal.to(WORKING).T, dim=1)
+        coordinates = torch.randn((n_starts, len(self.sizes)), generator=generator, dtype=WORKING) * self.power.sqrt()
+        return normalized(coordinates @ self.orthonormal.to(WORKING).T, dim=1)
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ def leaders(rows: torch.Tensor, same: float = 0.98) -> torch.Tensor:
     own = torch.arange(len(rows))
     if len(own) == 0:
         return own
-    directions = normalize(rows, dim=1)
+    directions = normalized(rows, dim=1)
     leader = torch.minimum((directions @ directions.T > same).int().argmax(dim=1), own)
     while (leader[leader] != leader).any():
         leader = leader[leader]

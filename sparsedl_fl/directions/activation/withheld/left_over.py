@@ -166,7 +166,9 @@ class LeftOver(BaseEstimator):
                 there = equations.costs(moved, weights)
                 is_better = is_open & (there < costs)
                 at, costs = torch.where(is_better[:, None, None], moved, at), torch.where(is_better, there, costs)
-                damping = damping * torch.where(is_better, self.eased, torch.where(is_open, self.raised, 1.0))
+                damping = (
+                    torch.where(is_better, self.eased, torch.where(is_open, self.raised, 1.0).to(damping)) * damping
+                )
                 damping, is_open = damping.clamp(*DAMPINGS), is_open & ~is_better
                 if is_open.sum() <= len(is_open) * FEW:
                     break
@@ -195,7 +197,9 @@ class LeftOver(BaseEstimator):
                 pairs = (is_alike if move == 1 and is_alike.any() else is_other).nonzero()
                 pair = pairs[int(torch.randint(len(pairs), (1,), generator=generator))]
                 middle = at[pair].mean(dim=0)
-                at[pair] = middle + 2 ** (2 * torch.rand((), generator=generator) - 1) * (at[pair] - middle)
+                at[pair] = middle + 2 ** (2 * torch.rand((), generator=generator, dtype=torch.float32) - 1) * (
+                    at[pair] - middle
+                )
             elif move == 3:
                 n_drawn = int(torch.randint(1, min(MOST_DRAWN, k) + 1, (1,), generator=generator))
                 drawn = torch.multinomial(doubtful[number % len(ends)], n_drawn, generator=generator)
@@ -207,4 +211,6 @@ def _heavy(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     """Return inputs from the prior, and some from further out: what is left over is unlike what was found."""
     normal = torch.randn(shape, generator=generator, dtype=torch.float64)
     is_far = torch.rand((*shape[:-1], 1), generator=generator, dtype=normal.dtype) > TYPICAL
-    return normal * torch.where(is_far, LARGEST ** torch.rand(is_far.shape, generator=generator), 1.0)
+    return normal * torch.where(
+        is_far, LARGEST ** torch.rand(is_far.shape, generator=generator, dtype=torch.float32), 1.0
+    )

@@ -9,9 +9,9 @@ from functools import cached_property
 import torch
 from scipy.optimize import nnls
 from sklearn.base import BaseEstimator
-from torch.nn.functional import normalize
 
 from sparsedl.arrays import as_tensor
+from sparsedl.linalg import normalized
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.directions.activation.last_fit import LastFit
 from sparsedl_fl.directions.activation.natural import NaturalForward
@@ -126,7 +126,7 @@ class WithheldSearch(BaseEstimator):
         inputs, errors = rounds.settled() if rounds.is_complete else (None, None)
         if inputs is None and status == "complete":
             status = "the columns are no basis"
-        columns = rounds.columns if inputs is None else normalize(torch.linalg.inv(inputs).T, dim=1)
+        columns = rounds.columns if inputs is None else normalized(torch.linalg.inv(inputs).T, dim=1)
         directions = columns.numpy().T.copy()
         return Candidates(
             directions=directions,
@@ -134,7 +134,7 @@ class WithheldSearch(BaseEstimator):
             status=f"{status} (views: gradient, weights and the way back through the layers behind)",
             n_starts=rounds.n_starts,
             n_successes=rounds.n_hits,
-            inputs=None if inputs is None else normalize(inputs, dim=1).numpy(),
+            inputs=None if inputs is None else normalized(inputs, dim=1).numpy(),
             errors=None if errors is None else errors.numpy(),
         )
 
@@ -205,7 +205,7 @@ class _Rounds:
 
     def have_labels(self, back: torch.Tensor) -> torch.Tensor:
         """Return which gradients at activations, rows of shape (n, m), are like what comes back for some label."""
-        cosines = normalize(back, dim=1) @ normalize(self._gradients_by_label, dim=1).T
+        cosines = normalized(back, dim=1) @ normalized(self._gradients_by_label, dim=1).T
         return cosines.abs().amax(dim=1) >= LIKE_ITS_LABEL
 
     @cached_property

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from torch.nn.functional import normalize
 
 from sparsedl.arrays import as_tensor
 from sparsedl.determinacy import Determinacy
-from sparsedl.linalg import smallest_eigenvectors, weighted_gram
+from sparsedl.linalg import normalized, smallest_eigenvectors, weighted_gram
 from sparsedl_fl.blocks import in_double
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.spectrum import leading_left
@@ -178,5 +177,5 @@ class BackSpace:
         least, most = SHARES_OF_OTHERS
         share = min(max((float(self.noise_of_left.median()) / WEAKEST) ** 2, least), most)
         is_right[is_right.clone()] = Determinacy(full_leverage=1 - share).of(self.rows, rows)
-        columns = normalize(fitted[is_right, :b], dim=1)
+        columns = normalized(fitted[is_right, :b], dim=1)
         return columns, is_on[is_right]

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import torch
 from sklearn.base import BaseEstimator
-from torch.nn.functional import normalize
 
-from sparsedl.linalg import weighted_gram
+from sparsedl.linalg import normalized, weighted_gram
 from sparsedl_fl.directions.activation.withheld.space import BackSpace, Grams
 
 __all__ = ["SparseStarts"]
@@ -118,7 +117,7 @@ def _least_passed(space: BackSpace, candidates: torch.Tensor, nothing: torch.Ten
     if len(nothing) == 0:
         return candidates
     passed, withheld = space.entries(candidates)
-    weights, free = normalize(withheld.square(), dim=1), space.entries(nothing)[0].T
+    weights, free = normalized(withheld.square(), dim=1), space.entries(nothing)[0].T
     gram = weighted_gram(free, weights)
     gram = gram + ROUNDING * torch.eye(len(nothing), dtype=gram.dtype)
     shares, _ = torch.linalg.solve_ex(gram, -(weights * passed) @ free)

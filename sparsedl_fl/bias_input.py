@@ -1,0 +1,46 @@
+"""The bias as one more input, which is one number for the whole batch: ``[G, u g] = D [X, u]^T`` for any ``u``.
+
+A row of zeros, or ``x`` beside ``2 x``, leaves ``X`` one rank short of the batch and ``[X, u]`` not: then ``g`` lies
+outside of the column space of ``G``, and this is the problem to solve. Whatever ``g`` holds that is of no input comes
+back as a row of zeros with a dense gradient, which nothing certifies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from sparsedl_fl.blocks import row_norms
+from sparsedl_fl.gradients import LayerGradient
+
+__all__ = ["with_bias_as_input", "with_constant", "without_constant"]
+
+
+def with_bias_as_input(given: LayerGradient) -> LayerGradient:
+    """Return a layer with one input more, that of the bias.
+
+    ``z = W x + bias`` stays what it is: the further weights are zero. ``u`` is about as large as the other inputs, and
+    a power of two, which rounds nothing.
+    """
+    n_alive = max(1, int(given.weight_grad.any(axis=0).sum()))
+    ratio = np.linalg.norm(row_norms(given.weight_grad)) / np.linalg.norm(given.bias_grad) / np.sqrt(n_alive)
+    unit = float(2.0 ** np.round(np.log2(ratio)))
+    further = (unit * given.bias_grad[:, None]).astype(given.weight_grad.dtype)
+    weight_grad = np.hstack([given.weight_grad, further])
+    weight = np.hstack([given.weight, np.zeros_like(given.weight[:, :1])])
+    return replace(given, weight=weight, weight_grad=weight_grad, constant_input=unit)
+
+
+def with_constant(given: LayerGradient, inputs: np.ndarray) -> np.ndarray:
+    """Return inputs of shape (b, n) with that of the bias behind them, where the layer counts it as one."""
+    if given.constant_input is None:
+        return inputs
+    return np.hstack([inputs, np.full((len(inputs), 1), given.constant_input)])
+
+
+def without_constant(given: LayerGradient, inputs: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs and their root-mean-square errors without that of the bias, where the layer counts it as one."""
+    if given.constant_input is None:
+        return inputs, errors
+    return inputs[:, :-1], errors * np.sqrt(inputs.shape[1] / (inputs.shape[1] - 1))

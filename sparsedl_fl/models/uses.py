@@ -1,0 +1,120 @@
+"""What a run of a model shows of its linear layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from sparsedl_fl.activations import Activation
+
+__all__ = ["LinearUse", "Trace"]
+
+
+@dataclass
+class LinearUse:
+    """One run of a linear layer.
+
+    Attributes
+    ----------
+    name : str
+        Name of the layer, the plain name of its weight without ``.weight``.
+    weight, bias : str
+        Plain names of its parameters; ``bias`` is empty where it has none.
+    is_transposed : bool
+        Whether the weight is stored as (inputs, outputs).
+    activation : Activation or None
+        What follows; None where nothing known does.
+    behind : str
+        What follows, in words.
+    next_weight : str
+        Plain name of the next linear layer's weight, where its input is this layer's activation; else empty.
+    next_is_transposed : bool
+        Whether that one is stored as (inputs, outputs).
+    norm : nn.Module or None
+        Batch normalisation between the layer and its activation.
+    rows : int
+        Rows that one example makes in the layer: tokens, or one.
+    width : int
+        Its outputs.
+    is_last : bool
+        Whether its outputs are the model's.
+    feeds : str
+        What it is fed: "the model's input", "features" or "tokens".
+    also : str
+        What else uses its weight, such as an embedding; empty where nothing does.
+    """
+
+    name: str
+    weight: str
+    bias: str = ""
+    is_transposed: bool = False
+    activation: Activation | None = None
+    behind: str = ""
+    next_weight: str = ""
+    next_is_transposed: bool = False
+    norm: nn.Module | None = None
+    rows: int = 1
+    width: int = 0
+    is_last: bool = False
+    feeds: str = "features"
+    also: str = ""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a run showed.
+
+    Attributes
+    ----------
+    layers : list of LinearUse
+        Every linear layer, in the order in which they ran; one that ran twice is there twice.
+    failure : str
+        Why the model could not be run, or empty.
+    example : torch.Tensor or None
+        What it ran on.
+    n_outputs : int
+        Numbers that it returns for each sample; zero where it returns anything but rows of them.
+    """
+
+    layers: list[LinearUse]
+    failure: str = ""
+    example: torch.Tensor | None = None
+    n_outputs: int = 0
+
+    def use_of(self, name: str) -> LinearUse | None:
+        """Return the first run of a layer by name, or None."""
+        return next((layer for layer in self.layers if layer.name == name), None)
+
+    def all_of(self, name: str) -> LinearUse | None:
+        """Return all runs of a layer by name as one: what it is fed is a batch of all. None where they differ too much.
+
+        The gradient is the sum over all runs, of weight and bias, so that these have to be the same in each. Of what
+        follows no more counts than what follows each run.
+        """
+        uses = [layer for layer in self.layers if layer.name == name]
+        if len(uses) < 2 and not any(use.also for use in uses):
+            return uses[0] if uses else None
+        first = uses[0]
+        if any(use.also or use.norm is not None or use.bias != first.bias or use.is_transposed != first.is_transposed
+               for use in uses):  # fmt: skip
+            return None
+        is_same = all(use.activation == first.activation for use in uses)
+        return replace(
+            first,
+            activation=first.activation if is_same else None,
+            behind=" and ".join(dict.fromkeys(use.behind for use in uses)) + f", in {len(uses)} runs",
+            next_weight="",
+            rows=sum(use.rows for use in uses),
+            is_last=False,
+            feeds=first.feeds if all(use.feeds == first.feeds for use in uses) else "features",
+        )
+
+    def using(self, weight: str) -> LinearUse | None:
+        """Return the first run of the layer with a weight, by its name, or None."""
+        return next((layer for layer in self.layers if weight and layer.weight == weight), None)
+
+    def n_uses(self, name: str) -> int:
+        """Return how often a layer ran."""
+        return sum(layer.name == name for layer in self.layers)
