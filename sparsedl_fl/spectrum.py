@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from fractions import Fraction
 
 import numpy as np
 from scipy.linalg import svd
@@ -185,10 +186,33 @@ def _numerical_rank(singular_values: np.ndarray, floor: float) -> int:
 
 
 def precision_of(G: np.ndarray) -> float:
-    """Return the relative precision of the numbers in a gradient, that of single precision or of double."""
+    """Return the relative precision of the numbers in a gradient, that of single precision or of double.
+
+    Numbers in double precision that were single once, times a number a row, are no more precise than these: behind
+    batch normalisation that is folded into a layer, or a mean that the server took.
+    """
     _, block = next(column_blocks(G))
     _, is_single = significands(block)
-    return float(np.finfo(np.float32 if is_single else np.float64).eps)
+    return float(np.finfo(np.float32 if is_single or _are_scaled_singles(block) else np.float64).eps)
+
+
+def _are_scaled_singles(block: np.ndarray, *, n_rows: int = 4, n_entries: int = 9) -> bool:
+    """Return whether entries of one row have ratios of two 24-bit numbers each, to the rounding of their product.
+
+    There are so many such ratios that a third of all numbers are near one by chance, and 32 of them never are.
+    """
+    counts = np.count_nonzero(block, axis=1)
+    rows = np.argsort(-counts, kind="stable")[:n_rows]
+    if counts[rows].sum() < n_rows * n_entries // 2:  # too few to tell
+        return False
+    for row in rows:
+        entries = block[row][block[row] != 0]
+        entries = entries[np.argsort(-np.abs(entries), kind="stable")[:n_entries]]
+        for ratio in np.frexp(np.abs(entries[1:] / entries[0]))[0]:
+            near = Fraction(float(ratio)).limit_denominator(2**25)
+            if near.numerator > 2**24 or abs(float(near) / ratio - 1) > 2 * np.finfo(float).eps:
+                return False
+    return True
 
 
 def edge_of_white_noise(squares: float, alive: np.ndarray) -> float:
