@@ -33,12 +33,6 @@ def test_command_line_prints_a_table_and_writes_a_picture(tmp_path, capsys):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_command_line_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("sparsedl_fl.cli._extras.find_spec", lambda name: None)
-    with pytest.raises(SystemExit, match=r"this command needs matplotlib: pip install 'sparsedl\[demo\]'"):
-        main(["demo"])
-
-
 def test_command_line_wants_a_command(capsys):
     with pytest.raises(SystemExit):
         main([])
