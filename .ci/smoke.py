@@ -133,12 +133,12 @@ def check_commands() -> None:
 
 def check_errors() -> None:
     """What lacks an extra says so in Python too."""
+    import torch
+
     from sparsedl import SparseDictionaryRecovery
     from sparsedl.datasets import make_sparse_dictionary
     from sparsedl_fl.audit import audit_model
     from sparsedl_fl.simulation import client_gradient, fully_connected, opacus_gradient
-
-    import torch
 
     X, _, _ = make_sparse_dictionary(n_samples=60, n_components=4, sparsity=0.5, random_state=0)
     model, inputs, labels = fully_connected(20, width=40, random_state=0), torch.randn(3, 20), torch.arange(3)

@@ -11,6 +11,7 @@ from sparsedl_fl.cli._extras import BAD_USAGE
 
 __all__ = ["add_model_arguments", "clear_errors", "input_of_shape", "read_config", "steps_shown"]
 
+
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model, its weights, the shape of its input, and the loss."""
     parser.add_argument("model", metavar="MODEL", nargs="?", help="package.module:function or file.py:function that "

@@ -1,13 +1,12 @@
 """Rounds of starts on a real local cluster of two worker processes."""
 
+import distributed
 import numpy as np
 import pytest
 from joblib import parallel_config
 
 from sparsedl import SparseDictionaryRecovery
 from sparsedl.datasets import make_sparse_dictionary
-
-distributed = pytest.importorskip("distributed")
 
 
 @pytest.mark.filterwarnings("default")

@@ -23,7 +23,6 @@ def test_the_demo_recovers_its_batch():
 
 
 def test_command_line_prints_a_table_and_writes_a_picture(tmp_path, capsys):
-    pytest.importorskip("matplotlib")
     picture = tmp_path / "demo.png"
     assert main(["demo", "--batch-size", "4", "--width", "60", "--output", str(picture)]) == 0
     captured = capsys.readouterr()

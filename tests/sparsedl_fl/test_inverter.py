@@ -146,7 +146,6 @@ def test_nested_parameters_and_clone():
 
 
 def test_progress_bar(small_problem, capsys):
-    pytest.importorskip("rich")
     _, model, gradient = small_problem
     GradientInverter(verbose=True, random_state=0).fit(LayerGradient.from_model(model, gradient))
     assert "8/8" in capsys.readouterr().err
@@ -201,16 +200,16 @@ def test_fedavg_in_mini_batches_at_a_high_rate_gives_most_batches_away(cifar):
 
 
 class TestDifferentialPrivacy:
-    @pytest.mark.parametrize(("noise_std", "least", "expected"), [(1e-5, 48, 49), (1e-4, 29, 32), (2e-4, 20, 25)])
+    @pytest.mark.parametrize(("noise_std", "least", "expected"), [(1e-5, 48, 49), (1e-4, 27, 30), (2e-4, 14, 21)])
     def test_noise_blurs_but_does_not_hide(self, cifar, noise_std, least, expected):
         # The scale of an input comes from the bias gradient alone; its noise is most of the error.
-        qualities, harder = [], 0 if cifar.is_real else 6
+        qualities = []
         for seed in range(4):
             pixels, given = cifar.private_problem(20, 200, seed, clipping=2.0, noise_std=noise_std)
             inverter = invert(given, batch_size=20, noise_level=noise_std, random_state=0)
             qualities.append(psnr(pixels, cifar.pixels(inverter.inputs_)).mean())
-        assert min(qualities) > least - harder
-        assert np.mean(qualities) > expected - harder
+        assert min(qualities) > least
+        assert np.mean(qualities) > expected
 
     def test_the_clipping_constant_does_not_matter(self, cifar):
         recovered = []

@@ -4,15 +4,12 @@ import warnings
 
 import pytest
 import torch
+from opacus import PrivacyEngine
 from torch import nn
 
-pytest.importorskip("opacus")
-
-from opacus import PrivacyEngine  # noqa: E402
-
-from sparsedl_fl.audit import Verdict  # noqa: E402
-from sparsedl_fl.federation import LeakWarning  # noqa: E402
-from sparsedl_fl.federation.opacus import audit_steps  # noqa: E402
+from sparsedl_fl.audit import Verdict
+from sparsedl_fl.federation import LeakWarning
+from sparsedl_fl.federation.opacus import audit_steps
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
