@@ -240,10 +240,10 @@ def test_zeros_that_two_inputs_share_in_one_ratio_prove_no_mixture(seed, monkeyp
     given = LayerGradient.from_model(model, client_gradient(model, inputs, labels[pick]))
     problem = LayerProblem.of(replace(given, next_weight_grad=None))
     columns = np.linalg.inv(inputs.numpy() @ problem.factors.right.T / problem.factors.singular_values)
-    columns[:, 0] += columns[:, 1] / 8  # so that what comes back for the second is x1 - x0 / 8
+    columns[:, 0] += columns[:, 1] / 8  # so that x1 - x0 / 8 comes back for the second, at the scale of one input
     hypothesis = Hypothesis(problem, columns / np.linalg.norm(columns, axis=0), np.ones(8, dtype=bool))
     batch = Assembly().of(hypothesis)
-    np.testing.assert_allclose(batch.inputs[1], inputs[1] - inputs[0] / 8, atol=1e-9)
+    np.testing.assert_allclose(7 / 8 * batch.inputs[1], inputs[1] - inputs[0] / 8, atol=1e-9)
     assert not batch.recovered[1]
     monkeypatch.setattr(ZerosOfInput, "_is_contradicted", lambda *_: np.zeros(8, dtype=bool))
     assert Assembly().of(hypothesis).evidence[1] == ZerosOfInput.kind
