@@ -1,6 +1,6 @@
 """What a stranger can do with the wheel: run by the Python of a new environment, in an empty folder.
 
-The names of the extras that are installed follow: python -I smoke.py audit. What needs one of the others has to name it.
+The names of the extras that are installed follow: python -I smoke.py audit. What needs another one has to name it.
 """
 
 import base64
