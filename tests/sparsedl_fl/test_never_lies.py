@@ -35,7 +35,10 @@ def is_right_to_refuse(problem, message):
     if "nowhere zero" in message:
         return not given.activation.has_flat_part and given.next_weight_grad is None
     if "column space" in message:  # inputs of which some are mixtures of others, or a layer that mixes them
-        return np.linalg.matrix_rank(true, tol=1e-5 * np.linalg.norm(true, 2)) < len(true) or "batch norm" in problem.description
+        return (
+            np.linalg.matrix_rank(true, tol=1e-5 * np.linalg.norm(true, 2)) < len(true)
+            or "batch norm" in problem.description
+        )
     return False
 
 
