@@ -13,7 +13,7 @@ SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setup
 
 
 def test_every_folder_of_modules_is_a_package():
-    """Setuptools finds what has an ``__init__.py``, and whatever the patterns match."""
+    """Folders without an ``__init__.py`` hold what is no module; setuptools finds all that the patterns match."""
     folders = {path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
     assert len(folders) > 20
     for folder in folders:

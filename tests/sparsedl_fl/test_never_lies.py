@@ -127,10 +127,13 @@ def test_every_twist_makes_a_problem():
 
 
 def audited(problem, **options):
-    """Return the audit of a hostile client, whatever it warns of."""
+    """Return the audit of a hostile client, whatever it warns of; every layer named comes to inputs, proven or not."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return audit_model(problem.model, problem.gradients, **options)
+        audit = audit_model(problem.model, problem.gradients, **options)
+    for layer in options.get("layers", []):
+        assert audit[layer].n_inputs > 0, audit[layer].reason
+    return audit
 
 
 def check_audits(seeds):
