@@ -9,6 +9,7 @@ from sparsedl import SparseDictionaryRecovery
 from sparsedl.datasets import make_sparse_dictionary
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_dask_gives_the_serial_result():
     X, _, _ = make_sparse_dictionary(300, 40, sparsity=0.6, random_state=0)

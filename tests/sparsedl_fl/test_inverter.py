@@ -40,7 +40,10 @@ def test_a_small_batch_comes_back_exactly(small_problem):
     assert inverter.status_.startswith("8 of 8 inputs certified")
 
 
-@pytest.mark.parametrize("directions", [None, SPEAR_PLUS_PLUS], ids=["default", "spear++"])
+@pytest.mark.parametrize(
+    "directions",
+    [pytest.param(None, id="default"), pytest.param(SPEAR_PLUS_PLUS, id="spear++", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize(("batch_size", "width"), [(20, 200), (40, 1000)])
 def test_cifar_batches_come_back_exactly(cifar, batch_size, width, directions):
     exact = []
@@ -188,6 +191,7 @@ def test_fedavg_updates_give_the_batch_away(cifar, learning_rate, training):
     assert psnr(pixels, cifar.pixels(inverter.inputs_)).min() > 90
 
 
+@pytest.mark.slow
 def test_fedavg_in_mini_batches_at_a_high_rate_gives_most_batches_away(cifar):
     """Units switch on and off on the way: a sixth of the rows that both ends call off are not zero."""
     whole = 0

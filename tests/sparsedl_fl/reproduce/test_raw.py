@@ -73,7 +73,7 @@ def test_an_input_without_a_loss_is_silent_and_its_batch_not_exact():
     ("experiment", "seed"),
     [
         pytest.param(RawImages(40, 200, n_steps=100), 1007, id="photographs"),
-        pytest.param(RawImages(60, 200, 500, "mnist"), 1009, id="digits"),
+        pytest.param(RawImages(60, 200, 500, "mnist"), 1009, id="digits", marks=pytest.mark.slow),
     ],
 )
 def test_batches_behind_networks_in_training_come_back_whole(experiment, seed, raw_data):
