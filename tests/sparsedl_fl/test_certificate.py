@@ -131,7 +131,7 @@ def test_weights_of_another_initialisation_certify_nothing(seed):
 
 @pytest.mark.parametrize(
     ("seeds", "least"),
-    [pytest.param((300, 301, 303, 304, 305), 0.6), pytest.param((302, *range(306, 312)), 0.2, marks=pytest.mark.slow)],
+    [pytest.param((300, 301, 303, 304, 305), 0.6), pytest.param(range(300, 306), 0.4, marks=pytest.mark.slow)],
 )
 def test_local_training_certifies_nothing_that_is_wrong(seeds, least):
     n_certified = n_inputs = 0
