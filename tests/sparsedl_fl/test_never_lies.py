@@ -107,7 +107,7 @@ def test_a_last_column_of_which_nothing_comes_from_behind_ends_no_search():
     assert n_certified <= n_right
 
 
-@pytest.mark.parametrize("chunk", range(N_CHUNKS))
+@pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(1, N_CHUNKS))])
 def test_nothing_wrong_is_certified(chunk):
     check(range(chunk, N_SEEDS, N_CHUNKS))
 
@@ -150,6 +150,7 @@ def check_audits(seeds):
     return n_certified
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(2))
 def test_no_audit_certifies_what_is_wrong(chunk):
     assert check_audits(range(chunk, 24, 2)) > 100
