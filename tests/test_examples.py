@@ -68,6 +68,7 @@ def run_federation(name, reports):
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_a_real_flower_federation_is_audited(tmp_path):
     """A SuperLink and two SuperNodes on the loopback address, three rounds on real digits."""
@@ -77,6 +78,7 @@ def test_a_real_flower_federation_is_audited(tmp_path):
     assert len(list((tmp_path / "reports").rglob("*.html"))) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_an_nvflare_job_is_audited_in_its_simulator(tmp_path):
     """NVFLARE's own simulator, two sites, three rounds on real digits."""
@@ -85,6 +87,7 @@ def test_an_nvflare_job_is_audited_in_its_simulator(tmp_path):
     assert len(list((tmp_path / "reports").rglob("*.html"))) == 6
 
 
+@pytest.mark.slow
 def test_peers_are_compared(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import compare_peers

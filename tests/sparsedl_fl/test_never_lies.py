@@ -107,7 +107,8 @@ def test_a_last_column_of_which_nothing_comes_from_behind_ends_no_search():
     assert n_certified <= n_right
 
 
-@pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(1, N_CHUNKS))])
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(N_CHUNKS))
 def test_nothing_wrong_is_certified(chunk):
     check(range(chunk, N_SEEDS, N_CHUNKS))
 
@@ -119,7 +120,7 @@ def test_nothing_wrong_is_certified_in_a_thousand_problems():
 
 def test_every_twist_makes_a_problem():
     for name in TWISTS:
-        for seed in range(8):
+        for seed in range(4):
             problem = hostile_problem(seed, name)
             assert name in problem.description
             assert not problem.refusal
