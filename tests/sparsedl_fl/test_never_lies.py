@@ -252,6 +252,7 @@ def test_tokens_are_no_further_off_than_is_said(seed):
     assert attack(seed, "tokens")[2] == []
 
 
+@pytest.mark.slow
 def test_digits_behind_a_network_in_training_are_no_further_off_than_is_said(raw_data):
     """Strokes on an empty ground: inputs have zeros of their own, and so have mixtures of two."""
     row = TABLES["frontier-raw"].rows["mnist-unit-20x200-2000"]
