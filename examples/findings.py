@@ -5,7 +5,7 @@ connected network (CIFAR-10), rows of a census (Adult, one-hot), photographs beh
 labels leak from the last layer. Records are kept, so that the same command goes on after an interruption, and an audit
 that is on file is not run again.
 
-    python examples/findings.py --data ../shared/data --out examples/results/findings
+    python examples/findings.py --data DATA --out examples/results/findings
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import nn
 
 from sparsedl_fl.audit import audit_model, default_settings, sweep
 from sparsedl_fl.metrics import match_batches
-from sparsedl_fl.reproduce.data import load_adult
+from sparsedl_fl.reproduce.data import load_adult, load_images
 from sparsedl_fl.simulation import client_gradient, fully_connected
 from sparsedl_fl.tabular import decode_table
 from sparsedl_fl.vision import resnet
@@ -42,10 +42,10 @@ class Client:
 
 def photographs(data: Path, n: int | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Return CIFAR-10, normalised, with its labels."""
-    with np.load(data / "cifar10.npz", allow_pickle=False) as file:
-        x, y = file["x"][:n], file["y"][:n]
+    images = load_images("cifar10", str(data))
+    x, y = images.pictures[:n], images.labels[:n]
     x = (x / 255.0 - [0.4914, 0.4822, 0.4465]) / [0.2470, 0.2435, 0.2616]
-    return torch.tensor(x, dtype=torch.float32).permute(0, 3, 1, 2).contiguous(), torch.tensor(y.astype(np.int64))
+    return torch.tensor(x, dtype=torch.float32).permute(0, 3, 1, 2).contiguous(), torch.tensor(y)
 
 
 def cifar10(data: Path, small: bool) -> Client:

@@ -15,7 +15,8 @@ here                           in the papers                   shape
 Inside, inputs are columns as in the papers; ``inputs_`` has them as rows, as scikit-learn does.
 """
 
+from sparsedl import __version__
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
 
-__all__ = ["GradientInverter", "LayerGradient"]
+__all__ = ["GradientInverter", "LayerGradient", "__version__"]

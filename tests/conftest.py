@@ -2,7 +2,6 @@
 
 import gzip
 import os
-from pathlib import Path
 
 # Threads that spin beside the other test worker cost more than they bring.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -11,15 +10,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 from sparsedl_fl import LayerGradient
 from sparsedl_fl.demo import natural_patches
 from sparsedl_fl.simulation import client_gradient, dp_sgd_gradient, fedavg_update, fully_connected
-
-ROOT = Path(__file__).parents[1]
-CIFAR = ROOT.parent / "shared" / "data" / "cifar10.npz"
-CIFAR_MEAN = np.array([0.4914, 0.4822, 0.4465])
-CIFAR_STD = np.array([0.2470, 0.2435, 0.2616])
 
 
 def pytest_addoption(parser):
@@ -35,21 +30,16 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(skip)
 
 
-class CifarClient:
-    """Random batches of real CIFAR-10, and the gradient a client would send of each.
+class PhotographClient:
+    """Random batches of patches of photographs, and the gradient a client would send of each.
 
-    Where there is no CIFAR-10, patches of the photographs that the demo shows stand in.
+    The photographs are the two that ship with scikit-learn; labels are drawn.
     """
 
-    def __init__(self, path):
-        self.is_real = path.exists()
-        if self.is_real:
-            with np.load(path, allow_pickle=False) as data:
-                self.images, self.labels = data["x"], data["y"]
-        else:
-            patches, mean, std = natural_patches(1000, 0)
-            self.images = 255.0 * ((patches - mean) / std * CIFAR_STD + CIFAR_MEAN)
-            self.labels = np.random.default_rng(0).integers(10, size=len(self.images))
+    def __init__(self, n_patches=1000):
+        patches, self.mean, self.std = natural_patches(n_patches, random_state=0)
+        self.images = np.round(255 * patches).astype(np.uint8)
+        self.labels = np.random.default_rng(0).integers(10, size=n_patches)
 
     def client(self, batch_size, width, seed):
         """Return a batch in [0, 1], the same as the client feeds it, its labels, and a random network."""
@@ -77,20 +67,18 @@ class CifarClient:
         before, after = fedavg_update(model, inputs, labels, learning_rate=learning_rate, random_state=seed, **training)
         return pixels, LayerGradient.from_update(before, after, learning_rate)
 
-    @staticmethod
-    def inputs(pixels):
+    def inputs(self, pixels):
         """Normalise as the client does."""
-        return (pixels - np.tile(CIFAR_MEAN, 1024)) / np.tile(CIFAR_STD, 1024)
+        return (pixels - np.tile(self.mean, 1024)) / np.tile(self.std, 1024)
 
-    @staticmethod
-    def pixels(inputs):
+    def pixels(self, inputs):
         """Undo the client's normalisation."""
-        return inputs * np.tile(CIFAR_STD, inputs.shape[1] // 3) + np.tile(CIFAR_MEAN, inputs.shape[1] // 3)
+        return inputs * np.tile(self.std, inputs.shape[1] // 3) + np.tile(self.mean, inputs.shape[1] // 3)
 
 
 @pytest.fixture(scope="session")
 def cifar():
-    return CifarClient(CIFAR)
+    return PhotographClient()
 
 
 @pytest.fixture
@@ -123,8 +111,23 @@ CENSUS_CATEGORIES = {
 }
 
 
-def census(path):
-    """Write 2,000 rows with the columns of Adult."""
+@pytest.fixture(scope="session")
+def raw_data(tmp_path_factory, cifar):
+    """Return a folder with files by the names of data sets: patches of photographs, and nine digits a picture.
+
+    The digits are scikit-learn's, 8 x 8 each: strokes on an empty ground, as those of MNIST, on 28 x 28 pixels.
+    """
+    folder, digits = tmp_path_factory.mktemp("raw"), load_digits()
+    np.savez(folder / "cifar10.npz", x=cifar.images, y=cifar.labels)
+    index = np.random.default_rng(0).integers(len(digits.images), size=(2000, 3, 3))
+    pixels = np.round(255 / 16 * digits.images).astype(np.uint8)[index].transpose(0, 1, 3, 2, 4).reshape(2000, 24, 24)
+    np.savez(folder / "mnist.npz", x=np.pad(pixels, ((0, 0), (2, 2), (2, 2))), y=digits.target[index[:, 1, 1]])
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def census(tmp_path_factory):
+    """Return a file of 2,000 rows that are drawn, with the columns of Adult."""
     rng = np.random.default_rng(0)
     columns = {name: rng.integers(*limits, 2000).astype(str) for name, limits in CENSUS_NUMBERS.items()}
     columns |= {
@@ -132,34 +135,7 @@ def census(path):
     }
     columns["income"] = rng.choice(["<=50K", ">50K"], 2000, p=[0.75, 0.25])
     lines = [",".join(columns), *(",".join(row) for row in zip(*columns.values(), strict=True))]
+    path = tmp_path_factory.mktemp("census") / "adult_test.csv.gz"
     with gzip.open(path, "wt") as file:
         file.write("\n".join(lines) + "\n")
-
-
-def pictures(path):
-    """Write 300 patches of photographs, of 64 x 64 pixels, with labels below 200."""
-    patches = natural_patches(1200, random_state=0)[0].reshape(300, 2, 2, 32, 32, 3)
-    together = patches.transpose(0, 1, 3, 2, 4, 5).reshape(300, 64, 64, 3)
-    labels = np.random.default_rng(0).integers(200, size=300)
-    np.savez(path, x=np.round(255 * together).astype(np.uint8), y=labels)
-
-
-STAND_INS = {"adult_test.csv.gz": census, "tinyimagenet.npz": pictures}
-"""What stands in for data that are not at hand, by the name of the file that each writes."""
-
-
-@pytest.fixture(scope="session")
-def shared_data(tmp_path_factory):
-    """Return a function from the name of a data file to its path, or to that of what stands in; else the test skips."""
-
-    def path_of(name):
-        path = CIFAR.parent / name
-        if path.exists():
-            return path
-        if name not in STAND_INS:
-            pytest.skip(f"needs {path}")
-        made_up = tmp_path_factory.mktemp("stand_ins") / name
-        STAND_INS[name](made_up)
-        return made_up
-
-    return path_of
+    return path

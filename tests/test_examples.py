@@ -8,6 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib
+import nbclient
+import nbformat
 import pytest
 
 from sparsedl_fl.reproduce import TABLES, read_records, write_summary
@@ -18,11 +21,10 @@ NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 
 
 @pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
-def test_gallery_script_runs(path, tmp_path, monkeypatch, shared_data):
+def test_gallery_script_runs(path, tmp_path, monkeypatch, census):
     if path.stem == "plot_tabular":
-        pytest.importorskip("pandas")
-        monkeypatch.setenv("ADULT_CSV", str(shared_data("adult_test.csv.gz")))
-    pytest.importorskip("matplotlib").use("Agg")
+        monkeypatch.setenv("ADULT_CSV", str(census))
+    matplotlib.use("Agg")
     monkeypatch.setenv("SPARSEDL_SMALL", "1")
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(path), run_name="__main__")
@@ -37,19 +39,16 @@ def test_gallery_script_is_short(path):
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path, tmp_path):
-    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     notebook = nbformat.read(path, as_version=4)
     os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")
     nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
 
 
-def test_findings_are_swept(tmp_path, monkeypatch, shared_data):
-    pytest.importorskip("matplotlib")
-    pytest.importorskip("pandas")
+def test_findings_are_swept(tmp_path, monkeypatch, census):
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import findings
 
-    findings.main(["adult", "--small", "--data", str(shared_data("adult_test.csv.gz").parent), "--out", str(tmp_path)])
+    findings.main(["adult", "--small", "--data", str(census.parent), "--out", str(tmp_path)])
     written = (tmp_path / "adult.md").read_text()
     assert "Certified and wrong: 0" in written
     assert "| number format | float16 |" in written
@@ -69,28 +68,27 @@ def run_federation(name, reports):
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_a_real_flower_federation_is_audited(tmp_path):
     """A SuperLink and two SuperNodes on the loopback address, three rounds on real digits."""
-    pytest.importorskip("flwr")
     run_federation("flower_leak_audit", tmp_path / "reports")
     table = (tmp_path / "reports" / "rounds.md").read_text()
     assert table.count("RECOVERED, 8 of 8 inputs of the model") == 6
     assert len(list((tmp_path / "reports").rglob("*.html"))) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_an_nvflare_job_is_audited_in_its_simulator(tmp_path):
     """NVFLARE's own simulator, two sites, three rounds on real digits."""
-    pytest.importorskip("nvflare")
     printed = run_federation("nvflare_leak_audit", tmp_path / "reports")
     assert printed.count("RECOVERED: 8 of 8 inputs of the model") == 6
     assert len(list((tmp_path / "reports").rglob("*.html"))) == 6
 
 
+@pytest.mark.slow
 def test_peers_are_compared(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
-    pytest.importorskip("picard")
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import compare_peers
 

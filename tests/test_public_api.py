@@ -2,11 +2,12 @@
 
 import importlib
 import inspect
+from pathlib import Path
 
 import pytest
 
 CONTRACT = {
-    "sparsedl": ["SparseDictionaryRecovery"],
+    "sparsedl": ["SparseDictionaryRecovery", "__version__"],
     "sparsedl.surrogates": ["L1", "LogCosh", "NegativeL4", "Huber", "LogSum", "Surrogate", "check_surrogate"],
     "sparsedl.optimizers": [
         "RiemannianAdam",
@@ -21,7 +22,7 @@ CONTRACT = {
     "sparsedl.rounding": ["KernelRounding", "LinearProgramRounding", "ReweightedRounding", "Rounding"],
     "sparsedl.datasets": ["make_sparse_dictionary"],
     "sparsedl.metrics": ["match_components"],
-    "sparsedl_fl": ["GradientInverter", "LayerGradient"],
+    "sparsedl_fl": ["GradientInverter", "LayerGradient", "__version__"],
     "sparsedl_fl.activations": [
         "Activation",
         "CELU",
@@ -94,6 +95,15 @@ def test_name_is_public_and_documented(module, name):
 def test_all_lists_only_what_exists(module):
     loaded = importlib.import_module(module)
     assert all(isinstance(name, str) and hasattr(loaded, name) for name in loaded.__all__)
+
+
+def test_one_version():
+    import sparsedl
+    import sparsedl_fl
+
+    assert sparsedl_fl.__version__ is sparsedl.__version__
+    citation = (Path(__file__).parents[1] / "CITATION.cff").read_text()
+    assert f"\nversion: {sparsedl.__version__}\n" in citation
 
 
 def test_signatures():

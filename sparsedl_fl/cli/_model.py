@@ -7,10 +7,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-__all__ = ["BAD_USAGE", "add_model_arguments", "clear_errors", "input_of_shape", "read_config", "steps_shown"]
+from sparsedl_fl.cli._extras import BAD_USAGE
 
-BAD_USAGE = 2
-"""Exit status, as argparse has it."""
+__all__ = ["add_model_arguments", "clear_errors", "input_of_shape", "read_config", "steps_shown"]
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:

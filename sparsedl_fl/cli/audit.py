@@ -46,10 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Audit the update."""
+    if options.out:
+        require("audit", "jinja2", *(["matplotlib"] if options.show_samples else []))
     with clear_errors():
         result = _audited(options)
     if options.out:
-        require("audit", "jinja2")
         from pathlib import Path
 
         folder = Path(options.out)

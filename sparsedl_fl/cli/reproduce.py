@@ -27,13 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the table, and write records, summary and figure."""
-    require("reproduce", "matplotlib", "rich")
     from sparsedl_fl.reproduce import TABLES, Budget, read_records, reproduce, write_figure, write_summary
 
     if options.table is None:
         for name, table in TABLES.items():
             print(f"{name:16} {table.title}")
         return 0
+    require("reproduce", "matplotlib", "rich")
     try:
         records = reproduce(
             options.table,

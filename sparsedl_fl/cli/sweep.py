@@ -40,6 +40,7 @@ def run(options: argparse.Namespace) -> int:
 
     folder = None if options.out is None else Path(options.out)
     if folder is not None:
+        require("audit", "matplotlib")
         folder.mkdir(parents=True, exist_ok=True)
     try:
         with clear_errors():
@@ -50,7 +51,6 @@ def run(options: argparse.Namespace) -> int:
     if folder is not None:
         result.to_json(folder / "sweep.json")
         (folder / "sweep.md").write_text(result.to_table(), encoding="utf-8")
-        require("audit", "matplotlib")
         result.plot().figure.savefig(folder / "sweep.png", dpi=150)
     print(result.to_json() if options.json else result.to_table(), end="")
     if not options.json:

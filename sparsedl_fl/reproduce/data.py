@@ -141,9 +141,7 @@ def load_adult(source: str | None = None) -> tuple[Any, np.ndarray]:
     except ImportError as error:
         raise ImportError("the table Adult needs pandas: pip install 'sparsedl[reproduce]'") from error
     if source is None:
-        from sklearn.datasets import fetch_openml
-
-        adult = fetch_openml("adult", version=2, as_frame=True).frame
+        adult = _from_openml("adult", "adult.csv", version=2, as_frame=True).frame
         adult = adult.astype({name: str for name in adult.select_dtypes("category")})
         income = adult.pop("class")
     else:
@@ -162,12 +160,19 @@ def _fetch(name: str, dataset: Dataset) -> Images:
         raise ValueError(
             f"{name} is not on OpenML: pass --data with {name}.npz, a folder of images, or a folder of both"
         )
-    from sklearn.datasets import fetch_openml
-
-    bunch = fetch_openml(dataset.openml, as_frame=False)
+    bunch = _from_openml(dataset.openml, f"{name}.npz", as_frame=False)
     n_channels = len(dataset.mean)
     pictures = bunch.data.astype(np.uint8).reshape(-1, n_channels, dataset.side, dataset.side).transpose(0, 2, 3, 1)
     return Images(dataset, pictures, bunch.target.astype(np.int64))
+
+
+def _from_openml(name: str, file: str, **options: Any) -> Any:
+    from sklearn.datasets import fetch_openml
+
+    try:
+        return fetch_openml(name, **options)
+    except OSError as error:
+        raise ValueError(f"{name} could not be fetched from OpenML ({error}): pass --data with {file}") from error
 
 
 def _find(source: Path, names: tuple[str, ...]) -> Path:

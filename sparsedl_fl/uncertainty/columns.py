@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky
+from scipy.linalg import cho_solve, cholesky
 
 from sparsedl_fl.lowrank import LowRankGradient
+from sparsedl_fl.uncertainty.normal import factor_of
 
 __all__ = ["errors_from_zeros"]
 
@@ -85,14 +86,11 @@ def _wobble(
         if len(rows) < b - 1:
             is_open[j] = True
             continue
-        gram = rows.T @ rows
-        own = Q[:, j] / np.linalg.norm(Q[:, j])
-        try:
-            solver = cho_factor(gram + np.outer(own, own), lower=True)
-        except LinAlgError:
+        solver = factor_of(rows, Q[:, j] / np.linalg.norm(Q[:, j]))
+        if solver is None:
             is_open[j] = True
             continue
-        wobble[:, j] = P @ cho_solve(solver, rows.T @ draws[zeros[:, j], :, j])
+        wobble[:, j] = P @ cho_solve((solver, True), rows.T @ draws[zeros[:, j], :, j])
         deviations = noise[zeros[:, j]] * np.sqrt(spread[j, j])
         squares[j] = np.sum((rows @ Q[:, j] / deviations) ** 2)
         freedom[j] = max(len(rows) - b + 1, 0)

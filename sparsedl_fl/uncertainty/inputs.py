@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import LinAlgError, cholesky, solve_triangular
+from scipy.linalg import solve_triangular
 
 from sparsedl_fl.lowrank import LowRankGradient
+from sparsedl_fl.uncertainty.normal import factor_of
 
 __all__ = ["errors_from_inputs"]
 
@@ -21,15 +22,19 @@ def errors_from_inputs(transposed: LowRankGradient, inputs: np.ndarray, zeros: n
         Recovered inputs.
     zeros : ndarray of shape (n, k) of bool
         Where they are zero.
+
+    Returns
+    -------
+    ndarray of shape (k,)
+        What follows from the noise at the zeros alone, as a root mean square; infinite where they leave an input open.
     """
     V, S, noise = transposed.left, transposed.singular_values, transposed.noise_level
     errors = np.empty(len(inputs))
     for index, x in enumerate(inputs):
         direction = V.T @ x
         rows, own = V[zeros[:, index]], direction / np.linalg.norm(direction)
-        try:
-            solver = cholesky(rows.T @ rows + np.outer(own, own), lower=True)
-        except LinAlgError:
+        solver = factor_of(rows, own)
+        if solver is None:
             errors[index] = np.inf
             continue
         amplified = noise[zeros[:, index]] * np.linalg.norm(direction / S)

@@ -1,13 +1,13 @@
-"""Time and memory at the largest layers of the papers: VGG16's features, and photographs of 720 x 720."""
+"""Time and memory at the largest layers of the papers: VGG16's features, and photographs enlarged to 720 x 720."""
 
-import io
 import resource
 import time
-import zipfile
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from sklearn.datasets import load_sample_images
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from sparsedl_fl import GradientInverter, LayerGradient
@@ -24,11 +24,22 @@ def peak_gigabytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
-def test_features_of_vgg16(shared_data):
-    with np.load(shared_data("imagenet_224.npz"), allow_pickle=False) as data:
-        index = np.random.default_rng(0).choice(len(data["x"]), 16, replace=False)
-        images = torch.tensor((data["x"][index] / 255 - MEAN) / STD, dtype=torch.float32).permute(0, 3, 1, 2)
-        labels = torch.tensor(data["y"][index])
+def crops(n, side):
+    """Return crops of the photographs that ship with scikit-learn, enlarged to twice their size, in [0, 1]."""
+    rng, made = np.random.default_rng(0), []
+    photographs = [Image.fromarray(photograph) for photograph in load_sample_images().images]
+    for _ in range(n):
+        photograph = photographs[rng.integers(len(photographs))]
+        size = side // 2
+        left, top = (int(rng.integers(length - size)) for length in photograph.size)
+        piece = photograph.crop((left, top, left + size, top + size)).resize((side, side), Image.Resampling.LANCZOS)
+        made.append(np.asarray(piece, dtype=np.float32) / 255)
+    return np.stack(made)
+
+
+def test_features_of_vgg16():
+    images = torch.tensor((crops(16, 224) - MEAN) / STD, dtype=torch.float32).permute(0, 3, 1, 2)
+    labels = torch.from_numpy(np.random.default_rng(0).integers(1000, size=16))
     model = vgg(random_state=0)
     with torch.no_grad():
         features = torch.cat([model.extract(part) for part in images.split(4)])
@@ -53,16 +64,8 @@ def test_features_of_vgg16(shared_data):
     assert similarity.min() > 0.99
 
 
-def test_photographs_of_720_by_720(shared_data):
-    pillow = pytest.importorskip("PIL.Image")
-    rng, crops = np.random.default_rng(0), []
-    with zipfile.ZipFile(shared_data("imagenet_hires_jpegs.zip")) as archive:
-        names = [name for name in archive.namelist() if name.lower().endswith((".jpg", ".jpeg"))]
-        for name in [*names, *names]:
-            photo = np.asarray(pillow.open(io.BytesIO(archive.read(name))).convert("RGB"))
-            top, left = rng.integers(photo.shape[0] - 719), rng.integers(photo.shape[1] - 719)
-            crops.append(photo[top : top + 720, left : left + 720] / np.float32(255))
-    pixels = np.stack(crops)
+def test_photographs_of_720_by_720():
+    pixels = crops(20, 720)
     inputs = torch.tensor((pixels - MEAN) / STD).flatten(1)
     model = fully_connected(inputs.shape[1], width=200, random_state=0)
     gradient = client_gradient(model, inputs, torch.arange(len(inputs)) % 10)

@@ -1,4 +1,4 @@
-"""Time to the full batch on real CIFAR-10, number of starts, and the share of them that end in a true column.
+"""Time to the full batch on patches of photographs, number of starts, and the share of them that end in a true column.
 
 Run with ``make benchmark``. SPEAR++ is l1 with Riemannian Adam, with our deflation and, as in the paper, without: there
 starts are drawn at random on the sphere, knowing nothing of what was found.

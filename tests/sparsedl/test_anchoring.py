@@ -42,6 +42,7 @@ def correlated_problem(seed, n_samples=80, n_components=8):
     return codes @ np.linalg.qr(rng.standard_normal((n_components, n_components)))[0]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_the_endgame_completes_what_starts_alone_do_not(monkeypatch):
     found = []

@@ -1,5 +1,6 @@
 """Rounds of starts on a real local cluster of two worker processes."""
 
+import distributed
 import numpy as np
 import pytest
 from joblib import parallel_config
@@ -7,9 +8,8 @@ from joblib import parallel_config
 from sparsedl import SparseDictionaryRecovery
 from sparsedl.datasets import make_sparse_dictionary
 
-distributed = pytest.importorskip("distributed")
 
-
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_dask_gives_the_serial_result():
     X, _, _ = make_sparse_dictionary(300, 40, sparsity=0.6, random_state=0)

@@ -2,6 +2,8 @@ import pickle
 import warnings
 
 import numpy as np
+import pandas
+import polars
 import pytest
 import torch
 from sklearn.base import clone
@@ -112,7 +114,6 @@ def test_float32_in_float32_out():
 
 
 def test_tensors_and_frames_are_welcome():
-    pandas = pytest.importorskip("pandas")
     X, _, _ = make_sparse_dictionary(200, 6, sparsity=0.7, random_state=0)
     expected = SparseDictionaryRecovery(random_state=0).fit_transform(X)
     np.testing.assert_allclose(SparseDictionaryRecovery(random_state=0).fit_transform(torch.tensor(X)), expected)
@@ -191,7 +192,6 @@ def test_an_interrupt_keeps_what_was_found():
 
 
 def test_progress_bar(capsys):
-    pytest.importorskip("rich")
     X, _, _ = make_sparse_dictionary(100, 4, sparsity=0.7, random_state=0)
     SparseDictionaryRecovery(verbose=True, random_state=0).fit(X)
     captured = capsys.readouterr()
@@ -274,7 +274,6 @@ def test_representation_in_notebooks():
 
 
 def test_polars_in_polars_out():
-    polars = pytest.importorskip("polars")
     X, _, _ = make_sparse_dictionary(200, 6, sparsity=0.7, random_state=0)
     sdr = SparseDictionaryRecovery(random_state=0).set_output(transform="polars")
     codes = sdr.fit_transform(polars.DataFrame(X, schema=list("abcdef")))

@@ -39,6 +39,7 @@ def check(seeds):
     assert n_recovered > n_all / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(2))
 def test_nothing_wrong_is_marked_as_recovered(chunk):
     check(range(chunk, 40, 2))

@@ -30,8 +30,27 @@ def test_no_command_is_an_error(capsys):
     assert "required" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "needs", "extra"),
+    [
+        (["demo"], "matplotlib", "demo"),
+        (["audit", "--example", "--out", "report"], "jinja2", "audit"),
+        (["audit", "--example", "--out", "report", "--show-samples"], "matplotlib", "audit"),
+        (["sweep", "--example", "--out", "report"], "matplotlib", "audit"),
+        (["reproduce", "spearpp-table1"], "matplotlib", "reproduce"),
+    ],
+)
+def test_what_is_not_installed_is_named_before_anything_runs(arguments, needs, extra, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sparsedl_fl.cli._extras.find_spec", lambda name: None if name == needs else name)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    assert stop.value.code == 2  # 1 would say that something was recovered
+    assert f"this command needs {needs}: pip install 'sparsedl[{extra}]'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_reproduce_lists_its_tables(capsys):
-    pytest.importorskip("matplotlib")
     assert cli.main(["reproduce"]) == 0
     assert "calibration" in capsys.readouterr().out
 

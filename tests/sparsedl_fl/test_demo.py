@@ -23,7 +23,6 @@ def test_the_demo_recovers_its_batch():
 
 
 def test_command_line_prints_a_table_and_writes_a_picture(tmp_path, capsys):
-    pytest.importorskip("matplotlib")
     picture = tmp_path / "demo.png"
     assert main(["demo", "--batch-size", "4", "--width", "60", "--output", str(picture)]) == 0
     captured = capsys.readouterr()
@@ -31,12 +30,6 @@ def test_command_line_prints_a_table_and_writes_a_picture(tmp_path, capsys):
         assert row in captured.out
     assert "4/4" in captured.err
     assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_command_line_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("sparsedl_fl.cli._extras.find_spec", lambda name: None)
-    with pytest.raises(SystemExit, match=r"this command needs matplotlib: pip install 'sparsedl\[demo\]'"):
-        main(["demo"])
 
 
 def test_command_line_wants_a_command(capsys):

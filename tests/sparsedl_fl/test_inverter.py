@@ -40,7 +40,10 @@ def test_a_small_batch_comes_back_exactly(small_problem):
     assert inverter.status_.startswith("8 of 8 inputs certified")
 
 
-@pytest.mark.parametrize("directions", [None, SPEAR_PLUS_PLUS], ids=["default", "spear++"])
+@pytest.mark.parametrize(
+    "directions",
+    [pytest.param(None, id="default"), pytest.param(SPEAR_PLUS_PLUS, id="spear++", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize(("batch_size", "width"), [(20, 200), (40, 1000)])
 def test_cifar_batches_come_back_exactly(cifar, batch_size, width, directions):
     exact = []
@@ -121,13 +124,16 @@ def test_other_activations_certify_nothing(activation):
     gradient = client_gradient(model, batch, torch.arange(8))
     search = DictionaryDirections(SparseDictionaryRecovery(max_rounds=3))
     given = LayerGradient.from_model(model, gradient)
-    if given.activation != Identity():
+    assert (given.activation == Identity()) == isinstance(activation, ShiftedReLU)
+    if not isinstance(activation, ShiftedReLU):
         inverter = GradientInverter(random_state=0).fit(given)
         assert inverter.recovered_.all()
         assert match_batches(batch, inverter.inputs_).squared_errors.max() < 1e-8
     inverter = invert(replace(given, activation="relu"), directions=search, random_state=0)
     wrong = match_batches(batch, inverter.inputs_).squared_errors > 1e-6
     order = match_batches(batch, inverter.inputs_).order
+    # Behind the shifted ReLU columns have zeros all the same, and come back as they are.
+    assert wrong.any() != isinstance(activation, ShiftedReLU)
     assert not inverter.recovered_[order][wrong].any()
 
 
@@ -146,7 +152,6 @@ def test_nested_parameters_and_clone():
 
 
 def test_progress_bar(small_problem, capsys):
-    pytest.importorskip("rich")
     _, model, gradient = small_problem
     GradientInverter(verbose=True, random_state=0).fit(LayerGradient.from_model(model, gradient))
     assert "8/8" in capsys.readouterr().err
@@ -186,6 +191,7 @@ def test_fedavg_updates_give_the_batch_away(cifar, learning_rate, training):
     assert psnr(pixels, cifar.pixels(inverter.inputs_)).min() > 90
 
 
+@pytest.mark.slow
 def test_fedavg_in_mini_batches_at_a_high_rate_gives_most_batches_away(cifar):
     """Units switch on and off on the way: a sixth of the rows that both ends call off are not zero."""
     whole = 0
@@ -201,16 +207,19 @@ def test_fedavg_in_mini_batches_at_a_high_rate_gives_most_batches_away(cifar):
 
 
 class TestDifferentialPrivacy:
-    @pytest.mark.parametrize(("noise_std", "least", "expected"), [(1e-5, 48, 49), (1e-4, 29, 32), (2e-4, 20, 25)])
+    @pytest.mark.parametrize(
+        ("noise_std", "least", "expected"),
+        [(1e-5, 48, 49), (1e-4, 27, 30), pytest.param(2e-4, 14, 21, marks=pytest.mark.slow)],
+    )
     def test_noise_blurs_but_does_not_hide(self, cifar, noise_std, least, expected):
         # The scale of an input comes from the bias gradient alone; its noise is most of the error.
-        qualities, harder = [], 0 if cifar.is_real else 6
+        qualities = []
         for seed in range(4):
             pixels, given = cifar.private_problem(20, 200, seed, clipping=2.0, noise_std=noise_std)
             inverter = invert(given, batch_size=20, noise_level=noise_std, random_state=0)
             qualities.append(psnr(pixels, cifar.pixels(inverter.inputs_)).mean())
-        assert min(qualities) > least - harder
-        assert np.mean(qualities) > expected - harder
+        assert min(qualities) > least
+        assert np.mean(qualities) > expected
 
     def test_the_clipping_constant_does_not_matter(self, cifar):
         recovered = []

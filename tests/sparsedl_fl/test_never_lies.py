@@ -1,44 +1,72 @@
 """No input is certified that is wrong: hostile problems inside and far outside what can be recovered."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from sparsedl import SparseDictionaryRecovery
-from sparsedl_fl import GradientInverter
-from sparsedl_fl.audit import audit_model
+from sparsedl_fl import GradientInverter, LayerGradient
+from sparsedl_fl.assembly import Assembly
+from sparsedl_fl.audit import audit_model, example
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections
+from sparsedl_fl.hypothesis import Hypothesis
+from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.reproduce.hostile import TWISTS, hostile_problem
 from sparsedl_fl.reproduce.hostile.audits import LIES, hostile_audit
 from sparsedl_fl.reproduce.methods import Budget
 from sparsedl_fl.reproduce.tables import TABLES
+from sparsedl_fl.simulation import client_gradient, fully_connected
 
-REFUSALS = ("as large as the layer", "column space", "all zeros", "does not span the activations", "nowhere zero")
 N_SEEDS, N_CHUNKS = 100, 4
 RIGHT = 1e-2
 """Error, relative to the size of an input, below which it counts as right."""
 
 
-def attack(seed, twist=None, random_state=None):
-    """Attack a problem; return how many inputs are right, how many of these certified, and those certified wrongly."""
-    problem = hostile_problem(seed, twist)
-    if problem.layer_gradient is None:
-        assert problem.refusal
-        return 0, 0, []
+def is_right_to_refuse(problem, message):
+    """Return whether what a refusal says is so, by the truth."""
+    given, true = problem.layer_gradient, problem.inputs.double().numpy()
+    if "as large as the layer" in message:
+        return len(true) >= min(given.shape) and given.next_weight_grad is None
+    if "nowhere zero" in message:
+        return not given.activation.has_flat_part and given.next_weight_grad is None
+    if "column space" in message:  # inputs of which some are mixtures of others, or a layer that mixes them
+        return (
+            np.linalg.matrix_rank(true, tol=1e-5 * np.linalg.norm(true, 2)) < len(true)
+            or "batch norm" in problem.description
+        )
+    return False
+
+
+def fitted(problem, random_state):
+    """Return the inverter, or None for a refusal that says what is so."""
     fallback = DictionaryDirections(SparseDictionaryRecovery(max_rounds=2))
     search = ActivationDirections(patience=60, fallback=fallback)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", (ConvergenceWarning, UserWarning))
         try:
-            inverter = GradientInverter(
-                search, random_state=seed if random_state is None else random_state, **problem.told
-            ).fit(problem.layer_gradient)
+            return GradientInverter(search, random_state=random_state, **problem.told).fit(problem.layer_gradient)
         except ValueError as error:
-            if any(reason in str(error) for reason in REFUSALS):
-                return 0, 0, []
+            if is_right_to_refuse(problem, str(error)):
+                return None
             raise
+
+
+def attack(seed, twist=None, random_state=None, may_refuse=False):
+    """Attack a problem; return how many inputs are right, how many of these certified, and those certified wrongly.
+
+    Only where a refusal is no surprise it is a result as well, None: that nothing wrong is certified of a problem says
+    nothing where it was never attacked.
+    """
+    problem = hostile_problem(seed, twist)
+    assert problem.layer_gradient is not None, problem.refusal
+    inverter = fitted(problem, seed if random_state is None else random_state)
+    if inverter is None:
+        assert may_refuse, "refused"
+        return None
     true = problem.inputs.double().numpy()
     squares = np.mean((true[None] - inverter.inputs_[:, None]) ** 2, axis=2)
     errors, sizes = np.sqrt(squares.min(axis=1)), np.sqrt(np.mean(true**2, axis=1))[squares.argmin(axis=1)]
@@ -53,13 +81,16 @@ def attack(seed, twist=None, random_state=None):
 
 
 def check(seeds):
-    results = [attack(seed) for seed in seeds]
-    lies = [lie for _, _, found in results for lie in found]
-    n_right, n_certified = (sum(result[i] for result in results) for i in (0, 1))
+    results = [attack(seed, may_refuse=True) for seed in seeds]
+    attacked = [result for result in results if result is not None]
+    lies = [lie for _, _, found in attacked for lie in found]
+    n_right, n_certified = (sum(result[i] for result in attacked) for i in (0, 1))
     print(
-        f"\n{len(results)} problems: {n_certified} of {n_right} inputs that are right are certified, {len(lies)} wrong"
+        f"\n{len(attacked)} of {len(results)} problems attacked: {n_certified} of {n_right} inputs that are right are "
+        f"certified, {len(lies)} wrong"
     )
     assert not lies
+    assert len(attacked) >= 0.8 * len(results)
     assert n_certified > n_right / 2 > 50
 
 
@@ -75,6 +106,7 @@ def test_a_last_column_of_which_nothing_comes_from_behind_ends_no_search():
     assert n_certified <= n_right
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(N_CHUNKS))
 def test_nothing_wrong_is_certified(chunk):
     check(range(chunk, N_SEEDS, N_CHUNKS))
@@ -87,16 +119,21 @@ def test_nothing_wrong_is_certified_in_a_thousand_problems():
 
 def test_every_twist_makes_a_problem():
     for name in TWISTS:
-        problem = hostile_problem(0, name)
-        assert name in problem.description
-        assert (problem.layer_gradient is None) == bool(problem.refusal)
+        for seed in range(4):
+            problem = hostile_problem(seed, name)
+            assert name in problem.description
+            assert not problem.refusal
+            assert problem.layer_gradient is not None
 
 
 def audited(problem, **options):
-    """Return the audit of a hostile client, whatever it warns of."""
+    """Return the audit of a hostile client, whatever it warns of; every layer named comes to inputs, proven or not."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return audit_model(problem.model, problem.gradients, **options)
+        audit = audit_model(problem.model, problem.gradients, **options)
+    for layer in options.get("layers", []):
+        assert audit[layer].n_inputs > 0, audit[layer].reason
+    return audit
 
 
 def check_audits(seeds):
@@ -113,6 +150,7 @@ def check_audits(seeds):
     return n_certified
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(2))
 def test_no_audit_certifies_what_is_wrong(chunk):
     assert check_audits(range(chunk, 24, 2)) > 100
@@ -213,8 +251,33 @@ def test_tokens_are_no_further_off_than_is_said(seed):
     assert attack(seed, "tokens")[2] == []
 
 
-def test_zeros_that_two_inputs_share_in_one_ratio_prove_no_mixture(shared_data):
-    """A stroke of one digit is a tenth of another's all along it: a mixture of the two has zeros there, all at once."""
+@pytest.mark.slow
+def test_digits_behind_a_network_in_training_are_no_further_off_than_is_said(raw_data):
+    """Strokes on an empty ground: inputs have zeros of their own, and so have mixtures of two."""
     row = TABLES["frontier-raw"].rows["mnist-unit-20x200-2000"]
-    folder = str(shared_data("mnist.npz").parent)
-    assert row.run("activation", 1001, folder, Budget(seconds=20))["wrong"] == 0
+    assert row.run("activation", 1001, raw_data, Budget(seconds=20))["wrong"] == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_zeros_that_two_inputs_share_in_one_ratio_prove_no_mixture(seed):
+    """A stroke of one digit is an eighth of another's all along it: a mixture of the two has zeros there, all at once.
+
+    One such was certified; what forbids it is that the column which is known by itself has other units on.
+    """
+    digits, labels = example.records()
+    pick = np.random.default_rng(seed).choice(len(digits), 8, replace=False)
+    inputs = digits[pick].flatten(1).double()
+    inputs[1] = torch.where(inputs[0] > 0, inputs[0] / 8, inputs[1])
+    model = fully_connected(64, width=100, random_state=seed).double()
+    given = LayerGradient.from_model(model, client_gradient(model, inputs, labels[pick]))
+    problem = LayerProblem.of(replace(given, next_weight_grad=None))
+    columns = np.linalg.inv(inputs.numpy() @ problem.factors.right.T / problem.factors.singular_values)
+    columns[:, 0] += columns[:, 1] / 8  # so that x1 - x0 / 8 comes back for the second, at the scale of one input
+    hypothesis = Hypothesis(problem, columns / np.linalg.norm(columns, axis=0), np.ones(8, dtype=bool))
+    batch = Assembly().of(hypothesis)
+    np.testing.assert_allclose(7 / 8 * batch.inputs[1], inputs[1] - inputs[0] / 8, atol=1e-9)
+    assert not batch.recovered[1]
+    # Its zeros alone would prove it: more than chance, and they determine it.
+    transposed = problem.factors.transposed
+    direction = transposed.left.T @ batch.inputs[[1]].T / np.linalg.norm(batch.inputs[1])
+    assert transposed.prove(direction, transposed.zeros(direction)).all()

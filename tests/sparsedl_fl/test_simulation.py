@@ -86,10 +86,6 @@ def test_bad_input_is_named(model):
 
 
 class TestOpacus:
-    @pytest.fixture(autouse=True)
-    def _opacus(self):
-        pytest.importorskip("opacus")
-
     @pytest.mark.parametrize("clipping", [1e-2, 1e9])
     def test_agrees_with_ours(self, model, clipping):
         ours = dp_sgd_gradient(model, BATCH, LABELS, clipping=clipping, noise_std=0.0)

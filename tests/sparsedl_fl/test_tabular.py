@@ -1,6 +1,5 @@
-import gzip
-
 import numpy as np
+import pandas
 import pytest
 import torch
 from sklearn.compose import ColumnTransformer
@@ -9,8 +8,6 @@ from sklearn.preprocessing import FunctionTransformer, Normalizer, OneHotEncoder
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.simulation import client_gradient, fully_connected
 from sparsedl_fl.tabular import decode_table
-
-pandas = pytest.importorskip("pandas")
 
 
 @pytest.fixture
@@ -41,9 +38,8 @@ def test_what_cannot_be_undone_is_named(table):
         decode_table(encoder, np.ones((2, 3)))
 
 
-def test_adult_comes_back_row_by_row(shared_data):
-    with gzip.open(shared_data("adult_test.csv.gz"), "rt") as file:
-        adult = pandas.read_csv(file)
+def test_a_census_comes_back_row_by_row(census):
+    adult = pandas.read_csv(census)
     labels = torch.tensor((adult.pop("income") == ">50K").to_numpy(dtype=int))
     numbers = adult.select_dtypes("number").columns.tolist()
     categories = [name for name in adult if name not in numbers]

@@ -91,6 +91,6 @@ def _send(problem: HostileProblem, layer: str, names: list[str]) -> None:
     try:
         told = LOSSES[loss] if rng.random() < 0.5 else None
         given = LayerGradient.from_model(problem.model, gradients, layer, loss=told)
-        problem.layer_gradient = replace(given, next_weight_grad=None, next_weight=None, behind=())
+        problem.layer_gradient = replace(given, next_weight_grad=None, next_weight=None, behind=(), head=None)
     except (ValueError, TypeError) as error:
         problem.refusal = str(error)

@@ -6,12 +6,10 @@ from torch.nn.functional import cross_entropy
 
 from sparsedl_fl import GradientInverter
 from sparsedl_fl.audit import audit_model
+from sparsedl_fl.demo import natural_patches
 from sparsedl_fl.labels import NO_LABEL
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.simulation import WIRES, client_gradient, fully_connected
-
-DATA = "tinyimagenet.npz"
-MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 
 
 def activations(model, batch):
@@ -30,10 +28,12 @@ def mean_absolute_errors(true, recovered):
 
 
 @pytest.fixture(scope="module")
-def tiny_images(shared_data):
-    with np.load(shared_data(DATA), allow_pickle=False) as data:
-        inputs = (data["x"] / 255.0 - MEAN) / STD
-        return torch.tensor(inputs, dtype=torch.float32).flatten(1), torch.tensor(data["y"])
+def tiny_images():
+    """Return 300 pictures of 64 x 64 pixels, each of four patches of photographs, with labels below 200."""
+    patches, mean, std = natural_patches(1200, random_state=0)
+    pictures = ((patches - mean) / std).reshape(300, 2, 2, 32, 32, 3).transpose(0, 1, 3, 2, 4, 5)
+    labels = torch.from_numpy(np.random.default_rng(0).integers(200, size=300))
+    return torch.tensor(pictures, dtype=torch.float32).flatten(1), labels
 
 
 @pytest.mark.parametrize(("n_steps", "depth"), [(0, 3), (50, 4)])

@@ -38,10 +38,10 @@ def attack(module, activation, scale=1.0, has_next=True, seed=0):
     [
         (nn.ReLU6(), "relu6", 1.0),
         (nn.ReLU6(), "relu6", 8.0),  # many units above six
-        (nn.Hardtanh(), "hardtanh", 4.0),
-        (nn.Hardtanh(-0.2, 3.0), Hardtanh(-0.2, 3.0), 1.0),
+        pytest.param(nn.Hardtanh(), "hardtanh", 4.0, marks=pytest.mark.slow),
+        pytest.param(nn.Hardtanh(-0.2, 3.0), Hardtanh(-0.2, 3.0), 1.0, marks=pytest.mark.slow),
         (nn.Threshold(0.2, 0.0), Threshold(0.2, 0.0), 1.0),
-        (nn.Threshold(-0.3, 0.1), Threshold(-0.3, 0.1), 1.0),
+        pytest.param(nn.Threshold(-0.3, 0.1), Threshold(-0.3, 0.1), 1.0, marks=pytest.mark.slow),
     ],
     ids=lambda value: repr(value).replace(" ", ""),
 )
@@ -51,6 +51,7 @@ def test_the_batch_comes_back(module, activation, scale, has_next):
     assert errors.max() < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_where_units_are_hardly_ever_off_the_next_layer_helps(seed):
     inverter, errors = attack(nn.Hardtanh(), "hardtanh", seed=seed)

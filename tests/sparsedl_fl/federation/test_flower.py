@@ -7,19 +7,16 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod
+from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
+from flwr.server.strategy import FedAvg as OldFedAvg
+from flwr.serverapp.strategy import FedAvg
 
-flwr = pytest.importorskip("flwr")
-
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict  # noqa: E402
-from flwr.clientapp import ClientApp  # noqa: E402
-from flwr.clientapp.mod import LocalDpMod  # noqa: E402
-from flwr.common import Code, FitRes, Status, ndarrays_to_parameters  # noqa: E402
-from flwr.server.strategy import FedAvg as OldFedAvg  # noqa: E402
-from flwr.serverapp.strategy import FedAvg  # noqa: E402
-
-from sparsedl_fl.audit import Verdict  # noqa: E402
-from sparsedl_fl.federation import LeakPolicy, LeakWarning  # noqa: E402
-from sparsedl_fl.federation.flower import LeakAuditMod, LeakAuditStrategy  # noqa: E402
+from sparsedl_fl.audit import Verdict
+from sparsedl_fl.federation import LeakPolicy, LeakWarning
+from sparsedl_fl.federation.flower import LeakAuditMod, LeakAuditStrategy
 
 RATE = 0.05
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -4,17 +4,14 @@ import warnings
 
 import numpy as np
 import pytest
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.fl_constant import ReservedKey
+from nvflare.apis.fl_context import FLContextManager
+from nvflare.app_common.filters.percentile_privacy import PercentilePrivacy
 
-pytest.importorskip("nvflare")
-
-from nvflare.apis.dxo import DXO, DataKind, from_shareable  # noqa: E402
-from nvflare.apis.fl_constant import ReservedKey  # noqa: E402
-from nvflare.apis.fl_context import FLContextManager  # noqa: E402
-from nvflare.app_common.filters.percentile_privacy import PercentilePrivacy  # noqa: E402
-
-from sparsedl_fl.audit import Verdict  # noqa: E402
-from sparsedl_fl.federation import LeakPolicy, LeakWarning  # noqa: E402
-from sparsedl_fl.federation.nvflare import GlobalModelFilter, LeakAuditFilter  # noqa: E402
+from sparsedl_fl.audit import Verdict
+from sparsedl_fl.federation import LeakPolicy, LeakWarning
+from sparsedl_fl.federation.nvflare import GlobalModelFilter, LeakAuditFilter
 
 RATE = 0.05
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

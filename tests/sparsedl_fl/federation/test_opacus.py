@@ -4,15 +4,12 @@ import warnings
 
 import pytest
 import torch
+from opacus import PrivacyEngine
 from torch import nn
 
-pytest.importorskip("opacus")
-
-from opacus import PrivacyEngine  # noqa: E402
-
-from sparsedl_fl.audit import Verdict  # noqa: E402
-from sparsedl_fl.federation import LeakWarning  # noqa: E402
-from sparsedl_fl.federation.opacus import audit_steps  # noqa: E402
+from sparsedl_fl.audit import Verdict
+from sparsedl_fl.federation import LeakWarning
+from sparsedl_fl.federation.opacus import audit_steps
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -58,7 +55,7 @@ def test_without_noise_the_hook_sees_the_leak(maker, digits):
     audits = audit_steps(optimizer, model)
     run(model, optimizer, loader, 1)
     assert audits.results[1].verdict is Verdict.RECOVERED
-    assert audits.results[1].context["dp"]["epsilon"] is None or audits.results[1].context["dp"]["epsilon"] > 1e3
+    assert audits.results[1].context["dp"]["epsilon"] is None
     audits.detach(optimizer)
     run(model, optimizer, loader, 1)
     assert audits.n_steps == 1

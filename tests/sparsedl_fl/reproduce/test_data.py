@@ -1,9 +1,11 @@
 import sys
+import urllib.error
 import zipfile
 
 import numpy as np
 import pytest
 import sklearn.datasets
+from PIL import Image
 
 from sparsedl_fl.reproduce.data import DATASETS, load_adult, load_images
 
@@ -56,12 +58,11 @@ def test_normalisation_goes_back_and_forth(source):
 
 @pytest.mark.parametrize("zipped", [False, True])
 def test_images_in_folders_are_classes(tmp_path, zipped):
-    pillow = pytest.importorskip("PIL.Image")
     rng = np.random.default_rng(0)
     for index, size in enumerate([(50, 80), (40, 40), (20, 30), (90, 300)]):
         folder = tmp_path / "pictures" / f"class{index % 2}"
         folder.mkdir(parents=True, exist_ok=True)
-        pillow.fromarray(rng.integers(256, size=(*size, 3), dtype=np.uint8)).save(folder / f"{index}.png")
+        Image.fromarray(rng.integers(256, size=(*size, 3), dtype=np.uint8)).save(folder / f"{index}.png")
     source = tmp_path / "pictures"
     if zipped:
         source = tmp_path / "pictures.zip"
@@ -104,6 +105,16 @@ def test_what_is_wrong_with_a_source(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=r"sparsedl\[reproduce\]"):
         load_adult(str(tmp_path))
+
+
+@pytest.mark.parametrize(("load", "file"), [(lambda: load_images("cifar10"), "cifar10.npz"), (load_adult, "adult.csv")])
+def test_without_a_network_it_says_what_to_give(monkeypatch, load, file):
+    def unreachable(*_, **__):
+        raise urllib.error.URLError("no route to host")
+
+    monkeypatch.setattr(sklearn.datasets, "fetch_openml", unreachable)
+    with pytest.raises(ValueError, match=rf"OpenML \(.*no route to host.*\): pass --data with {file}"):
+        load()
 
 
 def test_census_rows_from_a_file(tmp_path):

@@ -144,7 +144,6 @@ def test_a_summary_has_interval_metric_and_the_papers_number(tmp_path):
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures_are_drawn_from_whatever_there_is(name, tmp_path):
-    pytest.importorskip("matplotlib")
     records = [
         record("20x200", "kernel", 1, exact=True),
         record("20x200", "activation", 1, exact=True),
