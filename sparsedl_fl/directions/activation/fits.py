@@ -66,20 +66,23 @@ class InputFits:
     def fitted_where_beside(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return inputs with those fitted that lie beside the spans, and which they are, if nearer then.
 
-        What the spans leave open stays: with fewer units on than unknowns a fit comes nearer anywhere along a line.
+        What the spans leave open stays: with fewer units on than unknowns a fit comes nearer anywhere along a line. It
+        is worth more where an input lies further beside the spans than noise moves it along what they say least of.
         """
         over_noise = self.behind.at(self.preactivations(inputs)).over_noise
         fitted, is_beside = inputs.clone(), over_noise > BESIDE
         fitted[is_beside] = self.fitted(inputs[is_beside])
         is_nearer = self.behind.at(self.preactivations(fitted)).over_noise < over_noise
-        is_nearer[is_nearer.clone()] = self.is_determined(self.behind, fitted[is_nearer])
+        nearer = torch.nonzero(is_nearer)[:, 0]
+        curvatures = self.least_curvatures(self.behind, fitted[nearer])
+        is_nearer[nearer] = curvatures > (over_noise[nearer] ** -2).clamp(min=self.descent.least_share)
         return torch.where(is_nearer[:, None], fitted, inputs), is_nearer
 
-    def is_determined(self, equations: View, inputs: torch.Tensor) -> torch.Tensor:
-        """Return which inputs some equations leave nothing open of, one by one."""
+    def least_curvatures(self, equations: View, inputs: torch.Tensor) -> torch.Tensor:
+        """Return what equations say of the direction that they say least of, over what they say of another."""
         coordinates = self.natural.coordinates(self.at_scale(inputs))
-        found = [self.descent.is_only(self.natural, equations, at) for at in coordinates]
-        return torch.tensor(found, dtype=torch.bool)
+        found = [self.descent.least_curvature(self.natural, equations, at) for at in coordinates]
+        return torch.tensor(found, dtype=torch.float64)
 
     @property
     def spans(self) -> SpansBehind:
@@ -91,7 +94,7 @@ class InputFits:
         ends = normalize(self.last_fit.alone(self.natural, self.spans, starts), dim=1)
         here = self.spans.at(self.preactivations(ends))
         ends = ends[here.is_likely & (here.over_noise <= FAR)]
-        return ends, self.is_determined(self.spans, ends)
+        return ends, self.least_curvatures(self.spans, ends) > self.descent.least_share
 
     def near_spans(self, inputs: torch.Tensor, known: torch.Tensor, most: float = ROUNDING_SHARE) -> torch.Tensor:
         """Return which inputs lie no further from the spans than rounding and those that are known explain.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from sparsedl.linalg import least_squares
 from sparsedl_fl.directions.activation.two_views import ScaledForward
 from sparsedl_fl.views import View
 
@@ -65,4 +66,4 @@ class NaturalForward:
 
     def coordinates(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return ``v`` of shape (n, d) of ``p`` at their true scale, the nearest there is."""
-        return torch.linalg.lstsq(self.axes, (inputs - self.origin).T).solution.T
+        return least_squares(self.axes, (inputs - self.origin).T).T
