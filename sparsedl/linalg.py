@@ -26,10 +26,15 @@ LARGE, N_VECTORS, N_INVERSE_ITERATIONS = 48, 4, 8
 def least_squares(matrix: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
     """Return the smallest ``x`` that minimises ``|matrix x - goal|``, for each column of ``goal``.
 
-    By singular values: torch's default, LAPACK's ``gelsy``, is handed pivots that nothing sets, and gives other last
-    digits each time it runs (23 different ones of 40, torch 2.13).
+    By singular values: torch hands LAPACK's ``gelsy``, its default, pivots that nothing sets, and gets other last
+    digits each time (23 different ones of 40, torch 2.13). A matrix that is not finite gives NaN.
     """
-    return torch.linalg.lstsq(matrix, goal, driver="gelsd").solution
+    if not torch.isfinite(matrix).all():
+        return goal.new_full((matrix.shape[1], goal.shape[1]), torch.nan)
+    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    rounding = max(matrix.shape) * torch.finfo(values.dtype).eps * values.amax() if len(values) else 0.0
+    inverse = torch.where(values > rounding, 1 / values, 0.0)
+    return right.mT @ (inverse[:, None] * (left.mT @ goal))
 
 
 def weighted_gram(observations: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
