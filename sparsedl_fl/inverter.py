@@ -207,7 +207,10 @@ class GradientInverter(BaseEstimator):
         problem = CrowdedProblem.of(given, self.batch_size)
         if problem is None:
             return False
-        search = CrowdedSearch(max_seconds=getattr(self.directions_, "max_seconds", None))
+        search = CrowdedSearch(
+            max_effort=getattr(self.directions_, "max_effort", None),
+            max_seconds=getattr(self.directions_, "max_seconds", None),
+        )
         if isinstance(self.directions_, KnownInputs):
             found = search.confirm(problem, self.directions_.inputs)
         else:
