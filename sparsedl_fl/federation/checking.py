@@ -95,16 +95,8 @@ def check_update(
     )
     rate = None if n_steps == 1 else learning_rate
     inverter = GradientInverter(batch_size=batch_size, random_state=random_state)
-    return audit_model(
-        inner,
-        gradients,
-        inverter,
-        example=example,
-        loss=loss,
-        learning_rate=rate,
-        max_effort=max_effort,
-        max_seconds=max_seconds,
-    )
+    limits = {"max_effort": max_effort, "max_seconds": max_seconds}
+    return audit_model(inner, gradients, inverter, example=example, loss=loss, learning_rate=rate, **limits)
 
 
 def _at(model: nn.Module | Callable[[], nn.Module], before: State | None) -> nn.Module:

@@ -66,17 +66,25 @@ class InputFits:
     def fitted_where_beside(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return inputs with those fitted that lie beside the spans, and which they are, if nearer then.
 
-        What the spans leave open stays: with fewer units on than unknowns a fit comes nearer anywhere along a line. It
-        is worth more where an input lies further beside the spans than noise moves it along what they say least of.
+        What the spans leave open stays: with fewer units on than unknowns a fit comes nearer anywhere along a line.
         """
         over_noise = self.behind.at(self.preactivations(inputs)).over_noise
         fitted, is_beside = inputs.clone(), over_noise > BESIDE
         fitted[is_beside] = self.fitted(inputs[is_beside])
         is_nearer = self.behind.at(self.preactivations(fitted)).over_noise < over_noise
-        nearer = torch.nonzero(is_nearer)[:, 0]
-        curvatures = self.least_curvatures(self.behind, fitted[nearer])
-        is_nearer[nearer] = curvatures > (over_noise[nearer] ** -2).clamp(min=self.descent.least_share)
+        is_nearer[is_nearer.clone()] = self.say_more(fitted[is_nearer], inputs[is_nearer])
         return torch.where(is_nearer[:, None], fitted, inputs), is_nearer
+
+    def say_more(self, fitted: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+        """Return for which inputs the spans, to which they were fitted, say more than what they were without.
+
+        There these lay further beside the spans than noise moves an input along what the spans say least of.
+        """
+        over_noise = self.behind.at(self.preactivations(inputs)).over_noise
+        says_more = over_noise > 1
+        least = (over_noise[says_more] ** -2).clamp(min=self.descent.least_share)
+        says_more[says_more.clone()] = self.least_curvatures(self.behind, fitted[says_more]) > least
+        return says_more
 
     def least_curvatures(self, equations: View, inputs: torch.Tensor) -> torch.Tensor:
         """Return what equations say of the direction that they say least of, over what they say of another."""

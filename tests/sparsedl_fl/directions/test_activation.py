@@ -299,8 +299,8 @@ class TestKnowledge:
             problem.test.observations[keep], problem.test.unmixing, problem.test.noise_level[keep]
         )
         knowledge = Knowledge(test, replace(problem.views, left=test.observations, forward=problem.forward[keep]))
-        knowledge.add_inputs(problem.samples[:20], EVERY[:20])
-        assert len(knowledge.inputs) == 20
+        knowledge.add_inputs(problem.samples[:14], EVERY[:14])
+        assert len(knowledge.inputs) == 14
         assert (cosines(problem.columns[:1], knowledge.views.found) > 1 - 1e-9).all()
 
     def test_of_a_sample_that_is_not_determined_only_the_column_is_taken(self, problem):
