@@ -49,6 +49,20 @@ def normalized(x: torch.Tensor, dim: int = 1) -> torch.Tensor:
     return x / torch.linalg.vector_norm(x, dim=dim, keepdim=True).clamp(min=1.0)  # it is at least one but for zeros
 
 
+def least_squares(matrix: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
+    """Return the smallest ``x`` that minimises ``|matrix x - goal|``, for each column of ``goal``.
+
+    By singular values: torch hands LAPACK's ``gelsy``, its default, pivots that nothing sets, and gets other last
+    digits each time (23 different ones of 40, torch 2.13). A matrix that is not finite gives NaN.
+    """
+    if not torch.isfinite(matrix).all():
+        return goal.new_full((matrix.shape[1], goal.shape[1]), torch.nan)
+    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    rounding = max(matrix.shape) * torch.finfo(values.dtype).eps * values.amax() if len(values) else 0.0
+    inverse = torch.where(values > rounding, 1 / values, 0.0)
+    return right.mT @ (inverse[:, None] * (left.mT @ goal))
+
+
 def weighted_gram(observations: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Return ``L^T diag(w) L`` for each row ``w`` of ``weights``: shape (n_weights, n_components, n_components)."""
     transposed, k = observations.T, observations.shape[1]
@@ -122,17 +136,6 @@ def inverse_iteration(gram: torch.Tensor, start: torch.Tensor, n_iterations: int
     for _ in range(n_iterations):
         vectors = normalized(torch.cholesky_solve(vectors, factor), dim=1)
     return vectors[..., 0].nan_to_num(nan=0.0)
-
-
-def least_squares(matrix: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return the shortest ``x`` with the least ``|A x - right|``.
-
-    Not by torch's default on the CPU, which pivots by whatever its memory held before (torch 2.13: 42 results in 300
-    runs of one problem).
-    """
-    if right.shape[1] == 0:
-        return right.new_zeros((matrix.shape[1], 0))
-    return torch.linalg.lstsq(matrix, right, driver="gelsd").solution
 
 
 def smallest_eigenvectors(gram: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

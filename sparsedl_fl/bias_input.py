@@ -7,21 +7,33 @@ back as a row of zeros with a dense gradient, which nothing certifies.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from sparsedl_fl.blocks import row_norms
 from sparsedl_fl.gradients import LayerGradient
 
-__all__ = ["with_bias_as_input", "with_constant", "without_constant"]
+__all__ = ["LayerGradientWithBias", "with_bias_as_input", "with_constant", "without_constant"]
 
 
-def with_bias_as_input(given: LayerGradient) -> LayerGradient:
+@dataclass(frozen=True, eq=False)
+class LayerGradientWithBias(LayerGradient):
+    """A layer whose last input is that of the bias, with the weight zero, so that ``z`` stays what it is.
+
+    Attributes
+    ----------
+    constant_input : float
+        Its value.
+    """
+
+    constant_input: float = 1.0
+
+
+def with_bias_as_input(given: LayerGradient) -> LayerGradientWithBias:
     """Return a layer with one input more, that of the bias.
 
-    ``z = W x + bias`` stays what it is: the further weights are zero. ``u`` is about as large as the other inputs, and
-    a power of two, which rounds nothing.
+    It is about as large as the others, and a power of two, which rounds nothing.
     """
     n_alive = max(1, int(given.weight_grad.any(axis=0).sum()))
     ratio = np.linalg.norm(row_norms(given.weight_grad)) / np.linalg.norm(given.bias_grad) / np.sqrt(n_alive)
@@ -29,7 +41,8 @@ def with_bias_as_input(given: LayerGradient) -> LayerGradient:
     further = (unit * given.bias_grad[:, None]).astype(given.weight_grad.dtype)
     weight_grad = np.hstack([given.weight_grad, further])
     weight = np.hstack([given.weight, np.zeros_like(given.weight[:, :1])])
-    return replace(given, weight=weight, weight_grad=weight_grad, constant_input=unit)
+    rest = {field.name: getattr(given, field.name) for field in fields(given)}
+    return LayerGradientWithBias(**{**rest, "weight": weight, "weight_grad": weight_grad}, constant_input=unit)
 
 
 def with_constant(given: LayerGradient, inputs: np.ndarray) -> np.ndarray:

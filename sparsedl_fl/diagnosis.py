@@ -76,8 +76,8 @@ def visible_reason(
     m, n = layer_gradient.shape
     if layer_gradient.constant_input is not None:
         return (
-            "the bias gradient lies outside of the column space of the weight gradient: the batch has a row of zeros, or "
-            "one that others add up to; or the two are not of one layer and batch, or noise is on the bias alone"
+            "the bias gradient lies outside the column space of the weight gradient: the batch has a row of zeros or "
+            "one that others add up to, or the two are not of one layer and batch, or noise is on the bias alone"
         )
     alive, moduli = _alive(layer_gradient)
     if moduli.size == 0:

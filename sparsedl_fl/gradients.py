@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -102,7 +102,8 @@ class LayerGradient:
     rest: RestOfNetwork | nn.Module | None = None
     rows_per_sample: int = 1
     head: Head | None = None
-    constant_input: float | None = None
+    constant_input: ClassVar[float | None] = None
+    """Value of the last input, where that is the one of the bias (see `sparsedl_fl.bias_input`)."""
 
     @neutral_modes(gradients=True)
     def __post_init__(self) -> None:

@@ -216,7 +216,10 @@ class GradientInverter(BaseEstimator):
         problem = CrowdedProblem.of(given, self.batch_size)
         if problem is None:
             return False
-        search = CrowdedSearch(max_seconds=getattr(self.directions_, "max_seconds", None))
+        search = CrowdedSearch(
+            max_effort=getattr(self.directions_, "max_effort", None),
+            max_seconds=getattr(self.directions_, "max_seconds", None),
+        )
         if isinstance(self.directions_, KnownInputs):
             found = search.confirm(problem, self.directions_.inputs)
         else:
@@ -233,12 +236,7 @@ class GradientInverter(BaseEstimator):
         return True
 
     def _expose(
-        self,
-        given: LayerGradient,
-        batch: Batch,
-        proposed: np.ndarray,
-        candidates: Candidates | Found,
-        scale: float,
+        self, given: LayerGradient, batch: Batch, proposed: np.ndarray, candidates: Candidates | Found, scale: float
     ) -> None:
         self.batch_size_ = len(batch.inputs)
         both = np.stack([batch.uncertainty, batch.resolution])

@@ -13,6 +13,7 @@ from sklearn.base import clone
 from torch import nn
 
 from sparsedl.process import neutral_modes
+from sparsedl_fl.activations import resolve
 from sparsedl_fl.audit.context import describe_run
 from sparsedl_fl.audit.replaying import replay_found
 from sparsedl_fl.audit.result import NOT_REACHED, AuditResult, LayerAudit
@@ -21,6 +22,7 @@ from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.audit.verdicts import Verdict
 from sparsedl_fl.diagnosis import is_sparsified, visible_reason
 from sparsedl_fl.directions import KnownInputs, best_known
+from sparsedl_fl.directions.activation.budget import effort
 from sparsedl_fl.doubts import caught_warnings
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
@@ -48,6 +50,7 @@ def audit_model(
     *,
     learning_rate: float | None = None,
     peel: bool = True,
+    max_effort: float | None = None,
     max_seconds: float | None = None,
     report: Callable[[str], None] | None = None,
 ) -> AuditResult:
@@ -76,8 +79,11 @@ def audit_model(
         have switched on the way, and neither peeling nor replay applies.
     peel : bool, default=True
         Whether layers follow from one whose whole batch came back.
+    max_effort : float or None, default=None
+        Budget of the searches of all layers together, for an inverter without directions of its own: about seconds on
+        one core, but counted from starts and sizes, so that the same update has the same result on any machine.
     max_seconds : float or None, default=None
-        Cap on the searches of all layers together, for an inverter without directions of its own.
+        Cap on their seconds, in place of that; what it cuts short depends on the machine, and the reason says so.
     report : callable or None, default=None
         Called with a line before each step.
 
@@ -106,7 +112,8 @@ def audit_model(
     ('RECOVERED', [4, 4, 4, 4], [0, 1, 2, 3])
     """
     given = GradientInverter(random_state=0) if inverter is None else inverter
-    attack = _Attack.of(model, gradients, given, layers, example, loss, learning_rate, max_seconds, report)
+    attack = _Attack.of(model, gradients, given, layers, example, loss, learning_rate, report)
+    attack.max_seconds, attack.max_effort = max_seconds, max_effort if max_seconds is None else None
     return attack.run(peel and learning_rate is None)
 
 
@@ -117,13 +124,15 @@ class _Attack:
     subject: Subject
     rows: Mapping[str, LayerRow]
     inverter: GradientInverter
-    max_seconds: float | None
     report: Callable[[str], None]
     sent: Mapping[str, torch.Tensor]
     """What the client sent, in its own units."""
+    max_seconds: float | None = None
+    max_effort: float | None = None
     found: dict[str, LayerAudit] = field(default_factory=dict)
     searched: float = 0.0
-    """Seconds spent on searches, those of layers that follow from others by now as well."""
+    effort: float = 0.0
+    """Seconds and effort spent on searches, those of layers that follow from others by now as well."""
 
     @classmethod
     def of(
@@ -135,7 +144,6 @@ class _Attack:
         example: torch.Tensor | None,
         loss: Any,
         learning_rate: float | None,
-        max_seconds: float | None,
         report: Callable[[str], None] | None,
     ) -> _Attack:
         """Look at the model; raise before any work where model and gradients do not belong together."""
@@ -154,7 +162,7 @@ class _Attack:
             inverter = clone(inverter).set_params(noise_level=None if noise is None else noise * factor)
             learning_rate = None if learning_rate is None else learning_rate / factor
         subject = Subject(model, scaled, trace, usable_loss(loss, trace.n_outputs), learning_rate)
-        return cls(subject, rows, inverter, max_seconds, report or (lambda line: None), named)
+        return cls(subject, rows, inverter, report or (lambda line: None), named)
 
     def run(self, peel: bool) -> AuditResult:
         """Attack, spread and replay."""
@@ -200,12 +208,12 @@ class _Attack:
         self.report(f"attacking layer '{row.name}'")
         start = time.perf_counter()
         inverter = clone(self.inverter)
-        if self.max_seconds is not None and inverter.directions is None:
-            left = self.max_seconds - self.searched
-            if left <= 0:
-                spent = f"the budget of {self.max_seconds:g} seconds was spent before"
-                return LayerAudit(row.name, None, spent, row, source=NOT_REACHED)
-            inverter.set_params(directions=best_known(left))
+        if inverter.directions is None:
+            if self._spent:
+                return LayerAudit(row.name, None, self._spent, row, source=NOT_REACHED)
+            seconds = None if self.max_seconds is None else self.max_seconds - self.searched
+            budget = None if self.max_effort is None else self.max_effort - self.effort
+            inverter.set_params(directions=best_known(seconds, budget))
         try:
             given = self.subject.layer_gradient(row.name)
             if is_sparsified(given):
@@ -214,7 +222,17 @@ class _Attack:
         except (ValueError, RuntimeError) as error:
             return LayerAudit(row.name, None, str(error), row, seconds=time.perf_counter() - start)
         self.searched += seconds
+        self.effort += effort(inverter.n_starts_, inverter.batch_size_, given.shape[0], resolve(given.activation))
         return LayerAudit(row.name, inverter, reason, row, KnownBatch.of(inverter), "attacked", seconds)
+
+    @property
+    def _spent(self) -> str:
+        """What was spent before all layers had their turn, in words, or nothing."""
+        if self.max_seconds is not None and self.searched >= self.max_seconds:
+            return f"the budget of {self.max_seconds:g} seconds was spent before"
+        if self.max_effort is not None and self.effort >= self.max_effort:
+            return f"the effort of {self.max_effort:g} was spent before"
+        return ""
 
     @staticmethod
     def _fitted(inverter: GradientInverter, given: LayerGradient) -> tuple[GradientInverter, str, float]:

@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weight-decay", default="0", help="the client's, or 'find' (default: 0)")
     parser.add_argument("--optimizer", default="sgd", help="the client's; any but sgd is out of range (default: sgd)")
     parser.add_argument("--batch-size", type=int, help="inputs in the batch (default: found from the gradient)")
-    parser.add_argument("--seconds", type=float, help="cap on the searches of all layers together (default: none)")
+    parser.add_argument("--effort", type=float, help="budget of the searches of all layers together, about seconds on "
+                        "one core, counted from sizes (default: none)")  # fmt: skip
+    parser.add_argument("--seconds", type=float, help="cap on them by the clock, in its place (default: none)")
     parser.add_argument("--layers", nargs="+", metavar="NAME", help="layers to attack (default: all)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the search (default: 0)")
     parser.add_argument("--out", metavar="FOLDER", help="where report.html and report.json go")
@@ -108,6 +110,7 @@ def _audited(options: argparse.Namespace) -> object:
             input_of_shape(shape),
             loss_of(options.loss),
             learning_rate=sent.learning_rate,
+            max_effort=options.effort,
             max_seconds=options.seconds,
             report=report,
         )

@@ -26,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batches", type=int, default=3, help="batches a setting (default: 3)")
     parser.add_argument("--rounds", type=int, default=0, help="rounds of training to see what a setting costs in "
                         "accuracy (default: 0, none)")  # fmt: skip
-    parser.add_argument("--seconds", type=float, default=20, help="cap on each search (default: 20)")
+    parser.add_argument("--effort", type=float, default=20, help="budget of the searches of an audit, about seconds on "
+                        "one core, counted from sizes (default: 20)")  # fmt: skip
+    parser.add_argument("--seconds", type=float, help="cap on them by the clock, in its place (default: none)")
     parser.add_argument("--jobs", type=int, default=1, help="audits at the same time (default: 1)")
     parser.add_argument("--backend", default="loky", help="of joblib: loky, dask, ray, threading (default: loky)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first batch (default: 0)")
@@ -90,6 +92,7 @@ def _swept(options: argparse.Namespace, folder: object) -> object:
             n_batches=options.batches,
             example=input_of_shape(options.input_shape),
             loss=loss if callable(loss) else cross_entropy if loss is None else _by_name(loss),
+            max_effort=options.effort,
             max_seconds=options.seconds,
             n_rounds=options.rounds,
             random_state=options.seed,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from sparsedl.progress import progress_bar
 from sparsedl_fl.crowded.columns import NextColumns
 from sparsedl_fl.crowded.problem import CrowdedProblem
 from sparsedl_fl.directions.activation import Descent, LastFit, ScaledReflection, TwoViews
+from sparsedl_fl.directions.activation.budget import Budget, effort
 from sparsedl_fl.directions.activation.natural import NaturalForward
 from sparsedl_fl.directions.activation.two_views import ScaledForward, leaders
 from sparsedl_fl.views import ActivationSpan, SpansBehind
@@ -63,21 +63,23 @@ class CrowdedSearch(BaseEstimator):
         Since a column that is not exact hides inputs.
     same : float, default=1e-4
         Relative distance of two inputs, by their activations, up to which they are one.
-    max_seconds : float or None, default=None
-        A cap on the time.
+    max_effort, max_seconds : float or None, default=None
+        Budget of starts by what they cost, and a cap on the time, as of `ActivationDirections`.
     """
 
     n_starts: int = 64
     patience: int = 40
     whole_every: int = 4
     same: float = 1e-4
+    max_effort: float | None = None
     max_seconds: float | None = None
 
     def run(self, problem: CrowdedProblem, *, random_state: Any = None, verbose: bool = False) -> Found:
         """Search until all inputs are found, or the patience or the time is spent."""
         generator = draw_generator(check_random_state(random_state))
-        rounds, deadline = _Rounds(self, problem, generator), time.monotonic() + (self.max_seconds or np.inf)
-        b, idle, status = problem.batch_size, 0, ""
+        rounds, b, idle, status = _Rounds(self, problem, generator), problem.batch_size, 0, ""
+        width, activation = problem.layer.layer_gradient.shape[0], problem.layer.activation
+        budget = Budget(effort(1, b, width, activation), None, self.max_effort, self.max_seconds)
         # One thread: the matrices are small, and spinning threads cost more than they bring.
         with progress_bar(verbose, total=b, description="inputs") as report, one_thread():
             try:
@@ -86,8 +88,8 @@ class CrowdedSearch(BaseEstimator):
                     report(len(rounds.found), f"{rounds.n_starts} starts, {rounds.n_successes} at an input")
                     if idle >= self.patience:
                         status = f"nothing new in {idle} rounds"
-                    elif time.monotonic() >= deadline and len(rounds.found) < b:
-                        status = f"cut short by the cap of {self.max_seconds:g} seconds"
+                    elif len(rounds.found) < b:
+                        status = budget.ended(rounds.n_starts)
             except KeyboardInterrupt:
                 status = "interrupted"
         views = "weights and the next layer's gradient, more inputs than features have dimensions"

@@ -10,15 +10,16 @@ from sparsedl_fl.directions.dictionary import DictionaryDirections
 __all__ = ["best_known"]
 
 
-def best_known(max_seconds: float | None = None) -> Directions:
+def best_known(max_seconds: float | None = None, max_effort: float | None = None) -> Directions:
     """Return the best search known, today `ActivationDirections`.
 
     Parameters
     ----------
-    max_seconds : float or None, default=None
-        Cap on its time. Without one `DictionaryDirections` tries what is left over: what three of its rounds without a
-        new column leave over stays so.
+    max_seconds, max_effort : float or None, default=None
+        Cap on its time, and budget of its starts by what they cost, as of `ActivationDirections`. Without either
+        `DictionaryDirections` tries what is left over: what three of its rounds without a new column leave over stays
+        so.
     """
-    if max_seconds is not None:
-        return ActivationDirections(max_seconds=max_seconds)
+    if max_seconds is not None or max_effort is not None:
+        return ActivationDirections(max_seconds=max_seconds, max_effort=max_effort)
     return ActivationDirections(fallback=DictionaryDirections(SparseDictionaryRecovery(patience=3)))

@@ -37,7 +37,8 @@ def check_update(
     batch_size: int | None = None,
     example: torch.Tensor | None = None,
     loss: str | Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
-    max_seconds: float | None = 10.0,
+    max_effort: float | None = 10.0,
+    max_seconds: float | None = None,
     random_state: int = 0,
 ) -> AuditResult:
     """Say what the server could read from an update, before it leaves.
@@ -59,8 +60,8 @@ def check_update(
         Records behind the update; None finds it.
     example, loss
         As of `sparsedl_fl.audit.audit_model`.
-    max_seconds : float or None, default=10
-        Cap on the searches.
+    max_effort, max_seconds : float or None, default=10 and None
+        Budget of the searches, as of `sparsedl_fl.audit.audit_model`; seconds take the place of effort.
     random_state : int, default=0
         Seed.
 
@@ -96,9 +97,8 @@ def check_update(
     )
     rate = None if n_steps == 1 else learning_rate
     inverter = GradientInverter(batch_size=batch_size, random_state=random_state)
-    return audit_model(
-        inner, gradients, inverter, example=example, loss=loss, learning_rate=rate, max_seconds=max_seconds
-    )
+    limits = {"max_effort": max_effort, "max_seconds": max_seconds}
+    return audit_model(inner, gradients, inverter, example=example, loss=loss, learning_rate=rate, **limits)
 
 
 def _at(model: nn.Module | Callable[[], nn.Module], before: State | None) -> nn.Module:

@@ -75,6 +75,7 @@ class StepAudits:
                 inverter,
                 example=options["example"],
                 loss=options["loss"],
+                max_effort=options["max_effort"],
                 max_seconds=options["max_seconds"],
             )
         statement = {
@@ -113,7 +114,8 @@ def audit_steps(
     batch_size: int | None = None,
     example: Any = None,
     loss: Any = None,
-    max_seconds: float = 5.0,
+    max_effort: float | None = 5.0,
+    max_seconds: float | None = None,
     out: str | Path | None = None,
 ) -> StepAudits:
     """Audit the gradient that each step of an Opacus optimiser takes, after clipping and noise.
@@ -134,8 +136,8 @@ def audit_steps(
         Records in a step; None takes the expected ones under noise, and else finds them.
     example, loss
         As of `sparsedl_fl.audit.audit_model`.
-    max_seconds : float, default=5
-        Cap on the searches of one audit.
+    max_effort, max_seconds : float or None, default=5 and None
+        Budget of the searches of one audit, as of `sparsedl_fl.audit.audit_model`; seconds take the place of effort.
     out : str or Path or None, default=None
         Folder of a report for each step that is audited.
 
@@ -153,4 +155,5 @@ def audit_steps(
     if every < 1:
         raise ValueError(f"every must be at least 1, got {every!r}")
     options = {"accountant": accountant, "delta": delta, "every": every, "batch_size": batch_size, "example": example}
-    return StepAudits(optimizer, model, options | {"loss": loss, "max_seconds": max_seconds, "out": out})
+    options |= {"loss": loss, "max_effort": max_effort, "max_seconds": max_seconds, "out": out}
+    return StepAudits(optimizer, model, options)

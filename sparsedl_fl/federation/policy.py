@@ -80,8 +80,8 @@ class LeakPolicy:
         Verdicts that count as a leak. With ``Verdict.OUT_OF_RANGE`` among them, what cannot be judged is blocked too.
     n_steps, momentum, weight_decay, optimizer, batch_size, example, loss
         Of the clients, as of `check_update`.
-    max_seconds : float, default=10
-        Cap on the searches for one update.
+    max_effort, max_seconds : float or None, default=10 and None
+        Budget of the searches for one update, as of `sparsedl_fl.audit.audit_model`; seconds take the place of effort.
     out : str or Path or None, default=None
         Folder of a report for each update (samples are left out), and of the table.
     n_jobs : int, default=1
@@ -100,7 +100,8 @@ class LeakPolicy:
     batch_size: int | None = None
     example: torch.Tensor | None = None
     loss: Any = None
-    max_seconds: float = 10.0
+    max_effort: float | None = 10.0
+    max_seconds: float | None = None
     out: str | Path | None = None
     n_jobs: int = 1
     table: RoundTable = field(init=False)
@@ -148,6 +149,7 @@ class LeakPolicy:
             "batch_size": self.batch_size,
             "example": self.example,
             "loss": self.loss,
+            "max_effort": self.max_effort,
             "max_seconds": self.max_seconds,
         }
         clients, tasks = [], []

@@ -15,6 +15,17 @@ def test_there_and_back():
     assert as_numpy("anything") == "anything"
 
 
+@pytest.mark.parametrize("offset", range(0, 64, 8))
+def test_a_product_with_a_vector_does_not_depend_on_where_an_array_begins(offset):
+    values, vector = np.random.default_rng(0).standard_normal((200, 98)), torch.linspace(-1, 1, 98, dtype=float)
+    memory = np.zeros(values.nbytes + 128, dtype=np.uint8)
+    first = -memory.ctypes.data % 64 + offset
+    moved = memory[first : first + values.nbytes].view(float).reshape(values.shape)
+    moved[...] = values
+    assert as_tensor(moved).data_ptr() % 64 == 0
+    assert torch.equal(as_tensor(moved) @ vector, torch.tensor(values) @ vector)
+
+
 @pytest.mark.parametrize("n_items", [0, 1, 5, 7])
 @pytest.mark.parametrize("limit", [1, 20, 1000])
 def test_chunks_are_whole_and_small(n_items, limit):

@@ -6,6 +6,7 @@ from torch.nn.functional import normalize
 
 from sparsedl.linalg import (
     inverse_iteration,
+    least_squares,
     normalized,
     reweight,
     smallest_eigenvectors,
@@ -34,6 +35,26 @@ def test_normalized_knows_no_units(dtype, largest, dim):
 def test_normalized_leaves_zeros_and_nothing_alone():
     assert normalized(torch.tensor([[0.0, 0.0], [0.0, -3.0]])).tolist() == [[0.0, 0.0], [0.0, -1.0]]
     assert normalized(torch.zeros((2, 0))).shape == (2, 0)
+
+
+def test_least_squares_are_the_same_each_time():
+    matrix, goal = draw(98, 97), draw(98, 30)
+    found = least_squares(matrix, goal)
+    torch.testing.assert_close(matrix.T @ (matrix @ found - goal), torch.zeros_like(found), rtol=0, atol=1e-11)
+    kept = []
+    for size in range(20):  # memory that was used before is what gave torch's own other pivots
+        kept.append(torch.full((97 + size,), size + 1))
+        del kept[::3]
+        assert torch.equal(least_squares(matrix, goal), found)
+
+
+def test_least_squares_of_less_than_full_rank_are_the_smallest():
+    matrix, goal = draw(9, 4), draw(9, 3)
+    matrix[:, 3] = matrix[:, 0]
+    torch.testing.assert_close(least_squares(matrix, goal), torch.linalg.pinv(matrix) @ goal)
+    assert least_squares(matrix, goal[:, :0]).shape == (4, 0)
+    assert least_squares(matrix[:, :0], goal).shape == (0, 3)
+    assert least_squares(matrix * torch.nan, goal).isnan().all()
 
 
 def test_weighted_gram_does_not_depend_on_its_chunks(monkeypatch):

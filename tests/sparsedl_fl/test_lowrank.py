@@ -115,7 +115,7 @@ def test_a_sketch_is_as_good_as_the_whole(shape, batch_size, monkeypatch):
     given = layer_gradient(*factors_of(20, *shape), noise=1e-6)
     sketched = factorize(given, batch_size)
     wide = partial(spectrum.leading_left, sketch_width=10_000, oversampling=10_000)
-    monkeypatch.setattr("sparsedl_fl.lowrank.leading_left", wide)
+    monkeypatch.setattr("sparsedl_fl.factorization.leading_left", wide)
     whole = factorize(given, batch_size)
     assert sketched.batch_size == whole.batch_size == 20
     np.testing.assert_allclose(sketched.singular_values, whole.singular_values, rtol=1e-10)

@@ -50,7 +50,8 @@ def sweep(
     n_batches: int = 3,
     example: torch.Tensor | None = None,
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = cross_entropy,
-    max_seconds: float | None = 20.0,
+    max_effort: float | None = 20.0,
+    max_seconds: float | None = None,
     n_rounds: int = 0,
     random_state: int = 0,
     n_jobs: int | None = None,
@@ -75,8 +76,9 @@ def sweep(
         An input of the model; None takes the first of ``inputs``, or makes one up.
     loss : callable, default=cross_entropy
         ``loss(outputs, labels)``.
-    max_seconds : float or None, default=20
-        Cap on the searches of an audit, all layers together.
+    max_effort, max_seconds : float or None, default=20 and None
+        Budget of the searches of an audit, all layers together, as of `sparsedl_fl.audit.audit_model`; seconds take the
+        place of effort.
     n_rounds : int, default=0
         Rounds of the training that says what a setting costs in accuracy; 0 for none. It needs ``inputs`` and
         ``labels``, of which it keeps a fifth to test on.
@@ -98,7 +100,8 @@ def sweep(
         raise ValueError(f"{too_large.defence}, {too_large.name}, takes more records than the {len(inputs)} there are")
     seeds = range(random_state, random_state + n_batches)
     known = (model, inputs, labels)
-    done = _all_audited(known, [(s, seed) for s in settings for seed in seeds], example, loss, max_seconds, n_jobs, out,
+    limits = {"max_effort": max_effort, "max_seconds": max_seconds}
+    done = _all_audited(known, [(s, seed) for s in settings for seed in seeds], example, loss, limits, n_jobs, out,
                         report)  # fmt: skip
     rows = []
     for setting in settings:
@@ -112,7 +115,7 @@ def _all_audited(
     tasks: list[tuple[Setting, int]],
     example: torch.Tensor | None,
     loss: Any,
-    max_seconds: float | None,
+    limits: dict[str, float | None],
     n_jobs: int | None,
     out: str | Path | None,
     report: Callable[[int, int], None] | None,
@@ -121,7 +124,7 @@ def _all_audited(
     done = _read(out)
     waiting = [task for task in tasks if _key(*task) not in done]
     run = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")
-    finished = run(joblib.delayed(_audited)(*known, *task, example, loss, max_seconds) for task in waiting)
+    finished = run(joblib.delayed(_audited)(*known, *task, example, loss, limits) for task in waiting)
     for count, record in enumerate(finished, len(tasks) - len(waiting) + 1):
         done[record["key"]] = record
         _append(out, record)
@@ -138,7 +141,7 @@ def _audited(
     seed: int,
     example: torch.Tensor | None,
     loss: Any,
-    max_seconds: float | None,
+    limits: dict[str, float | None],
 ) -> dict[str, Any]:
     """Audit one update of one setting, and compare with the truth."""
     client = setting.client
@@ -155,7 +158,7 @@ def _audited(
     with caught_warnings():
         audit = audit_model(
             model, sent.gradients, inverter, example=example, loss=loss if loss is not cross_entropy else None,
-            learning_rate=sent.learning_rate, max_seconds=max_seconds,
+            learning_rate=sent.learning_rate, **limits,
         )  # fmt: skip
     return result | _compared(audit, model, x, y)
 

@@ -193,9 +193,9 @@ class Descent(BaseEstimator):
 
     def is_only(self, forward: NaturalForward, equations: View, end: torch.Tensor) -> bool:
         """Return whether no other input near an end, by its coordinates, fulfils the equations."""
-        return self._least_curvature(forward, equations, end) > self.least_share
+        return self.least_curvature(forward, equations, end) > self.least_share
 
-    def _least_curvature(self, forward: NaturalForward, equations: View, end: torch.Tensor) -> float:
+    def least_curvature(self, forward: NaturalForward, equations: View, end: torch.Tensor) -> float:
         """Return what the equations say of the direction that they say least of, over what they say of another."""
         basis = forward.orthonormal
         if basis.shape[1] == 0:

@@ -64,12 +64,33 @@ class InputFits:
         return torch.where(fits[:, None], fitted, inputs)
 
     def fitted_where_beside(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return inputs with those fitted that lie beside the spans, and which they are, if nearer then."""
+        """Return inputs with those fitted that lie beside the spans, and which they are, if nearer then.
+
+        What the spans leave open stays: with fewer units on than unknowns a fit comes nearer anywhere along a line.
+        """
         over_noise = self.behind.at(self.preactivations(inputs)).over_noise
         fitted, is_beside = inputs.clone(), over_noise > BESIDE
         fitted[is_beside] = self.fitted(inputs[is_beside])
         is_nearer = self.behind.at(self.preactivations(fitted)).over_noise < over_noise
+        is_nearer[is_nearer.clone()] = self.say_more(fitted[is_nearer], inputs[is_nearer])
         return torch.where(is_nearer[:, None], fitted, inputs), is_nearer
+
+    def say_more(self, fitted: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+        """Return for which inputs the spans, to which they were fitted, say more than what they were without.
+
+        There these lay further beside the spans than noise moves an input along what the spans say least of.
+        """
+        over_noise = self.behind.at(self.preactivations(inputs)).over_noise
+        says_more = over_noise > 1
+        least = (over_noise[says_more] ** -2).clamp(min=self.descent.least_share)
+        says_more[says_more.clone()] = self.least_curvatures(self.behind, fitted[says_more]) > least
+        return says_more
+
+    def least_curvatures(self, equations: View, inputs: torch.Tensor) -> torch.Tensor:
+        """Return what equations say of the direction that they say least of, over what they say of another."""
+        coordinates = self.natural.coordinates(self.at_scale(inputs))
+        found = [self.descent.least_curvature(self.natural, equations, at) for at in coordinates]
+        return torch.tensor(found, dtype=torch.float64)
 
     @property
     def spans(self) -> SpansBehind:
@@ -81,9 +102,7 @@ class InputFits:
         ends = normalized(self.last_fit.alone(self.natural, self.spans, starts), dim=1)
         here = self.spans.at(self.preactivations(ends))
         ends = ends[here.is_likely & (here.over_noise <= FAR)]
-        coordinates = self.natural.coordinates(self.at_scale(ends))
-        is_determined = [self.descent.is_only(self.natural, self.spans, end) for end in coordinates]
-        return ends, torch.tensor(is_determined, dtype=torch.bool)
+        return ends, self.least_curvatures(self.spans, ends) > self.descent.least_share
 
     def near_spans(self, inputs: torch.Tensor, known: torch.Tensor, most: float = ROUNDING_SHARE) -> torch.Tensor:
         """Return which inputs lie no further from the spans than rounding and those that are known explain.

@@ -221,9 +221,10 @@ class Knowledge:
         """
         z = self.views.forward @ p
         is_inactive = self.views.activation.is_off(z, self.surely_off * z.std())
-        # In units of the noise, so that inputs that left little of a gradient blur no other one's column.
+        # In units of the noise, so that inputs that left little of a gradient blur no other one's column; and all rows
+        # together as large as an orthonormal basis, beside which the other inputs, as unit vectors, have their weight.
         whitener, scaled = self.test.in_units_of_noise
-        rows = scaled[is_inactive] / scaled.square().mean().sqrt()
+        rows = scaled[is_inactive] / scaled.square().sum(dim=0).mean().sqrt()
         known = normalized(others @ whitener, dim=1)
         gram = rows.T @ rows + self.input_weight**2 * (known.T @ known)
         values, column = smallest_eigenvectors(gram[None])

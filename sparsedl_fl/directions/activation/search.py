@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +15,7 @@ from sparsedl.progress import progress_bar
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.directions._base import Directions
 from sparsedl_fl.directions.activation.alternation import Alternation
+from sparsedl_fl.directions.activation.budget import Budget, effort
 from sparsedl_fl.directions.activation.by_classes import ClassStarts
 from sparsedl_fl.directions.activation.descent import Descent
 from sparsedl_fl.directions.activation.last_fit import LastFit
@@ -58,6 +58,9 @@ class ActivationDirections(Directions):
         small batches, as long as nothing is found at all, and for the last columns.
     max_starts : int or None, default=None
         Budget of starts; None sets none, and the patience ends the search.
+    max_effort : float or None, default=None
+        Budget of starts by what they cost (see `sparsedl_fl.directions.activation.budget`): about seconds on one core,
+        counted from sizes, so that it ends the search at the same start everywhere.
     max_seconds : float or None, default=None
         A cap on the time; what it cuts short depends on the machine, and the status says so.
     schedule : Schedule or None, default=None
@@ -82,6 +85,7 @@ class ActivationDirections(Directions):
     use_rest: bool = True
     patience: int = 120
     max_starts: int | None = None
+    max_effort: float | None = None
     max_seconds: float | None = None
     schedule: Schedule | None = None
     alternation: Alternation | None = None
@@ -98,7 +102,7 @@ class ActivationDirections(Directions):
 
     def propose(self, problem: LayerProblem, *, random_state: Any = None, verbose: bool = False) -> Candidates:
         """Search until the columns found are a basis, or the patience or a budget is spent."""
-        for name in ("patience", "max_starts", "max_seconds"):
+        for name in ("patience", "max_starts", "max_effort", "max_seconds"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive, got {value!r}")
@@ -108,11 +112,12 @@ class ActivationDirections(Directions):
         equations = self._equations(problem, behind)
         if equations is None and not problem.activation.has_flat_part:
             return Candidates.empty(problem.batch_size)
-        budget = _Budget(self.max_starts, self.max_seconds)
+        price = effort(1, problem.batch_size, problem.width, problem.activation)
+        budget = Budget(price, self.max_starts, self.max_effort, self.max_seconds)
         with progress_bar(verbose, total=problem.batch_size, description="columns") as report:
             found = self._by_withheld(problem, budget, generator, report)
             if found is not None and found.inputs is not None:  # whole, though columns of one label are nearly parallel
-                return found
+                return _said_to_be_cut(found, budget)
             found = self._search(problem, behind, equations, budget, generator, report)
             if behind is not None and found.is_complete and self._may_be_mixtures(problem, found):
                 alone = self._search(problem, None, None, budget, generator, report)
@@ -120,7 +125,8 @@ class ActivationDirections(Directions):
                 is_better = alone.is_complete and first_choice(problem, alone).fits.sum() > n_fitting
                 found = replace(alone if is_better else found, n_starts=budget.spent)
         # A last column without enough zeros for a proof follows from the others, and from no other search.
-        is_over = found.status.startswith(INTERRUPTED) or budget.ended
+        found = _said_to_be_cut(found, budget)
+        is_over = found.status.startswith(INTERRUPTED) or budget.cut
         b = problem.batch_size
         is_hopeless = not problem.activation.has_flat_part or (
             b > self.fallback_reach * problem.width and found.n_missing > b / 2
@@ -131,7 +137,7 @@ class ActivationDirections(Directions):
         return found.joined(rest.directions, problem.factors, rest)
 
     def _by_withheld(
-        self, problem: LayerProblem, budget: _Budget, generator: torch.Generator, report: Callable[[int, str], None]
+        self, problem: LayerProblem, budget: Budget, generator: torch.Generator, report: Callable[[int, str], None]
     ) -> Candidates | None:
         """Return what is found by what units withhold, or None where that does not apply."""
         share = self.patience / ActivationDirections.patience
@@ -140,7 +146,7 @@ class ActivationDirections(Directions):
         if not (self.use_next_layer and self.use_rest and search.applies(problem)):
             return None
         with one_thread():
-            found = search.run(problem, lambda: budget.ended, generator, report)
+            found = search.run(problem, budget.ended, generator, report)
         budget.spend(found.n_starts)
         return found
 
@@ -170,7 +176,7 @@ class ActivationDirections(Directions):
         problem: LayerProblem,
         behind: SpansBehind | None,
         equations: View | None,
-        budget: _Budget,
+        budget: Budget,
         generator: torch.Generator,
         report: Callable[[int, str], None],
     ) -> Candidates:
@@ -183,15 +189,15 @@ class ActivationDirections(Directions):
             with one_thread():
                 while (
                     not knowledge.is_complete
-                    and not budget.ended
                     and idle < rounds.schedule.patience(self.patience, knowledge, is_determined, rounds.is_beyond)
+                    and not budget.ended()
                 ):
                     is_new, n_starts = rounds.run_next()
                     budget.spend(n_starts)
                     idle = 0 if is_new else idle + 1
                     report(knowledge.n_found, f"{budget.spent} starts, {knowledge.n_hits} in a column")
                 rounds.settle()
-            status = "complete" if knowledge.is_complete else budget.ended or f"nothing new in {idle} rounds"
+            status = "complete" if knowledge.is_complete else budget.cut or f"nothing new in {idle} rounds"
         except KeyboardInterrupt:
             status = INTERRUPTED
         views = _views_in_words(rounds.chain or behind, has_rest=equations is not behind)
@@ -207,25 +213,10 @@ class ActivationDirections(Directions):
         )
 
 
-class _Budget:
-    """Starts, and an optional cap on the time."""
-
-    def __init__(self, max_starts: int | None, max_seconds: float | None) -> None:
-        self.max_starts, self.max_seconds, self.spent = max_starts, max_seconds, 0
-        self.deadline = None if max_seconds is None else time.monotonic() + max_seconds
-
-    def spend(self, n_starts: int) -> None:
-        """Count starts."""
-        self.spent += n_starts
-
-    @property
-    def ended(self) -> str:
-        """What has ended the search, in words, or nothing."""
-        if self.max_starts is not None and self.spent >= self.max_starts:
-            return f"the budget of {self.max_starts} starts is spent"
-        if self.deadline is not None and time.monotonic() >= self.deadline:
-            return f"cut short by the cap of {self.max_seconds:g} seconds"
-        return ""
+def _said_to_be_cut(found: Candidates, budget: Budget) -> Candidates:
+    """Return candidates whose status says what cut the search, or a part of it, short."""
+    is_said = not budget.cut or budget.cut in found.status
+    return found if is_said else replace(found, status=f"{found.status}, {budget.cut} before all was tried")
 
 
 def _is_determined(problem: LayerProblem, equations: View | None) -> bool:

@@ -29,9 +29,9 @@ EVERY = torch.ones(25, dtype=torch.bool)
 class Problem:
     """A Gaussian batch behind a layer of width 100; 25 are past what the gradient alone gives."""
 
-    def __init__(self, batch_size=25):
+    def __init__(self, batch_size=25, width=100):
         batch = torch.randn(batch_size, 80, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        model = fully_connected(80, width=100, random_state=0).double()
+        model = fully_connected(80, width=width, random_state=0).double()
         self.given = LayerGradient.from_model(model, client_gradient(model, batch, torch.arange(batch_size) % 10))
         self.problem = LayerProblem.of(self.given)
         self.factors = self.problem.factors
@@ -286,6 +286,21 @@ class TestKnowledge:
         knowledge.add_inputs(problem.samples[:1], EVERY[:1])
         assert knowledge.n_found == 0
         knowledge.add_inputs(problem.samples[1:], EVERY[1:])
+        assert (cosines(problem.columns[:1], knowledge.views.found) > 1 - 1e-9).all()
+
+    @pytest.mark.parametrize("width", [100, 1000])
+    def test_the_other_samples_count_as_much_behind_wide_layers(self, width):
+        # Weighed by the width they closed nothing: near half of 200 units a quarter of the batch stayed away.
+        problem = Problem(width=width)
+        active = problem.forward @ problem.samples[0] > 0
+        keep = active.clone()
+        keep[torch.nonzero(~active)[:15, 0]] = True
+        test = type(problem.test)(
+            problem.test.observations[keep], problem.test.unmixing, problem.test.noise_level[keep]
+        )
+        knowledge = Knowledge(test, replace(problem.views, left=test.observations, forward=problem.forward[keep]))
+        knowledge.add_inputs(problem.samples[:14], EVERY[:14])
+        assert len(knowledge.inputs) == 14
         assert (cosines(problem.columns[:1], knowledge.views.found) > 1 - 1e-9).all()
 
     def test_of_a_sample_that_is_not_determined_only_the_column_is_taken(self, problem):

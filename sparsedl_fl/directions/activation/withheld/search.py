@@ -85,7 +85,7 @@ class WithheldSearch(BaseEstimator):
     def run(
         self,
         problem: LayerProblem,
-        is_over: Callable[[], str],
+        is_over: Callable[[int], str],
         generator: torch.Generator,
         report: Callable[[int, str], None],
     ) -> Candidates:
@@ -96,7 +96,7 @@ class WithheldSearch(BaseEstimator):
         problem : LayerProblem
             Weights and gradients.
         is_over : callable
-            Says, in words, that the budget is spent.
+            Takes the starts so far, and says, in words, that the budget is spent.
         generator : torch.Generator
             Source of randomness.
         report : callable
@@ -107,17 +107,17 @@ class WithheldSearch(BaseEstimator):
         def is_patient() -> bool:
             return idle < self.patience * (1.0 if len(rounds.columns) else self.first_share)
 
-        while not rounds.is_complete and is_patient() and not is_over():
+        while not rounds.is_complete and is_patient() and not rounds.is_over():
             n_before = len(rounds.columns)
             rounds.run_next(idle)
             idle = 0 if len(rounds.columns) > n_before else idle + 1
             report(len(rounds.columns), f"{rounds.n_starts} starts, {rounds.n_hits} in a column")
-        status = "complete" if rounds.is_complete else is_over() or f"nothing new in {idle} rounds"
+        status = "complete" if rounds.is_complete else rounds.is_over() or f"nothing new in {idle} rounds"
         return self._found(rounds, status)
 
     def from_columns(self, problem: LayerProblem, columns: torch.Tensor, generator: torch.Generator) -> Candidates:
         """Return the batch of all its columns, as rows of shape (b, b), with nothing left to search for."""
-        rounds = _Rounds(self, problem, lambda: "", generator)
+        rounds = _Rounds(self, problem, lambda n_starts: "", generator)
         rounds.columns = columns
         return self._found(rounds, "complete")
 
@@ -143,13 +143,13 @@ class _Rounds:
     """One round after the other on a problem."""
 
     def __init__(
-        self, search: WithheldSearch, problem: LayerProblem, is_over: Callable[[], str], generator: torch.Generator
+        self, search: WithheldSearch, problem: LayerProblem, is_over: Callable[[int], str], generator: torch.Generator
     ) -> None:
         self.sparse = stage(search.sparse, SparseStarts())
         self.reflection = stage(search.reflection, OneLayerReflection())
         self.left_over = stage(search.left_over, LeftOver())
         self.last_fit = stage(search.last_fit, LastFit(n_together=search.n_together, n_products=search.n_products))
-        self.problem, self.is_over, self.generator = problem, is_over, generator
+        self.problem, self.generator, self.is_over = problem, generator, lambda: is_over(self.n_starts)
         self.spaces, self.views = BackSpace.all_of(problem), TwoViews.of_problem(problem)
         self.rest, self.left = problem.rest_from_places, as_tensor(problem.factors.left)
         m, b = self.left.shape
