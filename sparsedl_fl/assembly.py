@@ -151,7 +151,7 @@ class Assembly:
             certificate.errors, problem, ends, gradients, sizes, is_difference, expected
         )
         if expected is not None:
-            by_lines = errors_of_lines(rest, ends[0], inputs, gradients, expected)
+            by_lines = errors_of_lines(rest, ends[0], inputs, gradients)
             resolution, uncertainty = np.maximum(resolution, by_lines), np.hypot(uncertainty, by_lines)
         is_repeat = repeats(inputs, np.where(certificate.proven & ~is_worthless, certificate.errors, np.inf))
         is_doubtful = factors.excess > self.unexplained or is_off_scale

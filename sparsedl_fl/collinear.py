@@ -8,9 +8,13 @@ equation and are no inputs; but the gradient of one is not as large as that of a
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import torch
 
 from sparsedl.arrays import as_tensor
+from sparsedl.linalg import normalized
 from sparsedl_fl.views import RestView
 
 __all__ = ["errors_by_weights", "errors_of_lines"]
@@ -21,24 +25,25 @@ the network says, for it to be that of one input; not varied."""
 
 
 def errors_of_lines(
-    rest: RestView, preactivations: np.ndarray, inputs: np.ndarray, gradients: np.ndarray, expected: np.ndarray
+    rest: RestView, preactivations: np.ndarray, inputs: np.ndarray, gradients: np.ndarray
 ) -> np.ndarray:
     """Return how far each input may be off, root mean square, since several on a line may have come back as fewer.
 
     Parameters
     ----------
     rest : RestView
-        What the rest of the network says of each input.
+        What the rest of the network says of each input and label.
     preactivations, gradients : ndarray of shape (m, b)
         Of the inputs, and ``D``.
     inputs : ndarray of shape (b, n)
         The recovered batch.
-    expected : ndarray of shape (b,)
-        How large the gradient of each is by the rest, up to a common factor.
     """
-    labels = rest.settled(as_tensor(preactivations.T.copy())).labels.numpy()
-    weights = np.linalg.norm(gradients, axis=0) / np.maximum(expected, np.finfo(float).tiny)
-    return errors_by_weights(inputs, labels, weights, told=rest.rest.loss is not None)
+    z, columns = as_tensor(preactivations.T.copy()), as_tensor(gradients.T.copy())
+    cosines = rest.compared(z, torch.arange(len(rest.shares)), normalized(columns, dim=1))[1]
+    labels = cosines.argmax(dim=0)
+    of_one = torch.linalg.vector_norm(replace(rest, labels=labels).at(z).gradients.detach(), dim=1)
+    weights = torch.linalg.vector_norm(columns, dim=1) / of_one.clamp(min=torch.finfo(z.dtype).tiny)
+    return errors_by_weights(inputs, labels.numpy(), weights.numpy(), told=rest.rest.loss is not None)
 
 
 def errors_by_weights(inputs: np.ndarray, labels: np.ndarray, weights: np.ndarray, *, told: bool = False) -> np.ndarray:
@@ -53,7 +58,7 @@ def errors_by_weights(inputs: np.ndarray, labels: np.ndarray, weights: np.ndarra
     inputs : ndarray of shape (b, n)
         The recovered batch.
     labels : ndarray of shape (b,) of int
-        The label of each that fits best: what ties inputs of two labels together is far from quadratic.
+        The label of each whose gradient is most like its own; inputs of two labels are never nearly one.
     weights : ndarray of shape (b,)
         How large the gradient of each is, over what the rest says of one input.
     told : bool, default=False

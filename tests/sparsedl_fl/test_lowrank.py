@@ -4,6 +4,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from sparsedl_fl import LayerGradient, spectrum
 from sparsedl_fl.factorization import factorize
@@ -185,3 +186,26 @@ def test_likely_zeros_cut_closer_under_noise_alone():
         Q /= np.linalg.norm(Q, axis=0)
         assert (factors.likely_zeros(Q).sum() < factors.zeros(Q).sum()) == differ
         assert np.mean(factors.likely_zeros(Q) == (D == 0)) > 0.9
+
+
+@pytest.mark.parametrize("scale", ["none", "tensor", "rows"])
+def test_numbers_that_were_single_once_are_no_more_precise(scale):
+    rng = np.random.default_rng(0)
+    factor = {"none": 1.0, "tensor": 1 / 3, "rows": rng.standard_normal((20, 1))}[scale]
+    single = rng.standard_normal((20, 30)).astype(np.float32) * np.float64(1)
+    assert spectrum.precision_of(single * factor) == np.finfo(np.float32).eps
+    assert spectrum.precision_of((single + 1e-3 * rng.standard_normal((20, 30))) * factor) == np.finfo(float).eps
+
+
+@pytest.mark.parametrize("b", [8, 32])
+def test_one_hot_rows_behind_evaluated_batch_norm_are_counted(b):
+    """Columns of one-hot rows are multiples of each other, and what is left of these is the rounding of doubles."""
+    rng = np.random.default_rng(b)
+    rows = [np.eye(k)[rng.integers(k, size=b)] for k in (7, 5, 16, 2, 6, 9, 40)]
+    inputs = torch.tensor(np.hstack(rows), dtype=torch.float32)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(inputs.shape[1], 200), nn.BatchNorm1d(200), nn.ReLU(), nn.Linear(200, 2))
+        model.train()(torch.randn(64, inputs.shape[1]))
+    gradients = client_gradient(model.eval(), inputs, torch.tensor(rng.integers(2, size=b)))
+    assert factorize(LayerGradient.from_model(model, gradients, 0)).batch_size == np.linalg.matrix_rank(inputs.numpy())

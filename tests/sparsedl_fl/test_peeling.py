@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from sparsedl_fl import GradientInverter, LayerGradient
+from sparsedl_fl.demo import natural_patches
+from sparsedl_fl.directions import KnownInputs
 from sparsedl_fl.feeding import fed_by
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.peeling import KnownBatch, peel_back
@@ -102,3 +104,43 @@ def test_layers_behind_are_held_against_their_gradient(cifar):
     assert fed_by(known, fed, drawn, behind).is_whole
     dropped = fed * (np.random.default_rng(0).random(fed.shape) > 0.5)
     assert not fed_by(known, dropped, dropped + 0 * drawn, behind).certified.any()
+
+
+KINDS = ("photographs", "centred photographs", "alike", "numbers")
+
+
+def batch_of(kind, b, rng):
+    if "photographs" in kind:
+        patches, mean, std = natural_patches(b, int(rng.integers(2**31)))
+        patches = (patches - mean) / std if kind.startswith("centred") else patches
+        return torch.tensor(patches[:, ::2, ::2].reshape(b, -1), dtype=torch.float32)
+    numbers = rng.standard_normal((b, 150))
+    return torch.tensor(rng.standard_normal(150) + 0.3 * numbers if kind == "alike" else numbers, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU, nn.Tanh, nn.LeakyReLU])
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_wrong_is_certified_however_little_is_off(kind, activation):
+    """Where inputs have much in common a column that holds some of another one lies in the column space, nearly."""
+    rng = np.random.default_rng(KINDS.index(kind))
+    inputs, labels = batch_of(kind, 12, rng), torch.arange(12) % 10
+    model = network((inputs.shape[1], 100, 200), activation)
+    gradients = client_gradient(model, inputs, labels)
+    with torch.no_grad():
+        fed = model[:2](inputs).numpy()
+    given, before = (LayerGradient.from_model(model, gradients, layer) for layer in (1, 0))
+    known = KnownBatch.of(GradientInverter(KnownInputs(inputs=fed), random_state=0).fit(given))
+    assert known.is_whole
+    honest = peel_back(known, given.weight, before)
+    assert honest.is_whole
+    assert np.all(errors_of(inputs, honest)[0] < 10 * errors_of(inputs, honest)[1])
+    for size in (1e-3, 1e-2, 2e-2, 5e-2, 0.1):
+        columns, weight = known.gradients.copy(), given.weight
+        mixed = columns.copy()
+        mixed[:, 0] += size * columns[:, 1]
+        rough = columns + size * np.abs(columns).mean() * rng.standard_normal(columns.shape)
+        other = weight + size * np.abs(weight).mean() * rng.standard_normal(weight.shape)
+        for gradient, used in ((mixed, weight), (rough, weight), (columns, other)):
+            lying = KnownBatch(known.inputs, gradient, known.errors, known.certified, known.labels)
+            with contextlib.suppress(ValueError):  # no basis
+                assert not peel_back(lying, used, before).certified.any()
