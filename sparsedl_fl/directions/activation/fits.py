@@ -16,6 +16,10 @@ from sparsedl_fl.views.span import ROUNDING_SHARE
 
 __all__ = ["InputFits"]
 
+IN_LINE = 0.5
+"""Times the noise of the spans up to which an input is in line with the others, whatever these leave (true ones leave
+about 0.4)."""
+
 
 @dataclass(frozen=True)
 class InputFits:
@@ -85,6 +89,16 @@ class InputFits:
         least = (over_noise[says_more] ** -2).clamp(min=self.descent.least_share)
         says_more[says_more.clone()] = self.least_curvatures(self.behind, fitted[says_more]) > least
         return says_more
+
+    def where_better(self, fitted: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+        """Return fitted inputs, and as they were without that where the spans do not say more of them.
+
+        No such input may lie further from the spans than the others do, by their noise: a proof asks that of all.
+        """
+        chosen = torch.where(self.say_more(fitted, inputs)[:, None], fitted, inputs)
+        over_noise = self.behind.at(self.preactivations(chosen)).over_noise
+        is_in_line = over_noise <= max(IN_LINE, FAR * _median(over_noise))
+        return torch.where(is_in_line[:, None], chosen, fitted)
 
     def least_curvatures(self, equations: View, inputs: torch.Tensor) -> torch.Tensor:
         """Return what equations say of the direction that they say least of, over what they say of another."""

@@ -214,7 +214,7 @@ class Rounds:
         knowledge.inputs, _ = self.fits.fitted_where_beside(knowledge.inputs)
         of_columns = normalized(torch.linalg.inv(knowledge.views.found.T), dim=1)
         own = of_columns[knowledge.views.overlaps(knowledge.inputs, knowledge.views.found).argmax(dim=1)]
-        knowledge.inputs = torch.where(self.fits.say_more(knowledge.inputs, own)[:, None], knowledge.inputs, own)
+        knowledge.inputs = self.fits.where_better(knowledge.inputs, own)
         inputs, is_new = self.fits.fitted_where_beside(of_columns)
         knowledge.add_inputs(inputs[is_new], is_new[is_new])
 
