@@ -134,3 +134,12 @@ def test_of_two_that_cannot_be_told_apart_the_more_exact_stays():
     inputs = np.array([[1.0, 0.0], [1.0, 1e-3], [0.0, 1.0], [1.0, 5e-4]])
     found = repeats(inputs, np.array([1e-6, 1e-3, 1e-3, np.inf]))
     assert found.tolist() == [False, True, False, False]  # what is not certified repeats nothing
+
+
+def test_an_update_of_a_single_input_has_no_rows_to_leave_out(problem):
+    """Rows that are on for a few steps stand out of the zeros; there is one column, and no second singular value."""
+    _, layer_gradient, _, _ = problem
+    update = replace(layer_gradient, weight_grad=np.outer(layer_gradient.bias_grad, np.ones(layer_gradient.shape[1])))
+    factors = LayerProblem.of(replace(update, next_weight_grad=None)).factors
+    rows = np.ones((len(factors.left), 1), dtype=bool)
+    assert Assembly()._without_outliers(factors, np.ones((1, 1)), rows).all()
