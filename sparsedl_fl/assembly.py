@@ -145,10 +145,10 @@ class Assembly:
         rest = problem.rest_from_places if problem.is_straight or not has_pattern else None
         expected = None if rest is None else rest.sizes(as_tensor(ends[0].T.copy())).numpy()
         # Dense gradients of what only completes the basis could be of any input; the span says itself what moves one.
-        by_span = (certificate.evidence == SpanOfNextLayer.kind) & ~has_pattern
-        is_difference = is_worthless[:, None] & (hypothesis.proposed[:, None] | ~by_span)
+        by_span = certificate.evidence == SpanOfNextLayer.kind
+        is_difference = is_worthless[:, None] & (hypothesis.proposed[:, None] | ~by_span | has_pattern)
         resolution, uncertainty = self.pairs.errors(
-            certificate.errors, problem, ends, gradients, sizes, is_difference, expected
+            certificate.errors, problem, ends, gradients, sizes, is_difference, expected, by_span & has_pattern
         )
         if expected is not None:
             by_lines = errors_of_lines(rest, ends[0], inputs, gradients)

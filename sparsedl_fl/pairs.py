@@ -57,8 +57,8 @@ class Indistinguishable:
     likely_more, surely_pair, visibly_apart : float, default=0.1, 0.9 and 0.01
         Probability from which an input is taken for a pair; the same for pairs that cannot be further apart than a
         distance; and that distance, relative to their size.
-    fewest_switches : float, default=3
-        Units that switch between two inputs, expected, from which on hardly a pair goes without any (5 %).
+    fewest_switches, surely_switches : float, default=3 and 10
+        Units that switch between two inputs, expected, from which on hardly a pair goes without any (5 %) and none does.
     smooth_change : float, default=0.01
         Relative change of a gradient, other than in size, over that of the input, as long as no unit switches
         (untrained networks of three hidden layers, 60 to 1000 wide: 0.005 to 0.03).
@@ -81,6 +81,7 @@ class Indistinguishable:
     surely_pair: float = 0.9
     visibly_apart: float = 1e-2
     fewest_switches: float = 3.0
+    surely_switches: float = 10.0
     smooth_change: float = 0.01
 
     def resolutions(
@@ -90,6 +91,7 @@ class Indistinguishable:
         distances: np.ndarray,
         gradients: np.ndarray,
         sizes: np.ndarray,
+        by_activations: np.ndarray | bool = False,
     ) -> np.ndarray:
         """Return how far apart two inputs may lie that come back as one, their mean.
 
@@ -110,6 +112,9 @@ class Indistinguishable:
             ``D``.
         sizes : ndarray of shape (b,)
             Root mean square of each input.
+        by_activations : ndarray of shape (b,) of bool, default=False
+            Which inputs the next layer's gradient proves: among straight pieces the mean of two lies in its span, and
+            of those that switch units it does not, whatever the layer's own gradient shows.
 
         Returns
         -------
@@ -127,6 +132,7 @@ class Indistinguishable:
             by_units = np.sqrt(np.sum(switches * squares, axis=0)) * (switches.sum(axis=0) > self.fewest_switches)
             smoothly = self.smooth_change * np.sqrt(squares.sum(axis=0)) * 10.0**exponent
             is_seen = distance * np.sqrt(n) / 4 * np.maximum(by_units, smoothly) > level
+            is_seen |= by_activations & (switches.sum(axis=0) > self.surely_switches)
             low, high = np.where(is_seen, low, exponent), np.where(is_seen, exponent, high)
         return 10.0**high * sizes
 
@@ -139,6 +145,7 @@ class Indistinguishable:
         sizes: np.ndarray,
         may_be_difference: np.ndarray,
         expected: np.ndarray | None = None,
+        by_activations: np.ndarray | bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return how far apart two inputs may lie that come back as one, and the errors expected with that.
 
@@ -164,6 +171,8 @@ class Indistinguishable:
         expected : ndarray of shape (b,) or None, default=None
             How large the gradient of each is, up to a common factor, where the rest of the network says so: that of a
             pair is twice as large.
+        by_activations : ndarray of shape (b,) of bool, default=False
+            As of `resolutions`.
 
         Returns
         -------
@@ -173,7 +182,8 @@ class Indistinguishable:
         noise = np.sqrt(np.mean(factors.noise_level**2)) * np.sum(np.sqrt(layer.shape))
         traces = self._traces(may_be_difference, gradients, sizes * np.sqrt(layer.shape[1]))
         level = np.maximum(max(noise, factors.beyond), traces)
-        distances = self.resolutions(level, layer.weight, problem.distance_to_kink(ends), gradients, sizes)
+        margins = problem.distance_to_kink(ends)
+        distances = self.resolutions(level, layer.weight, margins, gradients, sizes, by_activations)
         is_own = (factors.beyond_left**2) @ (gradients != 0) > self.own_share
         is_seen = is_own & (factors.excess > self.surely_more) & (len(sizes) >= self.fewest_inputs)
         prior = np.where(is_own & (factors.excess > self.maybe_more), self.traced_prior, self.pair_prior)

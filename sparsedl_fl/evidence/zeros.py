@@ -40,6 +40,7 @@ class ZerosOfInput(Evidence):
     narrow: ClassVar[float] = 0.02  # relative to the entries, as for columns: under noise mixtures vanish as well
     clearly: ClassVar[float] = 10.0  # expected errors by which a unit has to be off or on to say something; not varied
     own_overlap: ClassVar[float] = 1e-3  # cosine of an input and what a column is dual to that makes it its own
+    fewest: ClassVar[int] = 10  # units off at which a column that was found otherwise vanishes by no chance
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Count the zeros of the inputs, and ask what follows the layer."""
@@ -80,24 +81,37 @@ class ZerosOfInput(Evidence):
         return np.all([view.at(preactivations).is_inside.numpy() for view in views], axis=0)
 
     def _is_confirmed_by_pattern(self, case: Case, errors: np.ndarray) -> np.ndarray:
-        """Return for which inputs one column, its own, vanishes at all units that are clearly off, and at no others.
+        """Return for which inputs a column vanishes at all units that are clearly off, and at no others.
 
-        One unit may be wrong on either side; of those that are on, a tenth may have a gradient of zero.
+        That is the one that these units determine, if it is the input's own; or, where they are too few, the one that
+        the input has beside all others.
         """
         problem, factors = case.hypothesis.problem, case.hypothesis.problem.factors
         distances = problem.distance_to_kink(problem.at(case.whitened))
         allowed = self.clearly * row_norms(problem.layer_gradient.weight)[:, None] * errors
         is_clear = distances > np.where(np.isfinite(allowed), allowed, np.inf)
         off, on = is_clear & ~case.is_active, is_clear & case.is_active
-        columns = factors.vanishing(off.astype(float))
-        zeros = factors.zeros(columns)
-        duals, within = columns / factors.singular_values[:, None], case.whitened * factors.singular_values
+        determined = factors.vanishing(off.astype(float))
+        duals, within = determined / factors.singular_values[:, None], case.whitened * factors.singular_values
         overlaps = np.abs(np.sum(within.T * duals, axis=0))
         is_own = overlaps > self.own_overlap * np.linalg.norm(within, axis=1) * np.linalg.norm(duals, axis=0)
-        is_alive = np.any(factors.left, axis=1)[:, None]
-        n_vanishing, n_on = np.sum(on & zeros & is_alive, axis=0), np.sum(on & is_alive, axis=0)
-        fits = (np.sum(off & ~zeros, axis=0) <= 1) & (n_vanishing <= 0.1 * n_on)
-        return is_own & fits & factors.prove(columns, zeros & off, off)
+        fits, zeros = self._fits(factors, determined, off, on)
+        beside = case.disaggregation / np.linalg.norm(case.disaggregation, axis=0)
+        is_like_own = self._fits(factors, beside, off, on)[0] & (off.sum(axis=0) >= self.fewest)
+        return (is_own & fits & factors.prove(determined, zeros & off, off)) | is_like_own
+
+    @staticmethod
+    def _fits(
+        factors: LowRankGradient, columns: np.ndarray, off: np.ndarray, on: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return which columns vanish where units are off and not where they are on, and all of their zeros.
+
+        One unit that is off may be wrong, and a tenth of those that are on may have a gradient of zero.
+        """
+        zeros = factors.zeros(columns)
+        has_gradient = on & np.any(factors.left, axis=1)[:, None]
+        n_vanishing = np.sum(has_gradient & zeros, axis=0)
+        return (np.sum(off & ~zeros, axis=0) <= 1) & (n_vanishing <= 0.1 * has_gradient.sum(axis=0)), zeros
 
 
 @dataclass(frozen=True)
