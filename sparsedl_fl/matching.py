@@ -132,19 +132,23 @@ def greedy_filter(hypothesis: Hypothesis, candidates: Candidates) -> Hypothesis:
         hypothesis = replace(hypothesis, proposed=proposed)
 
 
-def repair(hypothesis: Hypothesis, *, most_repairs: int = 32) -> Hypothesis:
+def repair(hypothesis: Hypothesis, *, most_repairs: int = 32, out_of_line: float = 3.0) -> Hypothesis:
     """Estimate doubtful columns again from the pattern of their own input, the one that helps most first.
 
     Row ``i`` of ``P`` is orthogonal to every column but the ``i``-th: where the others are right it is right whatever
     the ``i``-th is, and so is its pattern, at whose inactive units ``U q_i`` has to vanish. This finds the last missing
     column, and a mixture of columns that passed for one. A column that was repaired counts as proposed.
-    In each pass ``most_repairs`` columns are tried, the most doubtful first.
+    In each pass ``most_repairs`` columns are tried, the most doubtful first: those whose input's pattern is not that of
+    its gradient, or disagrees with it ``out_of_line`` times as often as is usual in the batch, and at two units more.
+    (A mixture of 30 columns in 8 bits agreed at 91.5 % of the units, and the others at 98.5 % and more.)
     """
     problem = hypothesis.problem
     while True:
         agreement, proposed = hypothesis.agreement, hypothesis.proposed
         depth = problem.depth(hypothesis.preactivations)
-        doubtful = np.flatnonzero(~proposed | ~hypothesis.fits)
+        usual = np.median(1 - agreement)
+        is_beside = 1 - agreement > out_of_line * usual + 2 / problem.width
+        doubtful = np.flatnonzero(~proposed | ~hypothesis.fits | is_beside)
         best, repaired = agreement.sum() + HALF_A_UNIT / problem.width, None
         for i in doubtful[np.lexsort((agreement[doubtful], proposed[doubtful]))][:most_repairs]:
             column = problem.factors.vanishing(depth[:, [i]])[:, 0]

@@ -58,7 +58,7 @@ class Indistinguishable:
         Probability from which an input is taken for a pair; the same for pairs that cannot be further apart than a
         distance; and that distance, relative to their size.
     fewest_switches, surely_switches : float, default=3 and 10
-        Units that switch between two inputs, expected, from which on hardly a pair goes without any (5 %) and none does.
+        Units that switch between two inputs, expected, from which on hardly a pair goes without any (5 %), and none.
     smooth_change : float, default=0.01
         Relative change of a gradient, other than in size, over that of the input, as long as no unit switches
         (untrained networks of three hidden layers, 60 to 1000 wide: 0.005 to 0.03).
