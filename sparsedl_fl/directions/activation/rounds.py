@@ -281,8 +281,8 @@ class Rounds:
             if self.behind is not None and self.activation.is_piecewise_linear:  # one in a wrong piece spoils all fits
                 kept = self.fits.near_spans(inputs, knowledge.inputs, math.inf)
                 inputs, is_determined = inputs[kept], is_determined[kept]
-        elif leader in ("scale", "chain", "pairs") and self.is_exact:
-            inputs = self.fits.fitted(inputs)
+        elif self.is_exact or leader in ("span", "columns"):
+            inputs = self.fits.fitted(inputs) if leader in ("scale", "chain", "pairs") else inputs
             kept = self.fits.near_spans(inputs, knowledge.inputs) | ~is_determined
             inputs, is_determined = inputs[kept], is_determined[kept]
         is_new = knowledge.add_inputs(inputs, is_determined)
