@@ -8,7 +8,7 @@ import numpy as np
 
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.metrics import match_batches
-from sparsedl_fl.peeling import KnownBatch
+from sparsedl_fl.peeling import KnownBatch, sizes_of
 
 __all__ = ["fed_by", "fed_columns", "is_contradicted"]
 
@@ -41,13 +41,13 @@ def fed_by(
     b, n = fed.shape
     spanned, *_ = np.linalg.lstsq(fed.T, gradient.T, rcond=None)
     outside = np.linalg.norm(gradient - spanned.T @ fed) / np.linalg.norm(gradient)
-    size = np.sqrt(np.mean(fed**2, axis=1))
-    explained = exact + 10 * float(np.max(errors / np.maximum(size, np.finfo(float).tiny)))
+    size = sizes_of(fed)
+    explained = exact + 10 * float(np.max(errors / size))
     fits = b < n and outside <= min(explained, 0.3 * np.sqrt(1 - b / n))
     # What lies outside is the noise of the gradient, or weights that are a little off, in n - b of n directions.
     errors = np.hypot(errors, outside * size / np.sqrt(max(1 - b / n, 1 / n)))
     adds_up = np.linalg.norm(spanned.sum(axis=0) - behind.bias_grad) <= 0.05 * np.linalg.norm(behind.bias_grad)
-    certified = known.certified & bool(fits and adds_up) & (errors <= 0.3 * np.maximum(size, np.finfo(float).tiny))
+    certified = known.certified & bool(fits and adds_up) & (errors <= 0.3 * size)
     return KnownBatch(fed, spanned.T, errors, certified, known.labels)
 
 

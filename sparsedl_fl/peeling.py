@@ -22,7 +22,7 @@ from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.slips import sent_through
 from sparsedl_fl.views import ForwardView
 
-__all__ = ["KnownBatch", "peel_back"]
+__all__ = ["KnownBatch", "peel_back", "sizes_of"]
 
 BRANCH = 1e4
 """Weight of an activation, which is known, against its pre-activation, which only says on which branch it lies."""
@@ -155,7 +155,7 @@ def _held_against(
         & (shares <= _explained(known, factors, gradients))
         & _adds_up(gradients, before.bias_grad)
         & (log_chance <= least_log_chance)
-        & (errors <= WORTHLESS * known_sizes(inputs))
+        & (errors <= WORTHLESS * sizes_of(inputs))
     )
     return KnownBatch(inputs, gradients, errors, np.full(len(inputs), fits.all()), known.labels)
 
@@ -252,11 +252,11 @@ def _explained(known: KnownBatch, factors: LowRankGradient, gradients: np.ndarra
     of_space = (
         noise * np.sqrt(len(left)) * np.linalg.norm(coordinates / factors.singular_values[:, None], axis=0) / norms
     )
-    of_known = np.max(known.errors / known_sizes(known.inputs))
+    of_known = np.max(known.errors / sizes_of(known.inputs))
     return most * (of_space + of_known + factors.precision)
 
 
-def known_sizes(inputs: np.ndarray, *, least: float = 1e-4) -> np.ndarray:
+def sizes_of(inputs: np.ndarray, *, least: float = 1e-4) -> np.ndarray:
     """Return the root mean square of each input; a row of zeros counts as a share of what the batch has."""
     squares = np.mean(inputs**2, axis=1)
     return np.sqrt(np.maximum(squares, least**2 * np.mean(squares)))

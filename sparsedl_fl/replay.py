@@ -14,7 +14,7 @@ from sparsedl_fl.labels import NO_LABEL
 from sparsedl_fl.losses import Loss, total_loss
 from sparsedl_fl.models.naming import plain_name
 from sparsedl_fl.models.running import RunFrom
-from sparsedl_fl.peeling import KnownBatch
+from sparsedl_fl.peeling import KnownBatch, sizes_of
 
 __all__ = ["Replay", "replay"]
 
@@ -106,8 +106,7 @@ def replay(
         sent = sent.detach().cpu().double()
         size = float(sent.norm()) or float(tensor.norm()) or 1.0
         deviations[name] = float((tensor - sent).norm()) / size
-    sizes = np.sqrt(np.mean(known.inputs**2, axis=1))
-    explained = noise + float(np.max(known.errors / np.maximum(sizes, np.finfo(float).tiny)))
+    explained = noise + float(np.max(known.errors / sizes_of(known.inputs)))
     return Replay(deviations, float(np.clip(10 * explained, 1e-5, 0.1)), weights)
 
 
