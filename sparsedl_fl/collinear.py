@@ -86,7 +86,10 @@ def errors_by_weights(inputs: np.ndarray, labels: np.ndarray, weights: np.ndarra
     if told:
         spread = np.array([np.ptp(ratios[labels == label]) for label in labels])
         is_several &= ~(spread <= ONE_INPUT * ratios)
-    apart = np.sqrt(np.maximum(np.mean((inputs[:, None] - inputs) ** 2, axis=2), 0.0))
+    if not is_several.any():
+        return np.zeros(len(inputs))
+    squares = np.sum(inputs**2, axis=1)
+    apart = np.sqrt(np.maximum(squares[:, None] + squares - 2 * inputs @ inputs.T, 0.0) / inputs.shape[1])
     beside = np.maximum(np.maximum(off[:, None], off), noise)
     on_line = is_one_label & (is_several[:, None] | is_several) & ~np.eye(len(inputs), dtype=bool)
     errors = apart * np.where(is_several[:, None], np.sqrt(beside / 6), beside / 3)
