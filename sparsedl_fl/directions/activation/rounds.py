@@ -235,8 +235,7 @@ class Rounds:
 
     def _by_equations(self) -> bool:
         knowledge, leader = self.knowledge, self.lead.leader
-        n_before, n_starts, share = knowledge.n_known, 2 * self.n_starts, 1.0
-        views = knowledge.views
+        views, n_before, n_starts, share = knowledge.views, knowledge.n_known, 2 * self.n_starts, 1.0
         self.others.leave_out(knowledge, self.fits)
         is_ample = self.behind is not None and self.scaled.is_ample(self.others["first"].spans[0])
         if leader in self.descended:
@@ -281,8 +280,10 @@ class Rounds:
             if self.behind is not None and self.activation.is_piecewise_linear:  # one in a wrong piece spoils all fits
                 kept = self.fits.near_spans(inputs, knowledge.inputs, math.inf)
                 inputs, is_determined = inputs[kept], is_determined[kept]
-        elif self.is_exact or leader in ("span", "columns"):
-            inputs = self.fits.fitted(inputs) if leader in ("scale", "chain", "pairs") else inputs
+        elif leader in ("span", "columns") and views.free.shape[1] > 1:  # a last one follows from all columns
+            is_determined &= self.fits.near_spans(inputs, knowledge.inputs)
+        elif leader in ("scale", "chain", "pairs") and self.is_exact:
+            inputs = self.fits.fitted(inputs)
             kept = self.fits.near_spans(inputs, knowledge.inputs) | ~is_determined
             inputs, is_determined = inputs[kept], is_determined[kept]
         is_new = knowledge.add_inputs(inputs, is_determined)
@@ -296,5 +297,4 @@ class Rounds:
         return self.descent.run(self.knowledge.views, self.equations, starts, self.generator, self.whole, at_first)
 
     def _by_reflections(self) -> bool:
-        ends = self.reflection.run(self.knowledge.views, 2 * self.n_starts, self.generator)
-        return self.knowledge.add_columns(ends)
+        return self.knowledge.add_columns(self.reflection.run(self.knowledge.views, 2 * self.n_starts, self.generator))
