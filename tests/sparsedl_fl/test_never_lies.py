@@ -188,7 +188,7 @@ def test_a_layer_behind_contradicts_single_inputs_as_well():
 def test_inputs_that_all_come_back_smaller_are_not_peeled():
     """The first layer's gradient came scaled by 0.81, which each of 17 inputs was within ten expected errors of."""
     problem = hostile_audit(191158)
-    audit = audited(problem, max_seconds=2)
+    audit = audited(problem)
     certified, lies = problem.lies_of(audit)
     assert lies == []
     assert certified >= 51  # the three layers behind it
