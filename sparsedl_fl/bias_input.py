@@ -14,7 +14,14 @@ import numpy as np
 from sparsedl_fl.blocks import row_norms
 from sparsedl_fl.gradients import LayerGradient
 
-__all__ = ["LayerGradientWithBias", "with_bias_as_input", "with_constant", "without_constant"]
+__all__ = [
+    "LayerGradientWithBias",
+    "n_features",
+    "unit_of_bias",
+    "with_bias_as_input",
+    "with_constant",
+    "without_constant",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,14 +37,21 @@ class LayerGradientWithBias(LayerGradient):
     constant_input: float = 1.0
 
 
-def with_bias_as_input(given: LayerGradient) -> LayerGradientWithBias:
-    """Return a layer with one input more, that of the bias.
-
-    It is about as large as the others, and a power of two, which rounds nothing.
-    """
+def unit_of_bias(given: LayerGradient) -> float:
+    """Return how large the input of the bias is: about as large as the others, a power of two, which rounds nothing."""
     n_alive = max(1, int(given.weight_grad.any(axis=0).sum()))
     ratio = np.linalg.norm(row_norms(given.weight_grad)) / np.linalg.norm(given.bias_grad) / np.sqrt(n_alive)
-    unit = float(2.0 ** np.round(np.log2(ratio)))
+    return float(2.0 ** np.round(np.log2(ratio)))
+
+
+def n_features(given: LayerGradient) -> int:
+    """Return how many inputs a layer has, without that of the bias."""
+    return given.shape[1] - (given.constant_input is not None)
+
+
+def with_bias_as_input(given: LayerGradient) -> LayerGradientWithBias:
+    """Return a layer with one input more, that of the bias."""
+    unit = unit_of_bias(given)
     further = (unit * given.bias_grad[:, None]).astype(given.weight_grad.dtype)
     weight_grad = np.hstack([given.weight_grad, further])
     weight = np.hstack([given.weight, np.zeros_like(given.weight[:, :1])])

@@ -10,6 +10,7 @@ import torch
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import resolve
+from sparsedl_fl.bias_input import unit_of_bias, with_bias_as_input
 from sparsedl_fl.blocks import in_double, times
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient, cut
@@ -80,7 +81,7 @@ class CrowdedProblem:
             return None
         features = factors.right[:, :-1]
         matrix = times(given.weight, (factors.singular_values[:, None] * features).T)
-        scale = factors.singular_values * factors.right[:, -1] / _unit_of_bias(given)
+        scale = factors.singular_values * factors.right[:, -1] / unit_of_bias(given)
         forward = ForwardView(((matrix, given.bias),), scale)
         return cls(LayerProblem(given, factors, activation, forward, behind), next_layer)
 
@@ -101,7 +102,7 @@ class CrowdedProblem:
 
     def whitened(self, inputs: np.ndarray) -> np.ndarray:
         """Return the rows ``p`` of inputs of shape (k, n), the nearest there are."""
-        factors, unit = self.layer.factors, _unit_of_bias(self.layer.layer_gradient)
+        factors, unit = self.layer.factors, unit_of_bias(self.layer.layer_gradient)
         return (inputs @ factors.right[:, :-1].T + unit * factors.right[:, -1]) / factors.singular_values
 
     def preactivations(self, whitened: np.ndarray) -> torch.Tensor:
@@ -113,16 +114,9 @@ class CrowdedProblem:
         return self.layer.activation.value(self.preactivations(whitened))
 
 
-def _unit_of_bias(given: LayerGradient) -> float:
-    """Return how large the input of the bias is: about as large as the others, a power of two, which rounds nothing."""
-    n_alive = max(1, int(given.weight_grad.any(axis=0).sum()))
-    ratio = np.linalg.norm(given.weight_grad) / np.linalg.norm(given.bias_grad) / np.sqrt(n_alive)
-    return float(2.0 ** np.round(np.log2(ratio)))
-
-
 def _with_bias(given: LayerGradient, clear_gap: float) -> LowRankGradient | None:
     """Return the factors of ``[G, g]``, or None where their rank is not clear."""
-    G = np.hstack([in_double(given.weight_grad), _unit_of_bias(given) * given.bias_grad[:, None]])
+    G = in_double(with_bias_as_input(given).weight_grad)
     limit = int(min(G.any(axis=1).sum(), G.any(axis=0).sum()))
     U, S, _ = leading_left(G, None, limit)
     rank = rank_above_floor(S[:limit], G)

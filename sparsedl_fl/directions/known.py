@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsedl_fl.bias_input import with_constant
+from sparsedl_fl.bias_input import n_features, with_constant
 from sparsedl_fl.blocks import times
 from sparsedl_fl.candidates import Candidates
 from sparsedl_fl.directions._base import Directions
@@ -30,9 +30,8 @@ class KnownInputs(Directions):
 
     def propose(self, problem: LayerProblem, *, random_state: Any = None, verbose: bool = False) -> Candidates:
         """Return the columns that the inputs have, ``Q = P^-1`` with ``P = X V / S``."""
-        n, b = problem.layer_gradient.shape[1], problem.batch_size
+        n, b = n_features(problem.layer_gradient), problem.batch_size
         inputs = np.asarray([] if self.inputs is None else self.inputs, dtype=np.float64)
-        n -= problem.layer_gradient.constant_input is not None
         if inputs.shape != (b, n) or not np.isfinite(inputs).all():
             raise ValueError(
                 f"inputs must be finite and of shape {(b, n)}, a row for each input that the gradient shows, "

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from sparsedl.arrays import as_tensor
-from sparsedl_fl.bias_input import with_constant
+from sparsedl_fl.bias_input import n_features, with_constant
 from sparsedl_fl.directions.kernel import KernelDirections
 from sparsedl_fl.problem import LayerProblem
 
@@ -42,7 +42,7 @@ class PriorDirections(KernelDirections):
     def _rows(self, problem: LayerProblem) -> torch.Tensor:
         """Return the rows whose units are off by most, one set for each approximate input."""
         given = problem.layer_gradient
-        n = given.shape[1] - (given.constant_input is not None)
+        n = n_features(given)
         if self.inputs is None:
             raise ValueError(f"inputs must be an approximate reconstruction of shape (n_samples, {n}), got None")
         inputs = self.inputs.detach().cpu().numpy() if isinstance(self.inputs, torch.Tensor) else self.inputs
