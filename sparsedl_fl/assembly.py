@@ -225,8 +225,10 @@ class Assembly:
 
     def _without_outliers(self, factors: LowRankGradient, basis: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Leave out zero rows that the others of a column contradict, the worst first (by studentised residuals)."""
+        if len(basis) == 1:  # one column alone is there whatever its zeros say
+            return rows
         rows = rows.copy()
-        for j in range(rows.shape[1] if len(basis) > 1 else 0):  # one column alone is there whatever its zeros say
+        for j in range(rows.shape[1]):
             amplification = np.linalg.norm(basis[:, j] / factors.singular_values)
             while rows[:, j].sum() > len(basis):
                 index = np.flatnonzero(rows[:, j])

@@ -17,7 +17,7 @@ from sparsedl.arrays import as_tensor
 from sparsedl.linalg import normalized
 from sparsedl_fl.views import RestView
 
-__all__ = ["errors_by_weights", "errors_of_lines"]
+__all__ = ["ONE_INPUT", "errors_by_weights", "errors_of_lines"]
 
 ONE_INPUT = 0.05
 """Share by which the gradient of an input may be larger or smaller than those of the others are, by what the rest of

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sparsedl_fl.assembly import Assembly
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.peeling import KnownBatch, sizes_of
@@ -47,7 +48,7 @@ def fed_by(
     # What lies outside is the noise of the gradient, or weights that are a little off, in n - b of n directions.
     errors = np.hypot(errors, outside * size / np.sqrt(max(1 - b / n, 1 / n)))
     adds_up = np.linalg.norm(spanned.sum(axis=0) - behind.bias_grad) <= 0.05 * np.linalg.norm(behind.bias_grad)
-    certified = known.certified & bool(fits and adds_up) & (errors <= 0.3 * size)
+    certified = known.certified & bool(fits and adds_up) & (errors <= Assembly.worthless * size)
     return KnownBatch(fed, spanned.T, errors, certified, known.labels)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from sparsedl.arrays import as_tensor, chunks
 from sparsedl_fl.activations import Activation, resolve
+from sparsedl_fl.assembly import Assembly
 from sparsedl_fl.bias_input import without_constant
 from sparsedl_fl.blocks import row_norms
 from sparsedl_fl.factorization import factorize_with_bias
@@ -26,9 +27,6 @@ __all__ = ["KnownBatch", "peel_back", "sizes_of"]
 
 BRANCH = 1e4
 """Weight of an activation, which is known, against its pre-activation, which only says on which branch it lies."""
-
-WORTHLESS = 0.3
-"""Expected error, relative to the size of an input, above which it is no recovery."""
 
 FLOOR = 1e-6
 """Error of an activation that always counts as expected, over the mean square of an input's."""
@@ -155,7 +153,7 @@ def _held_against(
         & (shares <= _explained(known, factors, gradients))
         & _adds_up(gradients, before.bias_grad)
         & (log_chance <= least_log_chance)
-        & (errors <= WORTHLESS * sizes_of(inputs))
+        & (errors <= Assembly.worthless * sizes_of(inputs))
     )
     return KnownBatch(inputs, gradients, errors, np.full(len(inputs), fits.all()), known.labels)
 

@@ -10,6 +10,7 @@ from sparsedl.arrays import as_tensor
 from sparsedl_fl.assembly import Assembly, Batch, repeats
 from sparsedl_fl.blocks import in_double, residual_norms, row_norms
 from sparsedl_fl.certificate import NONE, Certificate
+from sparsedl_fl.collinear import ONE_INPUT
 from sparsedl_fl.crowded.columns import NextColumns
 from sparsedl_fl.crowded.problem import CrowdedProblem
 from sparsedl_fl.evidence import SpanOfNextLayer, are_vertices
@@ -32,10 +33,6 @@ LEAST_LEFT = 0.03
 """Least share, squared and over ``1 - b / m``, by which any change of an input has to leave the span where not all
 other inputs and columns are there to hold it against. (Two mixtures of records nearly the same had 0.007 and 0.011, 64
 rows of Adult 0.03 to 0.1, 64 rows of 30 numbers 0.004 to 0.05; not varied.)"""
-
-ONE_INPUT = 0.05
-"""Share by which the gradient of an input may be larger or smaller than the rest of the network says, for it to be that
-of one input; not varied."""
 
 OFF, WORTH_SAYING = 3.0, 3e-4
 """Expected errors, and share of the size of an input, by which the other columns may say that it is off; not

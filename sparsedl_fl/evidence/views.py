@@ -14,6 +14,7 @@ from sparsedl_fl.evidence.mixtures import are_no_mixtures
 from sparsedl_fl.uncertainty import errors_from_views
 from sparsedl_fl.views import (
     FAR,
+    IN_LINE,
     LEAST_DISTANCE,
     LOG_CHANCE,
     RestAt,
@@ -218,7 +219,7 @@ def _returns(rest: RestView | None, preactivations: torch.Tensor) -> torch.Tenso
     return rest.at(preactivations).is_inside
 
 
-def _in_line(over_noise: np.ndarray, *, least: float = 0.5, most: float = 5.0) -> np.ndarray:
+def _in_line(over_noise: np.ndarray, *, least: float = IN_LINE, most: float = FAR) -> np.ndarray:
     """Return which inputs are not far further from the spans than the others, by their noise.
 
     Among straight pieces a unit taken for off that was hardly on leaves a few times what the others do: certified, such

@@ -15,7 +15,7 @@ spans by its `WayBack`. `Together` adds up the equations of several views. The z
 from sparsedl_fl.views._base import LEAST_DISTANCE, LEAST_SURPLUS, LOG_CHANCE, Inputs, Linearization, View, log_chance
 from sparsedl_fl.views.backward import BackwardChain
 from sparsedl_fl.views.behind import SpansBehind
-from sparsedl_fl.views.behind_at import BESIDE, FAR, SpansAt
+from sparsedl_fl.views.behind_at import BESIDE, FAR, IN_LINE, SpansAt
 from sparsedl_fl.views.column import ColumnView
 from sparsedl_fl.views.forward import ForwardView
 from sparsedl_fl.views.rest import RestAt, RestView
@@ -25,6 +25,7 @@ from sparsedl_fl.views.together import Together
 __all__ = [
     "BESIDE",
     "FAR",
+    "IN_LINE",
     "LEAST_DISTANCE",
     "LEAST_SURPLUS",
     "LOG_CHANCE",

@@ -16,7 +16,7 @@ from sparsedl_fl.views.span import lengths
 if TYPE_CHECKING:
     from sparsedl_fl.views.behind import SpansBehind
 
-__all__ = ["BESIDE", "FAR", "SpansAt"]
+__all__ = ["BESIDE", "FAR", "IN_LINE", "SpansAt"]
 
 USUAL_SHARE = 0.3
 """What is not linear in activations, relative, from which on the largest tolerance holds: ReLU has 0.35 to 0.5,
@@ -25,6 +25,10 @@ GELU 0.07 to 0.5, tanh 0.01 to 0.2, sigmoid 0.001 to 0.03 (one CIFAR-10 batch of
 BESIDE, FAR, EXACT = 2.0, 5.0, 1e-6
 """Times its noise from which on an input may be fitted better, and up to which it lies within a span (98 % of 1,159 of
 hostile problems had less than 3), and what rounding of a forward pass explains (sigmoid: 78 times the noise)."""
+
+IN_LINE = 0.5
+"""Times its noise up to which an input is in line with the others, however near these lie: true ones leave about 0.4;
+not varied."""
 
 
 @dataclass(frozen=True)

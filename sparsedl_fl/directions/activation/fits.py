@@ -11,14 +11,10 @@ from sparsedl_fl.directions.activation.descent import Descent
 from sparsedl_fl.directions.activation.last_fit import LastFit
 from sparsedl_fl.directions.activation.natural import NaturalForward
 from sparsedl_fl.directions.activation.two_views import TwoViews
-from sparsedl_fl.views import BESIDE, FAR, RestView, SpansBehind, View
+from sparsedl_fl.views import BESIDE, FAR, IN_LINE, RestView, SpansBehind, View
 from sparsedl_fl.views.span import ROUNDING_SHARE
 
 __all__ = ["InputFits"]
-
-IN_LINE = 0.5
-"""Times the noise of the spans up to which an input is in line with the others, whatever these leave (true ones leave
-about 0.4)."""
 
 
 @dataclass(frozen=True)
