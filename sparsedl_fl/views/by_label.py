@@ -15,6 +15,10 @@ __all__ = ["ANYWHERE", "LabelTerms", "distances_but_rounding", "distances_by_lab
 ANYWHERE = 0.2
 """Share of labels that estimates deny."""
 
+VISIBLE = 0.1
+"""Share of a tolerance up to which rounding moves no gradient that shows. With 0 and with 0.1 labels are the same on 96
+batches of 16 (ReLU, GELU and tanh, trained to losses of 3 to 3e-6); not varied otherwise."""
+
 
 @dataclass(frozen=True)
 class LabelTerms:
@@ -149,7 +153,9 @@ def distances_but_rounding(
         best = (-(outside * along).sum(dim=1) / squares).clamp(-most, most)
         distances = space.distances_of(gradients + best[:, None] * changes)
         least = distances if least is None else torch.minimum(least, distances)
-        if (least <= enough).all():
+        # Where the network is not sure, rounding moves nothing that shows.
+        may_move = most * changes.norm(dim=1) > VISIBLE * enough * gradients.norm(dim=1)
+        if not (may_move & (least > enough)).any():
             break
     return labels, least
 
