@@ -267,6 +267,17 @@ class TestProjection:
 
 
 class TestKnowledge:
+    @staticmethod
+    def leaving_open(problem, n_zeros):
+        """Keep the rows that are active for sample 0 and few others, which leave its column open until others close it."""
+        active = problem.forward @ problem.samples[0] > 0
+        keep = active.clone()
+        keep[torch.nonzero(~active)[:n_zeros, 0]] = True
+        test = type(problem.test)(
+            problem.test.observations[keep], problem.test.unmixing, problem.test.noise_level[keep]
+        )
+        return Knowledge(test, replace(problem.views, left=test.observations, forward=problem.forward[keep]))
+
     def test_samples_become_columns(self, problem):
         knowledge = Knowledge(problem.test, problem.views)
         assert knowledge.add_inputs(problem.samples[:7], EVERY[:7])
@@ -275,14 +286,7 @@ class TestKnowledge:
         assert not knowledge.add_inputs(problem.samples[:7], EVERY[:7])
 
     def test_a_sample_without_enough_zeros_waits_for_the_others(self, problem):
-        # Rows that are all active for sample 0 leave its column open until the other samples close it.
-        active = problem.forward @ problem.samples[0] > 0
-        keep = active.clone()
-        keep[torch.nonzero(~active)[:10, 0]] = True
-        test = type(problem.test)(
-            problem.test.observations[keep], problem.test.unmixing, problem.test.noise_level[keep]
-        )
-        knowledge = Knowledge(test, replace(problem.views, left=test.observations, forward=problem.forward[keep]))
+        knowledge = self.leaving_open(problem, n_zeros=10)
         knowledge.add_inputs(problem.samples[:1], EVERY[:1])
         assert knowledge.n_found == 0
         knowledge.add_inputs(problem.samples[1:], EVERY[1:])
@@ -290,15 +294,8 @@ class TestKnowledge:
 
     @pytest.mark.parametrize("width", [100, 1000])
     def test_the_other_samples_count_as_much_behind_wide_layers(self, width):
-        # Weighed by the width they closed nothing: near half of 200 units a quarter of the batch stayed away.
         problem = Problem(width=width)
-        active = problem.forward @ problem.samples[0] > 0
-        keep = active.clone()
-        keep[torch.nonzero(~active)[:15, 0]] = True
-        test = type(problem.test)(
-            problem.test.observations[keep], problem.test.unmixing, problem.test.noise_level[keep]
-        )
-        knowledge = Knowledge(test, replace(problem.views, left=test.observations, forward=problem.forward[keep]))
+        knowledge = self.leaving_open(problem, n_zeros=15)
         knowledge.add_inputs(problem.samples[:14], EVERY[:14])
         assert len(knowledge.inputs) == 14
         assert (cosines(problem.columns[:1], knowledge.views.found) > 1 - 1e-9).all()
