@@ -269,7 +269,7 @@ class TestProjection:
 class TestKnowledge:
     @staticmethod
     def leaving_open(problem, n_zeros):
-        """Keep the rows that are active for sample 0, and few others: its column stays open until other samples close it."""
+        """Keep the rows where sample 0 is active, and few others: its column stays open until others close it."""
         active = problem.forward @ problem.samples[0] > 0
         keep = active.clone()
         keep[torch.nonzero(~active)[:n_zeros, 0]] = True
