@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sparsedl_fl.audit.result import FED_THE_INPUT, LayerAudit
+from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit
 from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.feeding import is_contradicted
 from sparsedl_fl.labels import NO_LABEL
