@@ -89,6 +89,8 @@ class GradientInverter(BaseEstimator):
         Smallest singular value of the batch over the largest beyond it: how clearly its size shows.
     noise_excess_ : float
         Largest singular value beyond the batch over that of white noise: about one for noise, up to 3.3 for rounding.
+    uses_next_layer_ : bool
+        Whether the next layer's gradient was of use: it needs more rows than inputs, and less noise than they leave.
     n_starts_ : int
         Starts or draws spent.
     n_successes_ : int
@@ -186,6 +188,7 @@ class GradientInverter(BaseEstimator):
         self._expose(problem.layer_gradient, batch, hypothesis.proposed, candidates, scale)
         self.search_end_ = SearchEnd.INTERRUPTED if hypothesis.is_interrupted else candidates.end
         self.signal_to_noise_, self.noise_excess_ = problem.factors.signal_to_noise, problem.factors.excess
+        self.uses_next_layer_ = problem.behind is not None
         self.preactivation_gradients_ *= units[:, None]
         # What may stand for others far off has no label: four such had that of another one.
         sizes = np.sqrt(np.mean(batch.inputs**2, axis=1))
@@ -237,6 +240,7 @@ class GradientInverter(BaseEstimator):
         with one_thread():
             batch, self.labels_ = crowded_batch(problem, found.whitened)
         self.search_end_, self.signal_to_noise_, self.noise_excess_ = found.end, np.inf, 1.0
+        self.uses_next_layer_ = True
         proposed = np.arange(problem.batch_size) < len(found.whitened)
         self._expose(given, batch, proposed, found, scale)
         if not batch.recovered.all():

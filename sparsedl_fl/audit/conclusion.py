@@ -19,9 +19,9 @@ MOST_EXCESS = 5.0
 3.3 (see `sparsedl_fl.lowrank.LowRankGradient.excess`)."""
 
 
-def reach_of(row: LayerRow, given: LayerGradient) -> tuple[str, int]:
-    """Return what a layer leaks by and its largest batch, by the tensors that were sent: those of `inspect_model`."""
-    if row.attack != "span" or given.next_weight_grad is not None:
+def reach_of(row: LayerRow, given: LayerGradient, uses_next_layer: bool) -> tuple[str, int]:
+    """Return what a layer leaks by and its largest batch: those of `inspect_model`, unless the span was of no use."""
+    if row.attack != "span" or uses_next_layer:
         return row.attack, row.largest_batch
     activation = resolve(given.activation)
     if activation is not None and activation.has_flat_part:
@@ -47,7 +47,7 @@ def why_open(
     loss : str, callable or None
         Of the client; None where nobody said.
     """
-    b, (attack, limit) = inverter.batch_size_, reach_of(row, given)
+    b, (attack, limit) = inverter.batch_size_, reach_of(row, given, inverter.uses_next_layer_)
     n_found = int((inverter.provenance_ == "column found").sum())
     is_size_clear = inverter.batch_size is not None or inverter.signal_to_noise_ >= LowRankGradient.clear_gap
     # In order of what a reader can do most about.
