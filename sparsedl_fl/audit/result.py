@@ -23,6 +23,9 @@ FED_THE_INPUT = "the model's input"
 NOT_REACHED = "not reached"
 """Source of a layer in range whose turn did not come: nothing was recovered, and nothing says that it could not be."""
 
+CUT_SHORT = ("interrupted", "is spent", "was spent before", "cut short by the cap")
+"""What the searches say where something ended them early."""
+
 
 @dataclass(frozen=True, eq=False)
 class LayerAudit:
@@ -158,6 +161,20 @@ class AuditResult(Mapping):
     def verdict(self) -> Verdict:
         """What these attacks got out of the whole update."""
         return Verdict.worst(layer.verdict for layer in self.layers)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether an interrupt ended the audit."""
+        return any("interrupted" in text for text in self._reasons)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every search came to its own end: no interrupt, and no cap that cut one short."""
+        return not any(word in text for text in self._reasons for word in CUT_SHORT)
+
+    @property
+    def _reasons(self) -> list[str]:
+        return [self.replay_reason, *(layer.reason for layer in self.layers)]
 
     @property
     def best(self) -> LayerAudit | None:
