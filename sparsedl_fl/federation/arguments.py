@@ -13,7 +13,7 @@ from torch import nn
 
 from sparsedl_fl.losses import LOSSES
 
-__all__ = ["check_choice", "check_client", "check_folder", "check_model", "check_number"]
+__all__ = ["check_audit", "check_choice", "check_client", "check_folder", "check_model", "check_number"]
 
 OPTIMIZERS = sorted(
     name.lower()
@@ -30,11 +30,7 @@ def check_client(
     momentum: float,
     weight_decay: float | None,
     optimizer: str,
-    batch_size: int | None,
-    example: torch.Tensor | None,
-    loss: Any,
-    max_effort: float | None,
-    max_seconds: float | None,
+    **audit: Any,
 ) -> None:
     """Raise ``ValueError`` that names the first argument of `check_update` that makes no sense."""
     check_number("learning_rate", learning_rate, is_positive=True)
@@ -42,11 +38,23 @@ def check_client(
     check_number("momentum", momentum)
     check_number("weight_decay", weight_decay, is_optional=True)
     check_choice("optimizer", optimizer, OPTIMIZERS)
+    if weight_decay and n_steps is None:
+        raise ValueError("n_steps is needed to undo weight_decay; pass weight_decay=None to find it by the rank")
+    check_audit(**audit)
+
+
+def check_audit(
+    *,
+    batch_size: int | None,
+    example: torch.Tensor | None,
+    loss: Any,
+    max_effort: float | None,
+    max_seconds: float | None,
+) -> None:
+    """Raise ``ValueError`` that names the first argument of an audit that makes no sense."""
     check_number("batch_size", batch_size, is_positive=True, is_whole=True, is_optional=True)
     check_number("max_effort", max_effort, is_positive=True, is_optional=True)
     check_number("max_seconds", max_seconds, is_positive=True, is_optional=True)
-    if weight_decay and n_steps is None:
-        raise ValueError("n_steps is needed to undo weight_decay; pass weight_decay=None to find it by the rank")
     if example is not None and not isinstance(example, torch.Tensor):
         raise ValueError(f"example must be a tensor or None, got {type(example).__name__}")
     if not (loss is None or callable(loss) or (isinstance(loss, str) and loss in LOSSES)):

@@ -94,12 +94,14 @@ def check_update(
     check_client(learning_rate=learning_rate, optimizer=optimizer, batch_size=batch_size, example=example, loss=loss,
                  **client, **limits)  # fmt: skip
     inner = _at(model, before)
+    sent = state_of(inner, after, "after")
     if obstacle_of_optimizer(optimizer):
-        told = client | {"optimizer": optimizer, "momentum": momentum or None}
+        spoilt = [name for name, tensor in sent.items() if not tensor.isfinite().all()]
+        told = client | {"optimizer": optimizer, "momentum": momentum or None, "missing": spoilt or None}
         return out_of_range(inner, obstacle_of_optimizer(optimizer), example, **told)
     parameters = {name: tensor.detach() for name, tensor in inner.named_parameters()}
     found: AuditResult | None = None
-    for ends in _readings(parameters, state_of(inner, after, "after"), is_difference):
+    for ends in _readings(parameters, sent, is_difference):
         gradients = gradients_of_update(parameters, ends, learning_rate, **client)
         inverter = GradientInverter(batch_size=batch_size, random_state=random_state)
         rate = None if n_steps == 1 else learning_rate

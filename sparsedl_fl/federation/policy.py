@@ -102,17 +102,17 @@ class LeakPolicy:
 
     def __post_init__(self) -> None:
         self.check_arguments()
+        check_folder("out", self.out)
         self.leaks = _all_leaks(self.leaks)
         self.table = RoundTable(self.out)
 
     def check_arguments(self) -> None:
-        """Raise ``ValueError`` or ``TypeError`` that names the first argument that makes no sense."""
+        """Raise ``ValueError`` or ``TypeError`` that names the first argument with which nothing can be audited."""
         check_model(self.model)
         check_choice("mode", self.mode, MODES)
         check_choice("out_of_range", self.out_of_range, OUT_OF_RANGE)
         _all_leaks(self.leaks)
         check_client(**self._options)
-        check_folder("out", self.out)
         if not isinstance(self.n_jobs, int) or isinstance(self.n_jobs, bool) or self.n_jobs == 0:
             raise ValueError(f"n_jobs must be an integer other than zero, got {self.n_jobs!r}")
 
