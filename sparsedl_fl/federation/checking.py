@@ -88,28 +88,38 @@ def check_update(
     >>> str(check_update(model, before, after, learning_rate=0.1, n_steps=1).verdict)
     'RECOVERED'
     """
-    limits = {"max_effort": max_effort, "max_seconds": max_seconds}
     client = {"n_steps": n_steps, "momentum": momentum, "weight_decay": weight_decay}
+    audit = {"example": example, "loss": loss, "max_effort": max_effort, "max_seconds": max_seconds}
     check_model(model)
-    check_client(learning_rate=learning_rate, optimizer=optimizer, batch_size=batch_size, example=example, loss=loss,
-                 **client, **limits)  # fmt: skip
+    check_client(learning_rate=learning_rate, optimizer=optimizer, batch_size=batch_size, **client, **audit)
     inner = _at(model, before)
     sent = state_of(inner, after, "after")
     if obstacle_of_optimizer(optimizer):
         spoilt = [name for name, tensor in sent.items() if not tensor.isfinite().all()]
         told = client | {"optimizer": optimizer, "momentum": momentum or None, "missing": spoilt or None}
         return out_of_range(inner, obstacle_of_optimizer(optimizer), example, **told)
-    parameters = {name: tensor.detach() for name, tensor in inner.named_parameters()}
-    found: AuditResult | None = None
+    inverter = GradientInverter(batch_size=batch_size, random_state=random_state)
+    return _worst_reading(inner, sent, is_difference, learning_rate, client, inverter, audit)
+
+
+def _worst_reading(
+    model: nn.Module,
+    sent: Mapping[str, torch.Tensor],
+    is_difference: bool,
+    learning_rate: float,
+    client: Mapping[str, Any],
+    inverter: GradientInverter,
+    audit: Mapping[str, Any],
+) -> AuditResult:
+    """Audit arrays as what they may stand for; an interrupt ends that."""
+    parameters, results = {name: tensor.detach() for name, tensor in model.named_parameters()}, []
+    rate = None if client["n_steps"] == 1 else learning_rate
     for ends in _readings(parameters, sent, is_difference):
         gradients = gradients_of_update(parameters, ends, learning_rate, **client)
-        inverter = GradientInverter(batch_size=batch_size, random_state=random_state)
-        rate = None if n_steps == 1 else learning_rate
-        result = audit_model(inner, gradients, inverter, example=example, loss=loss, learning_rate=rate, **limits)
-        found = result if found is None else min(found, result, key=_comfort)
-        if result.is_interrupted:
+        results.append(audit_model(model, gradients, inverter, learning_rate=rate, **audit))
+        if results[-1].is_interrupted:
             break
-    return found
+    return min(results, key=_comfort)
 
 
 def _readings(

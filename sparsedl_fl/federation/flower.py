@@ -34,8 +34,8 @@ class LeakAuditMod:
     Looked at is every array record of every reply, whether to a message for training, for evaluation or a query. One
     that does not fit the model (control variates, other arrays) cannot be audited, and where updates are blocked it is
     held: nobody looked at it. Metrics and configuration are not looked at; their names are kept in
-    `Checked.not_looked_at`. A reply without arrays passes, unless arrays were sent for training: those of the reply then
-    travel elsewhere.
+    `Checked.not_looked_at`. A reply without arrays passes, unless arrays were sent for training: then those of the
+    reply travel elsewhere.
 
     Parameters
     ----------

@@ -37,7 +37,9 @@ class RoundTable:
             return
         folder = self.out / f"round-{checked.server_round:03}"
         folder.mkdir(parents=True, exist_ok=True)
-        name = "-".join(["client", *(re.sub(r"[^\w.-]", "_", part) for part in (checked.client, checked.record) if part)])
+        name = "-".join(
+            ["client", *(re.sub(r"[^\w.-]", "_", part) for part in (checked.client, checked.record) if part)]
+        )
         if checked.result is not None:
             checked.result.to_json(folder / f"{name}.json")
             with suppress(ImportError):  # without Jinja2 there is the JSON

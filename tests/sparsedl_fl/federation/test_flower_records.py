@@ -138,7 +138,7 @@ def test_an_interrupt_ends_the_client_and_nothing_leaves(maker, trained, audit_s
 
 def garbage():
     """Return what a client may send in the place of weights."""
-    torn = ArrayRecord({"1.weight": Array(dtype="float32", shape=[100, 64], stype="numpy.ndarray", data=b"torn")})
+    torn = ArrayRecord({"1.weight": Array(dtype="float32", shape=(100, 64), stype="numpy.ndarray", data=b"torn")})
     text = ArrayRecord({"1.weight": Array(np.array(["a"]))})
     return [
         RecordDict(),
@@ -204,7 +204,9 @@ def test_the_api_with_parameters_too(maker, trained, mode):
     inside, policy = Inside(), LeakPolicy(maker, RATE, mode=mode, n_steps=1)
     strategy = LeakAuditStrategy(inside, policy)
     strategy._sent = {1: [tensor.numpy() for tensor in maker().state_dict().values()]}
-    strategy.aggregate_fit(1, [(Proxy(cid), FitRes(Status(Code.OK, ""), part, 8, {})) for cid, part in sets.items()], [])
+    strategy.aggregate_fit(
+        1, [(Proxy(cid), FitRes(Status(Code.OK, ""), part, 8, {})) for cid, part in sets.items()], []
+    )
     assert inside.taken == (list(sets) if mode == "report" else [])
     assert [one.client for one in policy.table if one.finding is Finding.ERROR] == list(sets)[:-1]
 

@@ -3,6 +3,7 @@
 import pickle
 import signal
 import warnings
+from contextlib import suppress
 from copy import deepcopy
 
 import numpy as np
@@ -102,10 +103,8 @@ def test_an_interrupt_that_a_search_takes_in_silence_is_noted(maker, monkeypatch
     told = outcome.check_update
 
     def check(*arguments, **options):
-        try:
+        with suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-        except KeyboardInterrupt:
-            pass
         return told(*arguments, **options)
 
     monkeypatch.setattr(outcome, "check_update", check)
