@@ -97,7 +97,8 @@ def check_update(
     if obstacle_of_optimizer(optimizer):
         spoilt = [name for name, tensor in sent.items() if not tensor.isfinite().all()]
         told = client | {"optimizer": optimizer, "momentum": momentum or None, "missing": spoilt or None}
-        return out_of_range(inner, obstacle_of_optimizer(optimizer), example, **told)
+        moves = {n: sent[n] if is_difference else tensor.detach() - sent[n] for n, tensor in inner.named_parameters()}
+        return out_of_range(inner, obstacle_of_optimizer(optimizer), example, gradients=moves, **told)
     inverter = GradientInverter(batch_size=batch_size, random_state=random_state)
     return _worst_reading(inner, sent, is_difference, learning_rate, client, inverter, audit)
 
@@ -138,7 +139,7 @@ def _readings(
 
 def _comfort(result: AuditResult) -> tuple[bool, bool, bool]:
     """Return how little a result worries: leaks first, then what was not finished, then what was out of range."""
-    return result.verdict.exit_status != 1, result.is_complete, result.verdict is Verdict.NOT_RECOVERED
+    return not result.verdict.is_leak, result.is_complete, result.verdict is Verdict.NOT_RECOVERED
 
 
 def _at(model: nn.Module | Callable[[], nn.Module], before: State | None) -> nn.Module:

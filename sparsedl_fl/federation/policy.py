@@ -28,7 +28,7 @@ MODES = ("report", "warn", "block")
 
 OUT_OF_RANGE = ("hold", "release")
 
-LEAKS = tuple(verdict for verdict in Verdict if verdict.exit_status == 1)
+LEAKS = tuple(verdict for verdict in Verdict if verdict.is_leak)
 """Verdicts that always count as a leak."""
 
 OF_THE_CHECK = (

@@ -103,11 +103,21 @@ def _words(checked: Any) -> list[str]:
 
 
 def _cell(checked: Any) -> str:
-    words, best = _words(checked), None if checked.result is None else checked.result.best
-    if best is not None:
-        words.insert(1, f"{best.n_certified} of {best.n_inputs} {best.what}")
+    words = _words(checked)
+    words[1:1] = [] if checked.result is None else _counts(checked.result)
     record = f"{checked.record}: " if checked.record else ""
     return _plain(f"{record}{', '.join(words)} ({checked.seconds:.1f} s)")
+
+
+def _counts(result: Any) -> list[str]:
+    """Return how much was found, of each kind."""
+    best, found = result.best, []
+    if best is not None and best.n_certified:
+        total = f"{'' if best.is_size_known else 'at least '}{max(best.n_inputs, best.at_least)}"
+        found.append(f"{best.n_certified} of {total} {best.what}")
+    if result.likely:
+        found.append(f"{len(result.likely)} likely")
+    return [*found, f"{len(result.tokens)} token ids"] if result.tokens else found
 
 
 def _plain(text: str) -> str:

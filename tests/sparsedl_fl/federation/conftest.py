@@ -69,7 +69,7 @@ def flower_task(monkeypatch):
 class Told:
     """What an audit might return."""
 
-    best, replay = None, None
+    best, replay, likely, tokens = None, None, (), ()
 
     def __init__(self, verdict, is_complete=True, is_interrupted=False, missing=None):
         self.verdict, self.is_complete, self.is_interrupted = verdict, is_complete, is_interrupted

@@ -77,7 +77,7 @@ def test_an_error_inside_does_not_break_a_training(maker, digits, monkeypatch):
 def test_an_interrupt_ends_the_training_before_the_step(maker, digits, monkeypatch):
     _, model, optimizer, loader = private(maker, digits, 1.0)
     audits = audit_steps(optimizer, model)
-    monkeypatch.setattr("sparsedl_fl.audit.attack._Attack._attacked", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr("sparsedl_fl.inverter.GradientInverter.fit", lambda *_: signal.raise_signal(signal.SIGINT))
     before = [parameter.clone() for parameter in model.parameters()]
     with pytest.raises(KeyboardInterrupt):
         run(model, optimizer, loader, 1)
