@@ -186,7 +186,7 @@ def _read(function: Callable[[Any], Any], given: Any) -> Any:
 def _named(record: Any) -> Any:
     """Return a record's arrays as numpy has them: by name, or in order where the names are numbers."""
     arrays = {name: array.numpy() for name, array in record.items()}
-    return list(arrays.values()) if all(name.isdigit() for name in arrays) else arrays
+    return [arrays[name] for name in sorted(arrays, key=int)] if all(map(str.isdecimal, arrays)) else arrays
 
 
 def _weights_of(result: Any) -> list:

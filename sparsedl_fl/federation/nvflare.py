@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from numbers import Number
 from typing import Any
 
@@ -84,16 +85,22 @@ class LeakAuditFilter(DXOFilter):
                 dxo.update_shareable(shareable)
         except BaseException as problem:  # nothing may leave on the way out of an interrupt either
             if self._policy.is_blocking:
-                for key in [key for key in shareable if key != HEADERS]:
-                    del shareable[key]
+                _emptied(shareable)
             if not isinstance(problem, Exception) or isinstance(problem, LeakWarning):  # an error by the user's choice
                 raise
-            self._checked(None, problem, "", shareable, fl_ctx)
+            self.log_error(fl_ctx, f"the leak audit failed: {type(problem).__name__}: {problem}")
+            with suppress(Exception):  # the table may be what failed
+                self._checked(None, problem, "", shareable, fl_ctx)
         return shareable
 
     def process_dxo(self, dxo: DXO, shareable: Any, fl_ctx: Any) -> DXO | None:
         """Audit weights or differences of weights, and empty the data of an update that is held."""
-        self._audit(dxo, "", shareable, fl_ctx)
+        try:
+            self._audit(dxo, "", shareable, fl_ctx)
+        except BaseException:
+            if self._policy.is_blocking:
+                dxo.data = {}
+            raise
         return dxo
 
     def _look(self, dxo: DXO, path: str, shareable: Any, fl_ctx: Any) -> None:
@@ -144,6 +151,15 @@ class LeakAuditFilter(DXOFilter):
             dxo.data = {}
             self.log_warning(fl_ctx, f"update blocked by the leak audit: {checked.reason}")
         dxo.set_meta_prop("leak_audit", checked.reason)
+
+
+def _emptied(shareable: Any) -> None:
+    """Take all out of a result but its headers; what was a DXO is one without data."""
+    had_dxo = CONTENT in shareable
+    for key in [key for key in shareable if key != HEADERS]:
+        del shareable[key]
+    if had_dxo:
+        DXO(DataKind.WEIGHTS, data={}).update_shareable(shareable)
 
 
 def _holds_arrays(value: Any) -> bool:

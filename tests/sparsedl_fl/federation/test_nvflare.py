@@ -166,7 +166,8 @@ def test_what_is_no_dxo_is_emptied(maker, job):
     assert list(LeakAuditFilter(policy).process(plain, job[2])) == ["__headers__"]
     torn = Shareable()
     torn["DXO"], torn["more"] = {"data": 3}, "text"
-    assert list(LeakAuditFilter(policy).process(torn, job[2])) == ["__headers__"]
+    assert from_shareable(LeakAuditFilter(policy).process(torn, job[2])).data == {}
+    assert "more" not in torn
     assert all(one.is_blocked for one in policy.table)
     assert len(policy.table) == 2
 
@@ -197,7 +198,17 @@ def test_whatever_is_raised_inside_empties_the_result(maker, job, monkeypatch, e
     else:
         with pytest.raises(KeyboardInterrupt):
             part.process(sent, job[2])
-    assert list(sent) == ["__headers__"]
+    assert from_shareable(sent).data == {}
+    dxo = DXO(DataKind.WEIGHTS, data={"1.weight": np.ones(3)})
+    with pytest.raises(type(error)):
+        part.process_dxo(dxo, sent, job[2])
+    assert dxo.data == {}
+
+
+def test_a_policy_that_breaks_empties_the_result(maker, job, monkeypatch):
+    policy, sent = LeakPolicy(maker, RATE, mode="block"), shareable(job[1])
+    monkeypatch.setattr(policy, "check", lambda *_, **__: 1 / 0)
+    assert from_shareable(LeakAuditFilter(policy).process(sent, job[2])).data == {}
 
 
 def test_an_interrupt_of_the_audit_empties_the_result(maker, job, audit_says):
@@ -206,7 +217,7 @@ def test_an_interrupt_of_the_audit_empties_the_result(maker, job, audit_says):
     GlobalModelFilter().process(shareable(job[0]), job[2])
     with pytest.raises(KeyboardInterrupt):
         LeakAuditFilter(policy).process(sent, job[2])
-    assert list(sent) == ["__headers__"]
+    assert from_shareable(sent).data == {}
     assert policy.table.audits[0].finding is Finding.INTERRUPTED
 
 
