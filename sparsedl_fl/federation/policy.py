@@ -214,7 +214,7 @@ class LeakPolicy:
             self.table.add(checked)
         except Exception as problem:  # no disk, no right, no template: nobody will read of this update
             text = f"the report of client {checked.client} could not be written: {problem}"
-            warnings.warn(text, LeakWarning, stacklevel=5)
+            warnings.warn(text, LeakWarning, stacklevel=4)
             error = "; ".join(part for part in (outcome.error, text) if part)
             written = self._judged(replace(outcome, error=error), server_round=server_round, **note)
             self.table.replace(checked, written)
@@ -222,7 +222,7 @@ class LeakPolicy:
         if self.mode != "report" and self._is_held(checked.finding):
             word = "blocked: " if checked.is_blocked else ""
             text = f"client {checked.client}, round {server_round}: {word}{checked.reason}"
-            warnings.warn(text, LeakWarning, stacklevel=5)
+            warnings.warn(text, LeakWarning, stacklevel=4)
         return checked
 
     def _judged(self, outcome: Outcome, **note: Any) -> Checked:

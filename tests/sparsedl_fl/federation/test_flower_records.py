@@ -128,6 +128,14 @@ def test_a_round_that_is_no_number_is_no_matter(maker, trained):
     assert policy.table.audits[0].server_round == 0
 
 
+def test_arrays_by_number_are_in_the_order_of_the_numbers(maker, trained):
+    weights = list(trained.to_torch_state_dict().values())
+    record = ArrayRecord({str(k): Array(weights[k].numpy()) for k in reversed(range(len(weights)))})
+    policy = LeakPolicy(maker, RATE, mode="report", n_steps=1)
+    sent_back(policy, message(maker()), arrays=record)
+    assert policy.table.audits[0].result.verdict is Verdict.RECOVERED
+
+
 def test_an_interrupt_ends_the_client_and_nothing_leaves(maker, trained, audit_says):
     audit_says(Verdict.NOT_RECOVERED, is_interrupted=True, is_complete=False)
     policy = LeakPolicy(maker, RATE, mode="block")
