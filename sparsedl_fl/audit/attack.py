@@ -168,6 +168,7 @@ class _Attack:
         """Attack, spread and replay."""
         start = time.perf_counter()
         is_one_step = self.subject.learning_rate is None
+        is_interrupted = False
         replayed, why_not = None, "peeling is switched off" if is_one_step else "several local steps"
         try:
             for row in sorted(self.rows.values(), key=lambda row: -row.largest_batch):
@@ -181,7 +182,7 @@ class _Attack:
                 replayed, why_not, contradicted = replay_found(self.subject, self.found.values())
                 self.found.update({layer.name: layer for layer in contradicted})
         except KeyboardInterrupt:
-            why_not = INTERRUPTED
+            why_not, is_interrupted = INTERRUPTED, True
         layers = tuple(
             self.found.get(name)
             or LayerAudit(name, None, row.obstacle or INTERRUPTED, row, source="" if row.obstacle else NOT_REACHED)
@@ -199,7 +200,7 @@ class _Attack:
             loss=self.subject.loss,
             learning_rate=self.subject.learning_rate,
         )
-        return AuditResult(layers, replayed, why_not, shape, context)
+        return AuditResult(layers, replayed, why_not, shape, context, is_interrupted)
 
     def _attacked(self, row: LayerRow) -> LayerAudit:
         """Attack one layer by itself."""

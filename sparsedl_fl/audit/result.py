@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sparsedl_fl.audit.verdicts import Verdict
+from sparsedl_fl.audit.writing import written
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.labels import NO_LABEL
 from sparsedl_fl.models import LayerRow
@@ -141,6 +142,7 @@ class AuditResult(Mapping):
     replay_reason: str = ""
     input_shape: tuple[int, ...] = ()
     context: Mapping[str, Any] = field(default_factory=dict)
+    is_interrupted: bool = False
 
     def __getitem__(self, name: str) -> LayerAudit:
         for layer in self.layers:
@@ -194,6 +196,17 @@ class AuditResult(Mapping):
         return np.zeros(0, dtype=int) if best.n_labels == 0 else best.batch.labels[best.batch.labels != NO_LABEL]
 
     @property
+    def is_complete(self) -> bool:
+        """Whether nothing ended the audit early."""
+        return not self.is_interrupted
+
+    @property
+    def labels_present(self) -> dict[int, int | None]:
+        """Labels of the batch, with their counts."""
+        found, counts = np.unique(self.labels, return_counts=True) if self.layers else ((), ())
+        return {int(label): int(count) for label, count in zip(found, counts, strict=True)}
+
+    @property
     def samples(self) -> tuple[Sample, ...]:
         """What came back certified, at the layer that gives most away."""
         best = self.best
@@ -221,7 +234,7 @@ class AuditResult(Mapping):
         """Return the report as JSON, and write it where a path is given."""
         from sparsedl_fl.audit.report import as_json
 
-        return _written(as_json(self, show_samples), path)
+        return written(as_json(self, show_samples), path, is_private=show_samples)
 
     def to_html(
         self, path: str | Path | None = None, *, show_samples: bool = False, decoder: Any = None, sweep: Any = None
@@ -243,7 +256,8 @@ class AuditResult(Mapping):
         """
         from sparsedl_fl.audit.report import as_html
 
-        return _written(as_html(self, show_samples=show_samples, decoder=decoder, sweep=sweep), path)
+        page = as_html(self, show_samples=show_samples, decoder=decoder, sweep=sweep)
+        return written(page, path, is_private=show_samples)
 
     def plot(self, axes: Any = None) -> Any:
         """Draw how much of its batch each layer gives away; needs matplotlib."""
@@ -258,9 +272,3 @@ class AuditResult(Mapping):
 
     def __repr__(self) -> str:
         return f"<AuditResult: {self.verdict}: {self.reason}>"
-
-
-def _written(text: str, path: str | Path | None) -> str:
-    if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
-    return text

@@ -17,6 +17,9 @@ class Verdict(StrEnum):
     PARTLY = "PARTLY"
     """Some inputs, or labels only."""
 
+    LIKELY = "LIKELY"
+    """Candidates that chance does not explain, and nothing certifies."""
+
     NOT_RECOVERED = "NOT RECOVERED"
     """In range of the attacks, which ended without anything certified: this says nothing of other attacks."""
 
@@ -40,6 +43,7 @@ class Verdict(StrEnum):
         return {
             self.RECOVERED: "Every input of at least one layer came back, certified.",
             self.PARTLY: "Some inputs came back, or labels only.",
+            self.LIKELY: "Candidates came back that chance does not explain, and nothing certifies.",
             self.NOT_RECOVERED: (
                 "The attacks apply, and ended without anything certified. Other attacks, or more time, may still "
                 "recover something."

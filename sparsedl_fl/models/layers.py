@@ -15,6 +15,7 @@ from sparsedl_fl.losses import usable_loss
 from sparsedl_fl.models.naming import named_gradients, plain_modules, plain_name
 from sparsedl_fl.models.rest import rest_of_model
 from sparsedl_fl.models.tracing import MIXING, LinearUse, Trace
+from sparsedl_fl.wording import given, pass_example
 
 __all__ = ["NO_SUM", "get_tensor", "layer_of_model", "passes_on", "pick_layer"]
 
@@ -27,13 +28,13 @@ NO_SUM = (
 """Why a layer is out of reach whose runs are no batch of one layer."""
 
 
-def pick_layer(argument: str, wanted: int | str, names: list[str]) -> str:
+def pick_layer(what: str, wanted: int | str, names: list[str]) -> str:
     """Return the name of a layer given by index or by name, or raise ``ValueError`` that lists the names."""
     if isinstance(wanted, str) and wanted in names:
         return wanted
     if isinstance(wanted, int) and not isinstance(wanted, bool) and -len(names) <= wanted < len(names):
         return names[wanted]
-    raise ValueError(f"{argument}={wanted!r} is not one of the {len(names)} linear layers {names}")
+    raise ValueError(f"{given(what, wanted)} is not one of the {len(names)} linear layers {names}")
 
 
 def get_tensor(argument: str, mapping: Mapping[str, torch.Tensor], key: str) -> torch.Tensor:
@@ -145,7 +146,7 @@ def _pick_use(model: nn.Module, layer: int | str, trace: Trace) -> LinearUse:
     if trace.failure:
         warnings.warn(
             f"the model could not be run on a made-up input ({trace.failure}), so that what follows the layer is not "
-            "known and layers count in the order of their declaration: pass example=, an input of the model",
+            f"known and layers count in the order of their declaration: {pass_example()}",
             UserWarning,
             stacklevel=5,
         )

@@ -23,6 +23,7 @@ from sparsedl_fl.models.examples import made_up_examples
 from sparsedl_fl.models.naming import plain_name
 from sparsedl_fl.models.recording import SHAPING, Call, Recorder, readers_of
 from sparsedl_fl.models.uses import LinearUse, Trace
+from sparsedl_fl.wording import first_line
 
 __all__ = ["LinearUse", "Trace", "in_evaluation", "trace_model"]
 
@@ -70,8 +71,8 @@ def trace_model(model: nn.Module, example: torch.Tensor | None = None) -> Trace:
         try:
             with in_evaluation(model), torch.no_grad(), recorder:
                 output = model(candidate)
-        except Exception as error:  # a model may raise anything on an input that it was not made for
-            failure = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else error!r}"
+        except (Exception, SystemExit) as error:  # a model may raise anything on an input that it was not made for
+            failure = first_line(error)
             continue
         n_outputs = output.shape[1] if isinstance(output, torch.Tensor) and output.ndim == 2 else 0
         return Trace(_linear_uses(model, recorder, candidate, output), example=candidate, n_outputs=n_outputs)
@@ -80,13 +81,20 @@ def trace_model(model: nn.Module, example: torch.Tensor | None = None) -> Trace:
 
 @contextmanager
 def in_evaluation(model: nn.Module) -> Iterator[None]:
-    """Keep a model in evaluation mode for a while; draws that it makes even then leave torch's seed alone."""
+    """Keep a model in evaluation mode for a while; draws that it makes even then leave torch's seed alone.
+
+    Transformers take their slow path meanwhile, as they do in training: the fast one is a single operation, in which no
+    linear layer is seen to run.
+    """
     with _RUNNING, torch.random.fork_rng(devices=[]):
         modes = {module: module.training for module in model.modules()}
+        is_fast = torch.backends.mha.get_fastpath_enabled()
         try:
+            torch.backends.mha.set_fastpath_enabled(False)
             model.eval()
             yield
         finally:
+            torch.backends.mha.set_fastpath_enabled(is_fast)
             for module, mode in modes.items():
                 module.training = mode
 
