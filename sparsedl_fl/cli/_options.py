@@ -22,6 +22,7 @@ OPTIONS = {
     "loss": "--loss",
     "max_effort": "--effort",
     "max_seconds": "--seconds",
+    "mode": "--eval",
     "momentum": "--momentum",
     "n_steps": "--local-steps",
     "optimizer": "--optimizer",

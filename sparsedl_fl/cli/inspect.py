@@ -44,9 +44,9 @@ def _lines(rows: list) -> list[str]:
     table = [COLUMNS]
     for row in rows:
         shape = " x ".join(map(str, row.shape))
-        reach = (row.attack or "-", str(row.largest_batch or "-"))
+        reach = (row.attack or "-", "any" if row.attack == "rows" else str(row.largest_batch or "-"))
         table.append((row.name or "(model)", row.kind, shape, row.feeds, row.behind, *reach))
     widths = [max(len(line[column]) for line in table) for column in range(len(COLUMNS))]
     lines = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in table]
-    reasons = [f"  {row.name or '(model)'}: {row.obstacle}" for row in rows if row.obstacle]
+    reasons = [f"  {row.name or '(model)'}: {row.obstacle}" for row in rows if row.obstacle and not row.attack]
     return [*lines, "", "out of range:", *reasons] if reasons else lines

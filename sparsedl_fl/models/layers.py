@@ -14,7 +14,7 @@ from sparsedl_fl.behind import Head, LayerBehind
 from sparsedl_fl.losses import usable_loss
 from sparsedl_fl.models.naming import named_gradients, plain_modules, plain_name
 from sparsedl_fl.models.rest import rest_of_model
-from sparsedl_fl.models.tracing import MIXING, LinearUse, Trace
+from sparsedl_fl.models.tracing import LinearUse, Trace, mixing
 from sparsedl_fl.wording import given, pass_example
 
 __all__ = ["NO_SUM", "get_tensor", "layer_of_model", "passes_on", "pick_layer"]
@@ -59,7 +59,7 @@ def layer_of_model(
             raise ValueError(f"the layer {use.name!r}: {NO_SUM}")
         use = found
     if use.norm is not None and use.norm.training:
-        raise ValueError(MIXING)
+        raise ValueError(mixing())
     weight, weight_grad = parameters[use.weight], get_tensor("gradients", named, use.weight)
     bias = parameters.get(use.bias)
     if bias is not None and named.get(use.bias) is None and use.norm is None:

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["SHAPING", "Call", "Recorder", "readers_of"]
+__all__ = ["SHAPING", "Call", "Dropouts", "Recorder", "readers_of"]
 
 SHAPING = {"view", "_unsafe_view", "reshape", "t", "transpose", "permute", "detach", "alias", "unsqueeze", "squeeze"}
 SHAPING |= {"expand", "clone", "contiguous", "_reshape_alias", "flatten", "unflatten", "dropout", "native_dropout"}
@@ -61,6 +62,42 @@ class Recorder(TorchDispatchMode):
     def source_of(self, tensor: torch.Tensor) -> int | None:
         """Return which call a tensor of the run came from."""
         return self._source.get(id(tensor))
+
+
+class Dropouts(TorchFunctionMode):
+    """Notes what goes through dropout, which is no operation in evaluation mode: a view stands for it there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._found: list[tuple[torch.Tensor, float]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        if "dropout" not in getattr(func, "__name__", "") or not args or not isinstance(args[0], torch.Tensor):
+            return func(*args, **kwargs)
+        share = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+        is_on = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True))
+        if not isinstance(share, float | int) or not 0 < share < 1:
+            return func(*args, **kwargs)
+        self._found.append((args[0], float(share)))
+        return func(*args, **kwargs) if is_on else torch.ops.aten.alias(args[0])
+
+    def tell(self, uses: list, ends: list[int], recorder: Recorder) -> None:
+        """Fill in the share of outputs that is dropped behind each layer, where nothing reads them before."""
+        for tensor, share in self._found:
+            start = recorder.source_of(tensor)
+            if start is None or len(set(recorder.calls[start].readers)) > 1:
+                continue
+            waiting, seen = [start], set()
+            while waiting:
+                number = waiting.pop()
+                if number in seen:
+                    continue
+                seen.add(number)
+                if number in ends:
+                    uses[ends.index(number)].dropout = share
+                else:
+                    waiting += recorder.calls[number].sources
 
 
 def readers_of(calls: list[Call], number: int) -> list[tuple[int, Call]]:

@@ -115,20 +115,28 @@ def load_update(
     inner = unwrapped(model)
     sent = _fitting(inner, path, f"update {path}", key, is_update=True)
     state = inner.state_dict()
-    parameters = {name: tensor.detach() for name, tensor in inner.named_parameters()}
     if kind == "auto":
-        kind = "weights" if _is_near(parameters, sent) else "gradient"
+        kind = "weights" if _is_near({name: t.detach() for name, t in inner.named_parameters()}, sent) else "gradient"
+    parameters = {name: tensor.detach() for name, tensor in inner.named_parameters()
+                  if name in sent and (tensor.requires_grad or _is_moved(tensor, sent[name], kind))}  # fmt: skip
+    if not parameters:
+        raise ValueError(f"update {path} has none of the model's parameters that a client trains: all are frozen")
     if kind == "gradient":
-        return Update({name: sent[name] for name in sent if name in parameters}, None, kind)
+        return Update({name: sent[name] for name in parameters}, None, kind)
     if learning_rate is None:
         raise ValueError(
             f"update {path} holds weights after local training: the client's learning rate is needed "
             f"({argument('learning_rate')})"
         )
-    after = {name: state[name] + sent[name] for name in sent if name in parameters} if kind == "delta" else sent
-    before = {name: state[name] for name in parameters if name in after}
+    after = {name: state[name] + sent[name] if kind == "delta" else sent[name] for name in parameters}
+    before = {name: state[name] for name in parameters}
     gradients = gradients_of_update(before, after, learning_rate, **client)
     return Update(gradients, None if client.get("n_steps") == 1 else learning_rate, kind)
+
+
+def _is_moved(parameter: torch.Tensor, sent: torch.Tensor, kind: str) -> bool:
+    """Return whether a parameter that the model freezes was trained all the same."""
+    return bool((sent != parameter.detach()).any() if kind == "weights" else sent.any())
 
 
 def _is_near(parameters: Mapping[str, torch.Tensor], sent: Mapping[str, torch.Tensor]) -> bool:
