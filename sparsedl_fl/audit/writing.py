@@ -120,7 +120,8 @@ def is_ours(path: str | Path) -> bool:
     """Return whether a file is a report of ours, which may be overwritten; an empty file has nothing to lose."""
     path = Path(path)
     try:
-        head = path.open("rb").read(HEAD)
+        with path.open("rb") as file:
+            head = file.read(HEAD)
         if path.suffix in (".json", ".jsonl") and head:
             text = path.read_text(encoding="utf-8")
             found = json.loads(text.splitlines()[0] if path.suffix == ".jsonl" else text)

@@ -67,7 +67,12 @@ def example_of(options: argparse.Namespace, model: object, shape: list[int] | No
     if options.example_input is not None:
         from sparsedl_fl.audit.files import load_example
 
-        return fitting_example(model, load_example(options.example_input), f"--example-input {options.example_input}")
+        name = f"--example-input {options.example_input}"
+        try:
+            readings = load_example(options.example_input)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        return fitting_example(model, readings, name)
     shape = options.input_shape or shape
     if shape is None:
         return None

@@ -28,6 +28,7 @@ OPTIONS = {
     "optimizer": "--optimizer",
     "out": "--out",
     "force": "--force",
+    "vocabulary": "--vocabulary",
     "weight_decay": "--weight-decay",
     "weights": "--weights",
 }

@@ -12,6 +12,7 @@ import torch
 
 from sparsedl_fl.audit.files.containers import read_file
 from sparsedl_fl.audit.files.unpacking import NAMES, RECORDS_FREE, RECORDS_MOST
+from sparsedl_fl.wording import argument
 
 __all__ = ["load_example", "load_records", "load_vocabulary"]
 
@@ -117,12 +118,12 @@ def load_vocabulary(path: str | Path) -> dict[int, str]:
         found = json.loads(text) if path.suffix == ".json" else text.removesuffix("\n").split("\n")
     except (OSError, ValueError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        raise ValueError(f"vocabulary {path} cannot be read: {why}") from error
+        raise ValueError(f"{argument('vocabulary')} {path} cannot be read: {why}") from error
     words = dict(sorted(_words(found)))
     if not words:
         raise ValueError(
-            f"vocabulary {path} must be a text file with one token a line, or JSON: a list of tokens, or a mapping of "
-            "tokens to ids that are not negative"
+            f"{argument('vocabulary')} {path} must be a text file with one token a line, or JSON: a list of tokens, or a "
+            "mapping of tokens to ids that are not negative"
         )
     return words
 

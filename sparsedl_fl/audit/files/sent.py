@@ -65,7 +65,7 @@ def load_model(spec: str, weights: str | Path | None = None, *, key: str | None 
     if weights is not None:
         inner = unwrapped(model)
         own = inner.state_dict()
-        state = _fitting(inner, weights, f"weights {weights}", key, is_update=False)
+        state = _fitting(inner, weights, f"{argument('weights')} {weights}", key, is_update=False)
         inner.load_state_dict({name: state.get(name, tensor) for name, tensor in own.items()})
     return model
 

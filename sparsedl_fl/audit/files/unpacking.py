@@ -30,8 +30,9 @@ from sparsedl_fl.wording import first_line
 __all__ = ["RECORDS_FREE", "RECORDS_MOST", "check_expanded", "check_unpacked", "largest_unpacked", "readable_size"]
 
 RECORDS_MOST = 100
-"""Numbers of real records pack by less (measured with numpy.savez_compressed: 8 x 8 digits 9, their table with each
-value as a unit vector 33); zeros pack by 1030, as far as deflate goes."""
+"""Most records pack by less: with numpy.savez_compressed 8 x 8 digits by 12, photographs as float32 by 4, padded token
+ids by 16, the digits as unit vectors in double precision by 74. Zeros pack by 1030, as far as deflate goes, and unit
+vectors of a thousand categories by 590: of these `RECORDS_FREE` are read."""
 
 RECORDS_FREE = 2**28
 """256 MiB, which any machine has that runs torch."""

@@ -21,7 +21,7 @@ from sparsedl_fl.models.tracing import in_evaluation
 
 __all__ = ["append_record", "digest_of_sweep", "key_of", "read_records"]
 
-FIELDS = {"key", "verdict", "share", "label_share", "n_wrong", "errors", "what", "seconds"}
+FIELDS = {"key", "verdict", "share", "label_share", "n_wrong", "errors", "what", "seconds", "is_complete"}
 """What a record has that is whole."""
 
 DIGITS = 3
@@ -76,8 +76,17 @@ def key_of(setting: Setting, seed: int, sweep: str) -> str:
     return f"{setting.defence} | {setting.name} | {setting.client} | {seed} | {sweep}"
 
 
-def read_records(path: str | Path | None) -> dict[str, dict[str, Any]]:
-    """Return records by key; lines that are cut off, or no records, are passed over."""
+def read_records(path: str | Path | None, *, is_timed: bool = False) -> dict[str, dict[str, Any]]:
+    """Return records by key that may be trusted; lines that are cut off, or no records, are passed over.
+
+    Parameters
+    ----------
+    path : str or Path or None
+        The file.
+    is_timed : bool, default=False
+        Whether a cap by the clock may have ended audits: these are passed over too, for they depend on the machine. A
+        budget that is counted ends them at the same place anywhere, and is part of the key.
+    """
     if path is None or not Path(path).is_file():
         return {}
     found = {}
@@ -86,7 +95,7 @@ def read_records(path: str | Path | None) -> dict[str, dict[str, Any]]:
             record = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(record, dict) and set(record) >= FIELDS:
+        if isinstance(record, dict) and set(record) >= FIELDS and (record["is_complete"] or not is_timed):
             found[record["key"]] = record
     return found
 

@@ -131,7 +131,8 @@ def _all_audited(
     KeyboardInterrupt
         If an audit was interrupted, which ends the sweep; that audit's record is not written.
     """
-    done = {key: record for key, record in read_records(out).items() if key in tasks}
+    on_file = read_records(out, is_timed=limits["max_seconds"] is not None)
+    done = {key: record for key, record in on_file.items() if key in tasks}
     waiting = {key: task for key, task in tasks.items() if key not in done}
     run = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")
     finished = run(joblib.delayed(_audited)(*known, key, *task, example, loss, limits) for key, task in waiting.items())
@@ -161,7 +162,7 @@ def _audited(
     chosen = torch.randperm(len(inputs), generator=_generator(seed))[: client.n_records]
     x, y = inputs[chosen], labels[chosen]
     result = {"key": key, "verdict": str(Verdict.OUT_OF_RANGE), "share": 0.0, "label_share": 0.0}
-    result |= {"n_wrong": 0, "errors": [], "what": "", "seconds": 0.0}
+    result |= {"n_wrong": 0, "errors": [], "what": "", "seconds": 0.0, "is_complete": True}
     if not client.is_in_range:
         return result
     sent = client.update(model, x, y, loss=loss, seed=seed)
@@ -178,7 +179,7 @@ def _audited(
 
 def _compared(audit: AuditResult, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
     """Compare what an audit found with the truth, at the layer that gives most away."""
-    found = {"verdict": str(audit.verdict), "seconds": audit.context["seconds"]}
+    found = {"verdict": str(audit.verdict), "seconds": audit.context["seconds"], "is_complete": audit.is_complete}
     best = audit.best
     if best is None or best.batch is None:
         return found
