@@ -122,8 +122,8 @@ def load_vocabulary(path: str | Path) -> dict[int, str]:
     words = dict(sorted(_words(found)))
     if not words:
         raise ValueError(
-            f"{argument('vocabulary')} {path} must be a text file with one token a line, or JSON: a list of tokens, or a "
-            "mapping of tokens to ids that are not negative"
+            f"{argument('vocabulary')} {path} must be a text file with one token a line, or JSON: a list of tokens, "
+            "or a mapping of tokens to ids that are not negative"
         )
     return words
 

@@ -37,15 +37,13 @@ def test_a_model_file_may_raise_anything(code, message, refused, tmp_path):
     for command in ("inspect", "sweep"):
         assert message in refused(command, f"{tmp_path}/mine.py:make")
     assert message in refused("audit", f"{tmp_path}/mine.py:make", example.UPDATE, "--weights", example.WEIGHTS)
-    assert (
-        "cannot" in refused("audit", "--example", "--loss", f"{tmp_path}/mine.py:x") or "def make" in code or not code
-    )
 
 
 def test_a_model_that_ends_the_program_when_it_runs_decides_nothing(refused, run, tmp_path):
     (tmp_path / "mine.py").write_text(
         "import sys\nimport torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n"
-        "        super().__init__()\n        self.layer = nn.Linear(3, 4)\n\n    def forward(self, x):\n"
+        "        super().__init__()\n        self.layer = nn.Linear(3, 4).requires_grad_(False)\n        self.layer.weight.fill_(1)\n"
+        "        self.layer.bias.fill_(1)\n        self.requires_grad_(True)\n\n    def forward(self, x):\n"
         "        sys.exit(0)\n\n\nnet = Net()\n\n\ndef make():\n    return net\n"
     )
     torch.save({"layer.weight": torch.randn(4, 3), "layer.bias": torch.randn(4)}, tmp_path / "x.pt")
@@ -61,17 +59,22 @@ def test_a_model_that_ends_the_program_when_it_runs_decides_nothing(refused, run
         "--learning-rate -1", "--learning-rate nan", "--learning-rate inf", "--local-steps 0", "--momentum 1",
         "--momentum -0.1", "--momentum nan", "--weight-decay -1", "--weight-decay nan", "--weight-decay some",
         "--effort -1", "--effort nan", "--effort inf", "--seconds -1", "--seconds nan", "--seed -1",
-        "--seed 4294967296", "--optimizer adm", "--kind letters", "--loss hinge", "--loss math:nothing", "--loss math:pi",
-        "--loss no.module:f", "--layers nope", "--input-shape 0", "--input-shape 7", "--input-shape 100000 100000",
+        "--seed 4294967296", "--optimizer adm", "--kind letters", "--loss hinge", "--loss math:nothing",
+        "--loss math:pi", "--loss no.module:f", "--layers nope", "--input-shape 0", "--input-shape 7",
+        "--input-shape 100000 100000",
         "--input-ids 0", "--input-ids 5", "--example-input none.pt", "--fail-on everything", "--nonsense 1",
         "--vocabulary none.txt", "--config none.toml", "--input-shape 64 --input-ids 3", "--eval --train",
-        "--kind weights", "--kind weights --learning-rate 0.1 --weight-decay 0.1",
+        "--kind weights --learning-rate 0.1 --weight-decay 0.1",
     ],
 )  # fmt: skip
 def test_options_that_make_no_sense_name_themselves(options, refused):
     message = refused("audit", "--example", *options.split())
-    assert options.split()[-2 if len(options.split()) > 1 else 0] in message or options.split()[0] in message
-    assert "=" not in message.split("(")[0] or "/" in message  # options, not arguments of Python
+    assert any(part in message for part in options.split() if part.startswith("--"))
+    assert "=" not in message  # options, not arguments of Python
+
+
+def test_weights_need_a_learning_rate(refused):
+    assert "--learning-rate" in refused("audit", "--example", "--kind", "weights")
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,8 @@ def test_examples_from_files(models, run, refused, tmp_path):
         assert rows["4"]["attack"] == "head"
     np.save(tmp_path / "ids.npy", np.arange(12, dtype=np.int32))
     assert layers(run("inspect", f"{models}:Text", "--example-input", tmp_path / "ids.npy", "--json"))
-    assert "--example-input" in refused("inspect", f"{models}:Text", "--example-input", tmp_path / "one.npy")
+    np.save(tmp_path / "floats.npy", np.ones((2, 12)))
+    assert "--example-input" in refused("inspect", f"{models}:Text", "--example-input", tmp_path / "floats.npy")
 
 
 def test_the_mode_of_the_client(models, run):

@@ -68,6 +68,11 @@ def test_an_interrupted_sweep_keeps_whole_audits_alone_and_goes_on(monkeypatch, 
     assert not (tmp_path / "sweep.json").exists()
 
 
+def started(script):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", script], **pipes)
+
+
 @pytest.mark.slow
 def test_a_real_signal_ends_an_audit(tmp_path):
     (tmp_path / "mine.py").write_text(
@@ -83,9 +88,7 @@ def test_a_real_signal_ends_an_audit(tmp_path):
         f"print('ready', flush=True)\nsys.exit(cli.main(['audit', '{tmp_path}/mine.py:make', '{tmp_path}/u.pt', "
         f"'--weights', '{tmp_path}/w.pt', '--out', '{tmp_path}/report']))\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as run:
+    with started(script) as run:
         assert run.stdout.readline() == "ready\n"
         time.sleep(5)
         os.kill(run.pid, signal.SIGINT)
@@ -97,9 +100,7 @@ def test_a_real_signal_ends_an_audit(tmp_path):
 
 def test_a_reader_that_goes_away_is_no_leak_and_no_traceback():
     script = "import sys\nfrom sparsedl_fl import cli\nsys.exit(cli.main(['reproduce']))\n"
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as run:
+    with started(script) as run:
         run.stdout.close()
         said = run.stderr.read()
     assert run.returncode == 2
