@@ -10,7 +10,7 @@ from torch import nn
 
 from sparsedl_fl.models.examples import N_SAMPLES, SEED
 from sparsedl_fl.models.tracing import in_evaluation
-from sparsedl_fl.wording import first_line
+from sparsedl_fl.wording import argument, first_line
 
 __all__ = ["fitting_example", "ids_of_length", "numbers_of_shape"]
 
@@ -62,7 +62,9 @@ def numbers_of_shape(model: nn.Module, shape: Sequence[int]) -> Iterator[torch.T
         If that is more numbers than an input can have.
     """
     if math.prod(shape) > MOST_NUMBERS:
-        raise ValueError(f"an input of shape {tuple(shape)} has more numbers than fit into memory")
+        raise ValueError(
+            f"{argument('example')}: an input of shape {tuple(shape)} has more numbers than fit into memory"
+        )
     generator, like = torch.Generator().manual_seed(SEED), _like(model)
     whole = torch.randn((N_SAMPLES, *shape), generator=generator, dtype=torch.float32).to(like.device, like.dtype)
     yield whole

@@ -42,7 +42,8 @@ def test_a_model_file_may_raise_anything(code, message, refused, tmp_path):
 def test_a_model_that_ends_the_program_when_it_runs_decides_nothing(refused, run, tmp_path):
     (tmp_path / "mine.py").write_text(
         "import sys\nimport torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n"
-        "        super().__init__()\n        self.layer = nn.Linear(3, 4).requires_grad_(False)\n        self.layer.weight.fill_(1)\n"
+        "        super().__init__()\n        self.layer = nn.Linear(3, 4).requires_grad_(False)\n"
+        "        self.layer.weight.fill_(1)\n"
         "        self.layer.bias.fill_(1)\n        self.requires_grad_(True)\n\n    def forward(self, x):\n"
         "        sys.exit(0)\n\n\nnet = Net()\n\n\ndef make():\n    return net\n"
     )
