@@ -139,7 +139,7 @@ def _print(result: object, out: str | None) -> None:
 
     lines = [f"{result.verdict}: {result.reason}"]
     for layer in result.layers:
-        count = f"{layer.n_certified} of {layer.n_inputs} {layer.what}" if layer.n_inputs else layer.reason
+        count = layer.count or layer.reason
         how = f" ({layer.source})" if layer.source else ""
         lines.append(f"  {layer.name or '(model)'}: {layer.verdict}: {count}{how}")
     lines.append(str(result.replay) if result.replay else f"not replayed: {result.replay_reason}")

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from sparsedl.process import neutral_modes
+from sparsedl_fl.models.embeddings import token_tables
 from sparsedl_fl.models.naming import plain_modules, plain_name
 from sparsedl_fl.models.reach import obstacle_to, reach_of
 from sparsedl_fl.models.tracing import Trace, trace_model
@@ -100,11 +101,12 @@ def inspect_model(
     trace = trace_model(model, example) if trace is None else trace
     tensors = {plain_name(name): tensor for name, tensor in model.named_parameters()}
     sent = {name for name, tensor in tensors.items() if tensor.requires_grad} if sent is None else set(sent)
+    tables = [name for name in token_tables(model, trace.example) if name in sent]
     trace = trace.of_sent(sent)
     modules = plain_modules(model)
-    rows = [_linear_row(model, use, trace, tensors, modules, sent) for use in _first_uses(trace)]
+    rows = [_linear_row(model, use, trace, tensors, modules, sent, tables) for use in _first_uses(trace)]
     seen = {name for row in rows for name in row.parameters}
-    return [*rows, *_other_rows(model, trace, tensors, modules, sent, seen)]
+    return [*rows, *_other_rows(model, trace, tensors, modules, sent, tables, seen)]
 
 
 def _first_uses(trace: Trace) -> list[LinearUse]:
@@ -121,6 +123,7 @@ def _linear_row(
     tensors: Mapping[str, torch.Tensor],
     modules: Mapping[str, nn.Module],
     sent: set[str],
+    tables: list[str],
 ) -> LayerRow:
     """Return the row of a linear layer."""
     owner = modules.get(use.weight.rpartition(".")[0], model)
@@ -129,7 +132,7 @@ def _linear_row(
     obstacle = _not_sent(use.weight, tensors, sent) or _bias_not_sent(use, sent) or obstacle_to(model, use, trace)
     use = use if trace.n_uses(use.name) == 1 else trace.all_of(use.name) or use
     attack, most = ("", 0) if obstacle else reach_of(use, trace, tensors)
-    attack = "rows" if use.weight in trace.ids and use.weight in sent else attack
+    attack = "rows" if use.weight in tables else attack
     behind = use.behind + (f", dropout of {use.dropout:g}" if use.dropout else "")
     shape = tuple(tensors[use.weight].shape)
     return LayerRow(use.name, type(owner).__name__, shape, own, behind, obstacle, use.feeds, attack, most, use.dropout)
@@ -165,6 +168,7 @@ def _other_rows(
     tensors: Mapping[str, torch.Tensor],
     modules: Mapping[str, nn.Module],
     sent: set[str],
+    tables: list[str],
     seen: set[str],
 ) -> Iterator[LayerRow]:
     """Yield a row for everything that is no linear layer, and for those that did not run."""
@@ -172,7 +176,7 @@ def _other_rows(
     for name in tensors:
         if name not in seen:
             # A table that is no module of its own has a row of its own.
-            is_table = name in trace.ids and not isinstance(modules.get(name.rpartition(".")[0]), nn.Embedding)
+            is_table = name in tables and not isinstance(modules.get(name.rpartition(".")[0]), nn.Embedding)
             owners.setdefault(name if is_table else name.rpartition(".")[0], []).append(name)
     convolutions = [owner for owner in owners if isinstance(modules.get(owner), nn.modules.conv._ConvNd)]
     for owner, names in owners.items():
@@ -182,7 +186,7 @@ def _other_rows(
             names = [name for each in convolutions for name in owners[each]]
         module, shape = modules.get(owner, model), tuple(tensors[names[0]].shape)
         frozen = all(name not in sent for name in names) and _not_sent(names[0], tensors, sent)
-        ids = not frozen and any(name in trace.ids for name in names)
+        ids = not frozen and any(name in tables for name in names)
         why = frozen or (IDS if ids else _why_not(module, trace))
         name = _joined(convolutions) if owner in convolutions else owner
         feeds, attack = ("token ids", "rows") if ids else ("", "")

@@ -32,9 +32,6 @@ PRODUCTS = {"addmm": (1, 2), "mm": (0, 1), "linear": (0, 1), "mv": (1, 0), "addm
 OTHERS = {"embedding", "_embedding_bag", "convolution"}
 """What else may use the matrix of a linear layer; the gradient is then a sum with what is no product."""
 
-PICKING = {"embedding", "_embedding_bag", "index", "index_select"}
-"""Operations that pick rows of a table by ids."""
-
 MIXED = 1e-3
 """Difference, relative to the outputs' size, from which on a sample's outputs are others than in a batch: far above the
 rounding of half precision within a sum, and far below what attention or a mean over the batch changes."""
@@ -98,33 +95,7 @@ def _trace(
         use.is_last = use.is_last and not is_mixed
     if model.training:
         dropouts.tell(uses, ends, recorder)
-    ids = _tables_of_ids(model, recorder.calls, example)
-    return Trace(uses, example=example, n_outputs=output.shape[1] if is_table else 0, ids=ids)
-
-
-def _tables_of_ids(model: nn.Module, calls: list[Call], example: torch.Tensor) -> tuple[str, ...]:
-    """Return the plain names of the parameters of which the model's input, token ids, picks rows."""
-    if example.is_floating_point():
-        return ()
-    names = {tensor.untyped_storage().data_ptr(): plain_name(name) for name, tensor in model.named_parameters()}
-    found = []
-    for call in calls:
-        if call.operation in PICKING and isinstance(call.arguments[0], torch.Tensor):
-            table = names.get(call.arguments[0].untyped_storage().data_ptr())
-            picked = [leaf for leaf in tree_leaves(call.arguments[1:]) if isinstance(leaf, torch.Tensor)]
-            if table and any(_is_part(leaf, example) for leaf in picked):
-                found.append(table)
-    return tuple(dict.fromkeys(found))
-
-
-def _is_part(picked: torch.Tensor, example: torch.Tensor) -> bool:
-    """Return whether ids are the example's: a view of it, or the same numbers where these tell."""
-    if picked.untyped_storage().data_ptr() == example.untyped_storage().data_ptr():
-        return True
-    if picked.dtype == torch.bool or picked.is_floating_point() or picked.numel() != example.numel():
-        return False
-    one, other = picked.flatten().sort().values, example.flatten().sort().values
-    return bool(other[0] != other[-1]) and torch.equal(one.long(), other.long())
+    return Trace(uses, example=example, n_outputs=output.shape[1] if is_table else 0)
 
 
 def mixing() -> str:

@@ -83,15 +83,12 @@ class Trace:
         What it ran on.
     n_outputs : int
         Numbers that it returns for each sample; zero where it returns anything but rows of them.
-    ids : tuple of str
-        Plain names of the parameters of which the model's input, token ids, picks rows.
     """
 
     layers: list[LinearUse]
     failure: str = ""
     example: torch.Tensor | None = None
     n_outputs: int = 0
-    ids: tuple[str, ...] = ()
 
     def of_sent(self, sent: set[str]) -> Trace:
         """Return the trace for an update with the gradients of these parameters: others say nothing of a layer."""
