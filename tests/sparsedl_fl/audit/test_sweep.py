@@ -67,15 +67,15 @@ def test_goes_on_after_an_interruption(model, digits, tmp_path):
 
 
 def test_an_interrupt_inside_an_audit_ends_the_sweep_and_its_record_is_not_kept(model, digits, tmp_path, monkeypatch):
-    from sparsedl_fl.audit.attack import _Attack
+    from sparsedl_fl import GradientInverter
 
-    def stop(self, row):
+    def stop(self, layer):
         raise KeyboardInterrupt  # the audit keeps what it has, and says that it was interrupted
 
     out = tmp_path / "records.jsonl"
     arguments = {"settings": SETTINGS[:1], "n_batches": 2, "max_effort": 2, "out": out}
     with monkeypatch.context() as patch:
-        patch.setattr(_Attack, "_attacked", stop)
+        patch.setattr(GradientInverter, "fit", stop)
         with pytest.raises(KeyboardInterrupt):
             sweep(model, *digits, **arguments)
     assert not out.exists()

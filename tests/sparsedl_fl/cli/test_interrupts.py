@@ -10,23 +10,23 @@ import time
 
 import pytest
 
-from sparsedl_fl.audit.attack import _Attack
+from sparsedl_fl import GradientInverter
 
 SWEEP = ("sweep", "--example", "--only", "batch size", "--batches", "1", "--batch-size", "4", "--effort", "1")
 
 
 @pytest.fixture
 def stopped(monkeypatch):
-    """Make every attack on a layer after the first end as with Ctrl-C."""
-    attacked = _Attack._attacked
+    """Make every search after the first end as with Ctrl-C."""
+    fit, fitted = GradientInverter.fit, []
 
-    def stop(self, row):
-        if self.found:
+    def stop(self, layer):
+        if fitted:
             raise KeyboardInterrupt
-        return attacked(self, row)
+        fitted.append(layer)
+        return fit(self, layer)
 
-    monkeypatch.setattr(_Attack, "_attacked", stop)
-    monkeypatch.setattr(_Attack, "_spread", lambda *_: None)
+    monkeypatch.setattr(GradientInverter, "fit", stop)
 
 
 def test_an_interrupted_audit_writes_what_it_has(stopped, run, tmp_path):
@@ -51,17 +51,16 @@ def test_an_interrupted_sweep_keeps_whole_audits_alone_and_goes_on(monkeypatch, 
     from sparsedl_fl.audit.sweeping import running
 
     audit, calls = running.audit_model, []
-
-    def half(*arguments, **options):
-        calls.append(1)
-        if len(calls) == 2:
-            monkeypatch.setattr(_Attack, "_attacked", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        return audit(*arguments, **options)
-
     with monkeypatch.context() as patch:
+
+        def half(*arguments, **options):
+            calls.append(1)
+            if len(calls) == 2:
+                patch.setattr(GradientInverter, "fit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            return audit(*arguments, **options)
+
         patch.setattr(running, "audit_model", half)
         found = run(*SWEEP, "--backend", "threading", "--out", tmp_path)
-        monkeypatch.undo()
     assert found.status == 130
     assert "goes on from the records" in found.out
     assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 1
