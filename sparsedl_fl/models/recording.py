@@ -16,6 +16,9 @@ SHAPING = {"view", "_unsafe_view", "reshape", "t", "transpose", "permute", "deta
 SHAPING |= {"expand", "clone", "contiguous", "_reshape_alias", "flatten", "unflatten", "dropout", "native_dropout"}
 """Operations that hand on the same numbers."""
 
+PRODUCING = {"addmm", "mm", "linear", "mv", "addmv", "bmm", "baddbmm", "convolution"}
+"""Operations of layers with weights, and of attention."""
+
 MOST_ENTRIES = 50_000_000
 """Numbers of outputs that are copied; beyond that an operation in place may hide what came before it."""
 
@@ -79,25 +82,40 @@ class Dropouts(TorchFunctionMode):
         is_on = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True))
         if not isinstance(share, float | int) or not 0 < share < 1:
             return func(*args, **kwargs)
-        self._found.append((args[0], float(share)))
-        return func(*args, **kwargs) if is_on else torch.ops.aten.alias(args[0])
+        result = func(*args, **kwargs) if is_on else torch.ops.aten.alias(args[0])
+        self._found.append((result, float(share)))
+        return result
 
     def tell(self, uses: list, ends: list[int], recorder: Recorder) -> None:
-        """Fill in the share of outputs that is dropped behind each layer, where nothing reads them before."""
-        for tensor, share in self._found:
-            start = recorder.source_of(tensor)
-            if start is None or len(set(recorder.calls[start].readers)) > 1:
+        """Fill in the share of outputs that is dropped behind each layer, where no other layer reads them before."""
+        calls = recorder.calls
+        for result, share in self._found:
+            dropout = recorder.source_of(result)
+            if dropout is None:
                 continue
-            waiting, seen = [start], set()
+            waiting, seen = list(calls[dropout].sources), set()
             while waiting:
                 number = waiting.pop()
                 if number in seen:
                     continue
                 seen.add(number)
-                if number in ends:
+                if number not in ends:
+                    waiting += calls[number].sources
+                elif not _reaches_layer(calls, number, dropout):
                     uses[ends.index(number)].dropout = share
-                else:
-                    waiting += recorder.calls[number].sources
+
+
+def _reaches_layer(calls: list[Call], start: int, without: int) -> bool:
+    """Return whether the output of a call reaches a product on a way that leaves out another call."""
+    waiting, seen = list(calls[start].readers), {without}
+    while waiting:
+        number = waiting.pop()
+        if number not in seen:
+            seen.add(number)
+            if calls[number].operation in PRODUCING:
+                return True
+            waiting += calls[number].readers
+    return False
 
 
 def readers_of(calls: list[Call], number: int) -> list[tuple[int, Call]]:
