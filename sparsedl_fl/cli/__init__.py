@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(
         prog="sparsedl-fl", description="Audit how much of a client's batch leaks from a federated-learning gradient."
     )
-    commands = parser.add_subparsers(required=True, dest="command")
+    commands = parser.add_subparsers(required=True, dest="command", metavar=" | ".join(COMMANDS))
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     for name, command in COMMANDS.items():
         added = commands.add_parser(name, help=command.HELP, description=command.__doc__)

@@ -138,17 +138,20 @@ def _linear_row(
     return LayerRow(use.name, type(owner).__name__, shape, own, behind, obstacle, use.feeds, attack, most, use.dropout)
 
 
+_MISSING = "the update has no gradient of {!r}: it was not sent, or is spoilt by NaN or infinity"
+
+
 def _not_sent(name: str, tensors: Mapping[str, torch.Tensor], sent: set[str]) -> str:
     """Return why the gradient of a parameter is not there, or nothing where it is."""
     if name in sent:
         return ""
-    return "the update has no gradient of it" if tensors[name].requires_grad else "never sent: it is frozen"
+    return _MISSING.format(name) if tensors[name].requires_grad else "never sent: it is frozen"
 
 
 def _bias_not_sent(use: LinearUse, sent: set[str]) -> str:
     if not use.bias or use.bias in sent or use.norm is not None:
         return ""
-    return "its bias is frozen or not sent, without whose gradient the scale of each input is not known"
+    return f"{_MISSING.format(use.bias)}, or frozen: without it the scale of each input is not known"
 
 
 def _adapter(use: LinearUse, trace: Trace, tensors: Mapping[str, torch.Tensor], sent: set[str]) -> str:

@@ -106,7 +106,7 @@ class TestFrozen:
     def test_a_frozen_bias_leaves_the_scale_open(self):
         model = fully_connected(64, width=200, random_state=0)
         model[0].bias.requires_grad_(False)
-        assert "bias is frozen" in rows_of(model)["0"].obstacle
+        assert "no gradient of '0.bias'" in rows_of(model)["0"].obstacle
 
     def test_other_modules_may_be_frozen_as_well(self):
         model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 30 * 30, 10))
