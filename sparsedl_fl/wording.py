@@ -10,7 +10,16 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["argument", "arguments_said_as", "escaped", "first_line", "given", "is_option", "pass_example", "plain_json"]
+__all__ = [
+    "argument",
+    "arguments_said_as",
+    "escaped",
+    "first_line",
+    "argument_with",
+    "is_option",
+    "pass_example",
+    "plain_json",
+]
 
 _NAMES: ContextVar[Mapping[str, str]] = ContextVar("names", default=MappingProxyType({}))
 
@@ -34,12 +43,12 @@ def is_option(name: str) -> bool:
     return argument(name).startswith("--")
 
 
-def given(name: str, value: object) -> str:
+def argument_with(name: str, value: object) -> str:
     """Return an argument with what the user gave for it.
 
     Examples
     --------
-    >>> given("layers", "fc9")
+    >>> argument_with("layers", "fc9")
     "layers='fc9'"
     """
     return f"{argument(name)} {value}" if is_option(name) else f"{name}={value!r}"

@@ -7,6 +7,7 @@ status 0 says that the sweep ended, whatever it found; 2 is bad usage.
 from __future__ import annotations
 
 import argparse
+import sys
 
 from sparsedl_fl.cli._extras import require
 from sparsedl_fl.cli._guard import INTERRUPTED
@@ -56,7 +57,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         result = _swept(options, folder)
     except KeyboardInterrupt:
-        print(f"interrupted; the same command goes on from the records in {folder}" if folder else "interrupted")
+        again = f"; the same command goes on from the records in {folder}" if folder else ""
+        print(f"interrupted{again}", file=sys.stderr)
         return INTERRUPTED
     if folder is not None:
         _write(result, folder)

@@ -15,7 +15,7 @@ from sparsedl_fl.losses import usable_loss
 from sparsedl_fl.models.naming import named_gradients, plain_modules, plain_name
 from sparsedl_fl.models.rest import rest_of_model
 from sparsedl_fl.models.tracing import LinearUse, Trace, mixing
-from sparsedl_fl.wording import given, pass_example
+from sparsedl_fl.wording import argument_with, pass_example
 
 __all__ = ["NO_SUM", "get_tensor", "layer_of_model", "passes_on", "pick_layer"]
 
@@ -34,7 +34,7 @@ def pick_layer(what: str, wanted: int | str, names: list[str]) -> str:
         return wanted
     if isinstance(wanted, int) and not isinstance(wanted, bool) and -len(names) <= wanted < len(names):
         return names[wanted]
-    raise ValueError(f"{given(what, wanted)} is not one of the {len(names)} linear layers {names}")
+    raise ValueError(f"{argument_with(what, wanted)} is not one of the {len(names)} linear layers {names}")
 
 
 def get_tensor(argument: str, mapping: Mapping[str, torch.Tensor], key: str) -> torch.Tensor:

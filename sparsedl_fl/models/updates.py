@@ -10,7 +10,7 @@ import torch
 from sparsedl.process import neutral_modes
 from sparsedl_fl.models.layers import get_tensor, pick_layer
 from sparsedl_fl.models.naming import plain_names
-from sparsedl_fl.wording import argument, given, is_option
+from sparsedl_fl.wording import argument, argument_with, is_option
 
 __all__ = ["decay_by_rank", "gradients_of_update", "kept_share", "obstacle_of_optimizer", "tensors_of_update"]
 
@@ -41,10 +41,12 @@ def obstacle_of_optimizer(optimizer: str) -> str:
     if name in OPTIMIZERS:
         return ""
     if name not in OTHERS:
-        raise ValueError(f"{given('optimizer', optimizer)} is not known; there are {', '.join((*OPTIMIZERS, *OTHERS))}")
+        raise ValueError(
+            f"{argument_with('optimizer', optimizer)} is not known; there are {', '.join((*OPTIMIZERS, *OTHERS))}"
+        )
     return (
-        f"{given('optimizer', optimizer)} is out of range: its steps are no sum of gradients (Adam divides each entry "
-        "by its own size), so that the low rank is gone"
+        f"{argument_with('optimizer', optimizer)} is out of range: its steps are no sum of gradients (Adam divides each "
+        "entry by its own size), so that the low rank is gone"
     )
 
 
@@ -113,7 +115,7 @@ def gradients_of_update(
     elif n_steps is None:
         raise ValueError(
             f"{argument('n_steps')} is needed to undo {argument('weight_decay')}; "
-            f"{given('weight_decay', 'find' if is_option('weight_decay') else None)} finds it by the rank"
+            f"{argument_with('weight_decay', 'find' if is_option('weight_decay') else None)} finds it by the rank"
         )
     else:
         kept = kept_share(learning_rate, n_steps, momentum, weight_decay)

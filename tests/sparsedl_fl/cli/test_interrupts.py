@@ -62,7 +62,7 @@ def test_an_interrupted_sweep_keeps_whole_audits_alone_and_goes_on(monkeypatch, 
         patch.setattr(running, "audit_model", half)
         found = run(*SWEEP, "--backend", "threading", "--out", tmp_path)
     assert found.status == 130
-    assert "goes on from the records" in found.out
+    assert "goes on from the records" in found.err
     assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 1
     assert not (tmp_path / "sweep.json").exists()
 
