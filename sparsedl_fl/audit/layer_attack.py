@@ -112,10 +112,8 @@ class LayerAttack:
             return fitted, reason
         is_clear = other.signal_to_noise_ >= LowRankGradient.clear_gap and other.batch_size_ != told
         if is_clear and (fitted is None or other.recovered_.sum() >= fitted.recovered_.sum()):
-            return (
-                other,
-                f"{argument_with('batch_size', told)} was given, and the gradient shows {other.batch_size_}; {of_other}",
-            )
+            told_by = argument_with("batch_size", told)
+            return other, f"{told_by} was given, and the gradient shows {other.batch_size_}; {of_other}"
         if fitted is None:
             return other, of_other
         return fitted, reason

@@ -45,8 +45,8 @@ def obstacle_of_optimizer(optimizer: str) -> str:
             f"{argument_with('optimizer', optimizer)} is not known; there are {', '.join((*OPTIMIZERS, *OTHERS))}"
         )
     return (
-        f"{argument_with('optimizer', optimizer)} is out of range: its steps are no sum of gradients (Adam divides each "
-        "entry by its own size), so that the low rank is gone"
+        f"{argument_with('optimizer', optimizer)} is out of range: its steps are no sum of gradients (Adam divides "
+        "each entry by its own size), so that the low rank is gone"
     )
 
 

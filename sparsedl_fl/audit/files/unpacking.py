@@ -4,8 +4,8 @@ A file of a few megabytes can unpack to as many gigabytes: a zip of zeros, a sto
 one that a tensor repeats by strides of zero. Files of torch.save, numpy.savez and safetensors hold their numbers
 uncompressed, so that they unpack to no more than their own size; `largest_unpacked` is therefore the larger of
 
-- the size of the file, and
-- what the state of the model takes in double precision, which tied weights and compression may reach.
+- the size of the file, twice, for tied weights stand in it once and under two names, and
+- what the state of the model takes in double precision, which compression and weights of many names may reach.
 
 Records (``--data``) have no model to be held against, and may be compressed: they may unpack to `RECORDS_MOST` times
 their file, or to `RECORDS_FREE`, where that is more.
@@ -56,7 +56,7 @@ def largest_unpacked(path: Path, state: Mapping[str, torch.Tensor] | None = None
         The state of the model whose weights or update it is; None where there is none.
     """
     numbers = 0 if state is None else sum(t.numel() for t in state.values() if isinstance(t, torch.Tensor))
-    return max(path.stat().st_size, 8 * numbers) + NAMES
+    return max(2 * path.stat().st_size, 8 * numbers) + NAMES
 
 
 def readable_size(size: int) -> str:

@@ -85,12 +85,14 @@ def test_what_a_model_needs_is_plausible_and_more_is_not(tmp_path):
     state = {"a": torch.zeros(100_000), "b": torch.zeros(100)}
     tied = {"a": state["a"], "again": state["a"]}
     torch.save(tied, tmp_path / "tied.pt")
+    assert set(read_file(tmp_path / "tied.pt")) == {"a", "again"}
+    torch.save(tied | {"thrice": state["a"]}, tmp_path / "tied.pt")
     torch.save(state, tmp_path / "plain.pt")
     small = compressed(tmp_path / "plain.pt", tmp_path / "small.pt")
     for path in (tmp_path / "tied.pt", small):
         with pytest.raises(ValueError, match="is refused"):
             read_file(path)
-        assert read_file(path, largest_unpacked(path, state))["a"].shape == (100_000,)
+        assert read_file(path, largest_unpacked(path, state | tied))["a"].shape == (100_000,)
 
 
 def test_compressed_records_are_read_and_bombs_among_them_are_not(tmp_path):
