@@ -15,7 +15,7 @@ from sparsedl_fl.wording import argument, first_line
 __all__ = ["fitting_example", "ids_of_length", "numbers_of_shape"]
 
 MOST_NUMBERS = 2**28
-"""Numbers of an input: a gigabyte in single precision."""
+"""Numbers of an example: a gigabyte in single precision."""
 
 
 def fitting_example(model: nn.Module, candidates: Iterable[torch.Tensor], what: str) -> torch.Tensor:
@@ -61,7 +61,7 @@ def numbers_of_shape(model: nn.Module, shape: Sequence[int]) -> Iterator[torch.T
     ValueError
         If that is more numbers than an input can have.
     """
-    if math.prod(shape) > MOST_NUMBERS:
+    if N_SAMPLES * math.prod(shape) > MOST_NUMBERS:
         raise ValueError(
             f"{argument('example')}: an input of shape {tuple(shape)} has more numbers than fit into memory"
         )

@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 from sparsedl.process import neutral_modes
 from sparsedl_fl.audit.attack import audit_model
 from sparsedl_fl.audit.result import AuditResult
+from sparsedl_fl.audit.sweeping.clients import check_client, seeded, whole_records
 from sparsedl_fl.audit.sweeping.cost import accuracy_lost, epsilon_of
 from sparsedl_fl.audit.sweeping.records import append_record, digest_of_sweep, key_of, read_records
 from sparsedl_fl.audit.sweeping.result import SweepResult, SweepRow
@@ -26,7 +27,6 @@ from sparsedl_fl.metrics import are_wrong, match_batches
 from sparsedl_fl.models import trace_model
 from sparsedl_fl.models.running import RunFrom, in_double
 from sparsedl_fl.peeling import KnownBatch
-from sparsedl_fl.wording import pass_example
 
 __all__ = ["sweep"]
 
@@ -95,7 +95,8 @@ def sweep(
     """
     example = inputs[:2] if example is None and inputs is not None else example
     data = "the user's records" if inputs is not None else "Gaussian numbers as records"
-    inputs, labels = _records(model, inputs, labels, example, random_state)
+    inputs, labels = whole_records(model, inputs, labels, example, random_state)
+    check_client(model, inputs, labels, loss)
     settings = default_settings(batch_size, most=len(inputs)) if settings is None else list(settings)
     too_large = next((setting for setting in settings if setting.client.n_records > len(inputs)), None)
     if too_large is not None:
@@ -159,7 +160,7 @@ def _audited(
 ) -> dict[str, Any] | None:
     """Audit one update of one setting, and compare with the truth; None where that was interrupted."""
     client = setting.client
-    chosen = torch.randperm(len(inputs), generator=_generator(seed))[: client.n_records]
+    chosen = torch.randperm(len(inputs), generator=seeded(seed))[: client.n_records]
     x, y = inputs[chosen], labels[chosen]
     result = {"key": key, "verdict": str(Verdict.OUT_OF_RANGE), "share": 0.0, "label_share": 0.0}
     result |= {"n_wrong": 0, "errors": [], "what": "", "seconds": 0.0, "is_complete": True}
@@ -239,33 +240,3 @@ def _row(setting: Setting, records: list[dict], cost: float | None, n_records: i
         accuracy_lost=cost,
         seconds=float(np.median([record["seconds"] for record in records])),
     )
-
-
-def _records(
-    model: nn.Module,
-    inputs: torch.Tensor | None,
-    labels: torch.Tensor | None,
-    example: torch.Tensor | None,
-    seed: int,
-    *,
-    n_records: int = 1024,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the user's records and labels, with what is missing made up."""
-    if inputs is None:
-        trace = trace_model(model, example)
-        if trace.example is None:
-            raise ValueError(f"the model could not be run ({trace.failure}): {pass_example()}")
-        shape = (n_records, *trace.example.shape[1:])
-        inputs, labels = torch.randn(shape, generator=_generator(seed), dtype=trace.example.dtype), None
-    if labels is None:
-        labels = torch.randint(_n_labels(model, inputs), (len(inputs),), generator=_generator(seed + 1))
-    return inputs, labels
-
-
-def _n_labels(model: nn.Module, inputs: torch.Tensor) -> int:
-    with torch.no_grad():
-        return max(2, model(inputs[:2]).shape[1])
-
-
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)

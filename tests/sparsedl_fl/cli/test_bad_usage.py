@@ -153,3 +153,23 @@ def test_warnings_are_notes_said_once(run, monkeypatch, tmp_path):
 def test_help_and_the_commands_own_statuses_are_left_alone(run):
     assert run("audit", "--help").status == 0
     assert cli.main(["inspect", MODEL]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arrays", "options", "message"),
+    [
+        ({"x": np.ones((40, 7))}, (), "does not run on --data of shape (2, 7)"),
+        ({"x": np.ones((40, 64)), "y": np.arange(40)}, (), "--data has labels from 0 to 39, and the model 10 outputs"),
+        ({"x": np.ones((40, 64)), "y": np.arange(40) % 10}, ("--loss", "math:sqrt"), "--loss cannot be evaluated"),
+        ({"x": np.ones((3, 64)), "y": np.arange(3)}, (), "more records than the 3 there are"),
+    ],
+)
+def test_records_that_a_client_could_not_train_on(arrays, options, message, refused, tmp_path):
+    np.savez(tmp_path / "x.npz", **arrays)
+    only = ("--only", "number format", "--batches", 1)
+    assert message in refused("sweep", MODEL, "--data", tmp_path / "x.npz", *only, *options)
+
+
+def test_a_sweep_needs_a_row_of_outputs_for_each_record(refused, tmp_path):
+    (tmp_path / "mine.py").write_text("from torch import nn\n\n\ndef make():\n    return nn.LSTM(4, 3)\n")
+    assert "row of outputs" in refused("sweep", f"{tmp_path}/mine.py:make", "--input-shape", 5, 4)
