@@ -30,10 +30,17 @@ def whole_records(
         if trace.example is None:
             raise ValueError(f"the model could not be run ({trace.failure}): {pass_example()}")
         shape = (n_records, *trace.example.shape[1:])
-        inputs, labels = torch.randn(shape, generator=seeded(seed), dtype=trace.example.dtype), None
+        inputs, labels = _drawn(trace.example, shape, seeded(seed)), None
     if labels is None:
         labels = torch.randint(_n_labels(model, inputs), (len(inputs),), generator=seeded(seed + 1))
     return inputs, labels
+
+
+def _drawn(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Return Gaussian numbers, or token ids up to the largest of an example."""
+    if example.is_floating_point():
+        return torch.randn(shape, generator=generator, dtype=example.dtype)
+    return torch.randint(int(example.max()) + 1, shape, generator=generator)
 
 
 def check_client(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, loss: Any) -> None:
@@ -72,4 +79,5 @@ def _n_labels(model: nn.Module, inputs: torch.Tensor) -> int:
 
 
 def seeded(seed: int) -> torch.Generator:
+    """Return a generator of a seed."""
     return torch.Generator().manual_seed(seed)

@@ -164,3 +164,8 @@ def test_names_cannot_steer_the_terminal(run, tmp_path):
             assert found.status in (0, 1)
             assert not {c for c in found.out + found.err if not c.isprintable() and c != "\n"}
             assert "\nRECOVERED" not in found.out
+
+
+def test_a_sweep_of_a_text_model_draws_ids(models, run):
+    only = ("--only", "number format", "--batches", 1, "--batch-size", 2, "--effort", 0)
+    assert run("sweep", f"{models}:Text", "--input-ids", 12, *only).status == 0
