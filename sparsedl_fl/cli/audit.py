@@ -113,8 +113,10 @@ def _audited(options: argparse.Namespace) -> object:
     told = {"command": " ".join(["sparsedl-fl", *sys.argv[1:]]), "model_path": spec, "update_path": update}
     inputs = example_of(options, model, shape)
     if obstacle:
-        load_update(model, update, kind="gradient", key=options.key)  # a file that cannot be read is no conclusion
-        return out_of_range(model, obstacle, inputs, seed=options.seed, **told)
+        # What moved shows token ids whatever the optimiser, and at any rate.
+        rate = options.learning_rate or 1.0
+        moved = load_update(model, update, kind=options.kind, learning_rate=rate, key=options.key).gradients
+        return out_of_range(model, obstacle, inputs, gradients=moved, seed=options.seed, **told)
     sent = load_update(model, update, kind=options.kind, learning_rate=options.learning_rate, key=options.key, **client)
     inverter = GradientInverter(batch_size=options.batch_size, random_state=options.seed)
     with steps_shown(not options.json) as report:

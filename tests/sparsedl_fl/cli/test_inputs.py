@@ -169,3 +169,20 @@ def test_names_cannot_steer_the_terminal(run, tmp_path):
 def test_a_sweep_of_a_text_model_draws_ids(models, run):
     only = ("--only", "number format", "--batches", 1, "--batch-size", 2, "--effort", 0)
     assert run("sweep", f"{models}:Text", "--input-ids", 12, *only).status == 0
+
+
+@pytest.mark.parametrize("rate", [(), ("--learning-rate", 0.001)])
+def test_adam_hides_no_token_ids(models, run, tmp_path, rate):
+    from sparsedl_fl.audit.files import load_model
+
+    model = load_model(f"{models}:Text")
+    torch.save(model.state_dict(), tmp_path / "w.pt")
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+    ids = torch.arange(24).reshape(2, 12)
+    torch.nn.functional.cross_entropy(model(ids), torch.arange(2)).backward()
+    optimizer.step()
+    torch.save(model.state_dict(), tmp_path / "u.pt")
+    weights = ("--weights", tmp_path / "w.pt", "--optimizer", "adam", "--input-ids", 12)
+    found = run("audit", f"{models}:Text", tmp_path / "u.pt", *weights, *rate, "--json")
+    assert found.status == 1, found
+    assert json.loads(found.out)["verdict"] == "PARTLY"
