@@ -1,6 +1,8 @@
 """The command line: one module a command."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -152,3 +154,12 @@ def test_sweep_goes_to_a_folder(capsys, tmp_path):
         cli.main([*arguments, "--out", str(tmp_path)])
     assert stop.value.code == 2
     assert "sweep.md is there and no report of sparsedl-fl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["--help"], 0), (["audit", "--nonsense"], 2), (["reproduce"], 0)])
+def test_nothing_that_others_warn_of_ends_a_command(arguments, status):
+    script = "import sys\nfrom sparsedl_fl.cli import main\nassert 'torch' not in sys.modules\nsys.exit(main())\n"
+    command = [sys.executable, "-W", "error", "-c", script, *arguments]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == status, found.stderr
+    assert "Traceback" not in found.stderr
