@@ -57,7 +57,12 @@ def single_records(subject: Subject, found: Mapping[str, LayerAudit], batch_size
     layers: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for name, layer in found.items():
         use = subject.trace.use_of(name)
-        if use is None or use.rows != 1 or subject.trace.n_uses(name) != 1 or layer.n_certified:
+        if (
+            use is None
+            or use.rows != 1
+            or subject.trace.n_uses(name) != 1
+            or (layer.n_certified and layer.n_inputs > 1)
+        ):
             continue
         if subject.learning_rate is not None and use.feeds != FED_THE_INPUT:
             continue  # what a layer behind is fed changes with the steps
@@ -82,10 +87,12 @@ def single_records(subject: Subject, found: Mapping[str, LayerAudit], batch_size
         if is_shown:
             text, source = "1 of 1 inputs: the weight gradient over the bias gradient", "a batch of one record"
             batch = replace(record_of(*sent), labels=np.array([max(labels.values())]))
+            if found[name].n_certified and found[name].worst_error <= batch.errors[0]:
+                continue
             changed[name] = replace(
                 found[name], batch=batch, reason=text, source=source, at_least=0, likely_candidates=()
             )
-        else:
+        elif not found[name].n_certified:
             text = (
                 "its gradient has rank one, as that of a single record has, and of any batch behind so few outputs: "
                 "the weight gradient over the bias gradient is then a mean of the inputs, weighted by their "
