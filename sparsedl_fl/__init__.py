@@ -13,10 +13,38 @@ here                           in the papers                   shape
 =============================  ==============================  ==================
 
 Inside, inputs are columns as in the papers; ``inputs_`` has them as rows, as scikit-learn does.
+
+Names are imported when they are asked for: torch takes seconds, and the command line answers before.
 """
 
-from sparsedl import __version__
-from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.inverter import GradientInverter
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparsedl import __version__
+    from sparsedl_fl.gradients import LayerGradient
+    from sparsedl_fl.inverter import GradientInverter
 
 __all__ = ["GradientInverter", "LayerGradient", "__version__"]
+
+_PLACES = {
+    "GradientInverter": "sparsedl_fl.inverter",
+    "LayerGradient": "sparsedl_fl.gradients",
+    "__version__": "sparsedl",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name, or a module of the package."""
+    if name in _PLACES:
+        return getattr(import_module(_PLACES[name]), name)
+    try:
+        return import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"{__name__}.{name}":
+            raise
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

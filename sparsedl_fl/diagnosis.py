@@ -10,6 +10,7 @@ import numpy as np
 from sparsedl_fl.activations import KNOWN, resolve
 from sparsedl_fl.blocks import column_blocks
 from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.wording import argument
 
 __all__ = [
     "advice",
@@ -97,7 +98,7 @@ def visible_reason(
     if is_open:
         return (
             f"the singular values show no end of the batch: it is as large as the layer, {min(m, n)}, or larger "
-            "(tokens and patches count as inputs each), or the gradient is noisy: pass batch_size"
+            f"(tokens and patches count as inputs each), or the gradient is noisy: pass {argument('batch_size')}"
         )
     return ""
 
@@ -137,7 +138,8 @@ def uncertain_size(layer_gradient: LayerGradient, batch_size: int, gap: float) -
     reason = visible_reason(layer_gradient)
     return (
         f"{reason}{'; ' if reason else ''}the batch size is uncertain: the gap behind singular value {batch_size} of "
-        f"weight_grad is only {gap:.2g}; the gradient may be noisy or the batch as large as the layer: pass batch_size"
+        f"weight_grad is only {gap:.2g}; the gradient may be noisy or the batch as large as the layer: pass "
+        f"{argument('batch_size')}"
     )
 
 
@@ -217,7 +219,7 @@ def advice(
         return (
             "No input fits: a batch too large for the layer (half of its outputs, or of the classes of a head), "
             "another activation or loss, smoothed labels, normalisation over the batch, an optimiser with momenta of "
-            "its own (Adam), or noise; under noise batch_size has to be given"
+            f"its own (Adam), or noise; under noise {argument('batch_size')} has to be given"
         )
     if 2 * proposed.sum() > len(proposed) > 2 and matching < unrelated and residual_floor <= noisy:
         return (
@@ -234,11 +236,12 @@ def advice(
     if not proposed.any():
         return (
             f"No direction makes the gradient sparse ({verdict}): another activation than ReLU, normalisation over the "
-            "batch, an optimiser with momenta of its own (Adam), or noise; under noise batch_size has to be given"
+            "batch, an optimiser with momenta of its own (Adam), or noise; under noise "
+            f"{argument('batch_size')} has to be given"
         )
     return (
         f"Raise the search's budget ({verdict}); a batch near half the layer's width or beyond cannot be recovered, "
-        "and under noise batch_size has to be given"
+        f"and under noise {argument('batch_size')} has to be given"
     )
 
 

@@ -14,6 +14,7 @@ from sparsedl_fl.formats import rounding_noise
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient, cut
 from sparsedl_fl.spectrum import distinct_rank, leading_left, rank_above_rounding, rank_above_white_noise
+from sparsedl_fl.wording import argument_with
 
 __all__ = ["UnrelatedBias", "check_arguments", "factorize", "factorize_with_bias"]
 
@@ -76,7 +77,8 @@ def factorize(
     if batch_size is None and rounding is None and not found.ends_clearly:
         warnings.warn(uncertain_size(layer_gradient, b, found.signal_to_noise), UserWarning, stacklevel=3)
     elif batch_size is not None and b < batch_size:
-        text = f"batch_size={batch_size}, but {b} inputs stand out of the noise: the others repeat them or have no loss"
+        named = argument_with("batch_size", batch_size)
+        text = f"{named}, but {b} inputs stand out of the noise: the others repeat them or have no loss"
         warnings.warn(text, UserWarning, stacklevel=3)
     return replace(found, bias_excess=excess)
 
@@ -146,7 +148,8 @@ def _bias_excess(bias_grad: np.ndarray, left: np.ndarray, noise: np.ndarray, S: 
     if outside > 100 * np.linalg.norm(noise) * amplification + 1e-3 * np.linalg.norm(bias_grad):
         raise UnrelatedBias(
             "bias_grad does not lie in the column space of weight_grad: they are not of the same layer and batch "
-            f"(relative distance {outside / np.linalg.norm(bias_grad):.2g}), or batch_size={b} is too small"
+            f"(relative distance {outside / np.linalg.norm(bias_grad):.2g}), or "
+            f"{argument_with('batch_size', b)} is too small"
         )
     expected = np.sqrt((m - b) * np.mean(noise**2) * (1 + np.sum((within / S) ** 2)))
     return max(1.0, float(outside / max(expected, np.finfo(float).tiny)))

@@ -143,12 +143,13 @@ class _Attack:
         """Look at the model; raise before any work where model and gradients do not belong together."""
         check_finite(model)
         trace = trace_model(model, example)
-        rows = {row.name: row for row in inspect_model(model, trace=trace)}
         tables = token_tables(model, trace.example if example is None else example)
-        if not tables and not any(len(row.shape) == 2 for row in rows.values()):
+        if not tables and not any(tensor.ndim == 2 for tensor in model.parameters()):
             raise ValueError("the model has no linear layer (torch.nn.Linear, or a product with a matrix of weights)")
         named = without_non_finite(named_gradients(model, gradients), stacklevel=5)
         check_is_update(model, named)
+        sent = [name for name, tensor in named.items() if tensor is not None]
+        rows = {row.name: row for row in inspect_model(model, trace=trace, sent=sent)}
         if layers is not None:
             running = list(dict.fromkeys(use.name for use in trace.layers)) or list(rows)
             rows = {name: rows[name] for name in (pick_layer("layers", layer, running) for layer in layers)}

@@ -11,6 +11,7 @@ from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.models import LayerRow, LinearUse
 from sparsedl_fl.theory import largest_batch
+from sparsedl_fl.wording import argument
 
 __all__ = ["reach_of", "why_open"]
 
@@ -65,7 +66,7 @@ def why_open(
         (
             not is_size_clear,
             "how large the batch is does not show in the gradient (noise, or an update that is no sum of gradients): "
-            "pass batch_size",
+            f"pass {argument('batch_size')}",
         ),
         (
             inverter.batch_size is not None and inverter.noise_level is None and inverter.noise_excess_ > MOST_EXCESS,

@@ -26,6 +26,7 @@ from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.models import LayerRow
 from sparsedl_fl.peeling import KnownBatch
+from sparsedl_fl.wording import argument_with
 
 __all__ = ["LayerAttack"]
 
@@ -110,7 +111,8 @@ class LayerAttack:
             return fitted, reason
         is_clear = other.signal_to_noise_ >= LowRankGradient.clear_gap and other.batch_size_ != told
         if is_clear and (fitted is None or other.recovered_.sum() >= fitted.recovered_.sum()):
-            return other, f"batch_size={told} was given, and the gradient shows {other.batch_size_}; {of_other}"
+            told_by = argument_with("batch_size", told)
+            return other, f"{told_by} was given, and the gradient shows {other.batch_size_}; {of_other}"
         if fitted is None:
             return other, of_other
         return fitted, reason

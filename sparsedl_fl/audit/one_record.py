@@ -24,6 +24,7 @@ from sparsedl_fl.models import LinearUse
 from sparsedl_fl.models.naming import plain_name
 from sparsedl_fl.peeling import KnownBatch
 from sparsedl_fl.spectrum import precision_of
+from sparsedl_fl.wording import argument_with
 
 __all__ = ["has_rank_one", "record_of", "single_records"]
 
@@ -95,7 +96,7 @@ def single_records(subject: Subject, found: Mapping[str, LayerAudit], batch_size
             text = (
                 "its gradient has rank one, as that of a single record has, and of any batch behind so few outputs: "
                 "the weight gradient over the bias gradient is then a mean of the inputs, weighted by their "
-                "gradients; pass batch_size=1 if it is one record"
+                f"gradients; pass {argument_with('batch_size', 1)} if it is one record"
             )
             changed[name] = replace(found[name], why_open=text, reason=text)
     return changed

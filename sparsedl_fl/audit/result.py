@@ -12,6 +12,7 @@ import numpy as np
 from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit, LikelySample, Sample
 from sparsedl_fl.audit.label_signs import LabelSigns
 from sparsedl_fl.audit.verdicts import Verdict
+from sparsedl_fl.audit.writing import written
 from sparsedl_fl.candidates import SearchEnd
 from sparsedl_fl.labels import NO_LABEL
 from sparsedl_fl.replay import Replay
@@ -233,7 +234,7 @@ class AuditResult(Mapping):
         """Return the report as JSON, and write it where a path is given."""
         from sparsedl_fl.audit.report import as_json
 
-        return _written(as_json(self, show_samples), path)
+        return written(as_json(self, show_samples), path, is_private=show_samples)
 
     def to_html(
         self,
@@ -264,7 +265,7 @@ class AuditResult(Mapping):
         from sparsedl_fl.audit.report import as_html
 
         options = {"decoder": decoder, "sweep": sweep, "vocabulary": vocabulary}
-        return _written(as_html(self, show_samples=show_samples, **options), path)
+        return written(as_html(self, show_samples=show_samples, **options), path, is_private=show_samples)
 
     def plot(self, axes: Any = None) -> Any:
         """Draw how much of its batch each layer gives away; needs matplotlib."""
@@ -287,9 +288,3 @@ def _why_open(layer: LayerAudit) -> str:
         return ""
     why = layer.reason if layer.batch is None else layer.why_open
     return f"layer '{layer.name}': {why}" if why else ""
-
-
-def _written(text: str, path: str | Path | None) -> str:
-    if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
-    return text

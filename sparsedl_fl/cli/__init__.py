@@ -1,17 +1,18 @@
 """The command line, one file a command: ``sparsedl-fl inspect | audit | sweep | demo | reproduce``.
 
 A command is a module with ``HELP``, ``add_arguments`` and ``run``, and a place in `COMMANDS`. Nothing heavy is imported
-before it runs, so that ``--help`` is quick.
+before it runs, so that ``--help`` is quick. Exit status 1 means a leak, and nothing else; whatever is wrong with files
+and options, or inside, is a line on the standard error and status 2.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
 from sparsedl_fl.cli import audit, demo, inspect, reproduce, sweep
-from sparsedl_fl.cli._model import read_config
+from sparsedl_fl.cli._guard import guarded
+from sparsedl_fl.cli._options import Parser, read_config
 
 __all__ = ["COMMANDS", "main"]
 
@@ -20,10 +21,10 @@ COMMANDS = {"inspect": inspect, "audit": audit, "sweep": sweep, "demo": demo, "r
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return its exit status, of which each command says what it means."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="sparsedl-fl", description="Audit how much of a client's batch leaks from a federated-learning gradient."
     )
-    commands = parser.add_subparsers(required=True, dest="command")
+    commands = parser.add_subparsers(required=True, dest="command", metavar=" | ".join(COMMANDS))
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     for name, command in COMMANDS.items():
         added = commands.add_parser(name, help=command.HELP, description=command.__doc__)
@@ -32,4 +33,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if arguments[:1] == [name]:
             read_config(added, arguments, name)
     options = parser.parse_args(arguments)
-    return options.run(options)
+    return guarded(options)

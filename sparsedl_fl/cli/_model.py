@@ -3,74 +3,81 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from sparsedl_fl.cli._extras import BAD_USAGE
+from sparsedl_fl.cli._options import whole
 
-__all__ = ["add_model_arguments", "clear_errors", "input_of_shape", "read_config", "steps_shown"]
+__all__ = ["add_model_arguments", "example_of", "loss_of", "model_of", "steps_shown"]
+
+MOST_TOKENS = 2**20
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the model, its weights, the shape of its input, and the loss."""
+    """Add the model, its weights and mode, an input of it, and the loss."""
     parser.add_argument("model", metavar="MODEL", nargs="?", help="package.module:function or file.py:function that "
                         "returns the torch module")  # fmt: skip
-    parser.add_argument("--weights", metavar="FILE", help="its weights, .safetensors or .pt (tensors alone)")
-    parser.add_argument("--input-shape", metavar="N", nargs="+", type=int, help="shape of one input, such as 3 32 32 "
-                        "(default: made up from the layers)")  # fmt: skip
+    parser.add_argument("--weights", metavar="FILE", help="its weights: .safetensors, .npz or .pt (tensors alone)")
+    parser.add_argument("--key", metavar="NAME", help="entry of a checkpoint that has several (default: the one that "
+                        "fits the model)")  # fmt: skip
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument("--eval", dest="mode", action="store_const", const="eval", help="the client ran the model in "
+                       "evaluation mode")  # fmt: skip
+    modes.add_argument("--train", dest="mode", action="store_const", const="train", help="the client ran the model in "
+                       "training mode (default: the mode in which MODEL returns it)")  # fmt: skip
+    inputs = parser.add_mutually_exclusive_group()
+    inputs.add_argument("--input-shape", metavar="N", nargs="+", type=whole(), help="shape of one input, such as "
+                        "3 32 32, with or without the batch (default: made up from the layers)")  # fmt: skip
+    inputs.add_argument("--input-ids", metavar="LENGTH", type=whole(most=MOST_TOKENS), help="the input is as many "
+                        "token ids")  # fmt: skip
+    inputs.add_argument("--example-input", metavar="FILE", help="one input of the model, any numbers: .pt, .npz, .npy "
+                        "or .safetensors")  # fmt: skip
     parser.add_argument("--loss", metavar="NAME", help="cross_entropy, binary_cross_entropy, mse, or package.module:"
                         "function of outputs and labels (default: cross-entropy)")  # fmt: skip
     parser.add_argument("--config", metavar="FILE", help="TOML file with options by their names; the command line wins")
 
 
-def read_config(parser: argparse.ArgumentParser, arguments: Sequence[str] | None, command: str) -> None:
-    """Take the defaults of a command's options from the file that ``--config`` names."""
-    finder = argparse.ArgumentParser(add_help=False)
-    finder.add_argument("--config")
-    path = finder.parse_known_args(arguments)[0].config
-    if path is None:
-        return
-    import tomllib
+def model_of(options: argparse.Namespace, spec: str, weights: str | None) -> object:
+    """Return the model, with its weights and in the client's mode."""
+    from sparsedl_fl.audit.files import load_model
 
-    try:
-        with open(path, "rb") as file:
-            given = tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        parser.error(f"--config {path}: {error}")
-    given = given.get(command, given)
-    actions = {action.dest: action for action in parser._actions if action.dest not in ("help", "config")}
-    for name, value in given.items():
-        action = actions.get(name.replace("-", "_"))
-        if action is None:
-            if isinstance(value, dict):  # a table for another command
-                continue
-            parser.error(f"--config {path}: there is no option {name!r}; there are {sorted(actions)}")
-        for part in value if isinstance(value, list) else [value]:
-            if action.choices is not None and part not in action.choices:
-                parser.error(f"--config {path}: {name} must be one of {sorted(action.choices)}, got {part!r}")
-        parser.set_defaults(**{action.dest: value})
+    model = load_model(spec, weights, key=options.key)
+    if options.mode is not None:
+        model.train(options.mode == "train")
+    return model
 
 
-@contextmanager
-def clear_errors() -> Iterator[None]:
-    """Turn what is wrong with a user's files and options into a sentence and exit status 2."""
-    try:
-        yield
-    except (ValueError, TypeError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(BAD_USAGE) from error
+def example_of(options: argparse.Namespace, model: object, shape: list[int] | None = None) -> object:
+    """Return an input of the model, as the options say, on which it runs; None where they say nothing.
 
+    Raises
+    ------
+    ValueError
+        If they say several things, or the model does not run on what they say.
+    """
+    from sparsedl_fl.models.fitting import fitting_example, ids_of_length, numbers_of_shape
 
-def input_of_shape(shape: Sequence[int] | None) -> object:
-    """Return made-up inputs of a shape, or None for none."""
+    given = {"--input-shape": options.input_shape, "--input-ids": options.input_ids,
+             "--example-input": options.example_input}  # fmt: skip
+    given = {name: value for name, value in given.items() if value is not None}
+    if len(given) > 1:
+        raise ValueError(f"only one of {', '.join(given)} can say what an input is")
+    if options.input_ids is not None:
+        return fitting_example(model, ids_of_length(model, options.input_ids), f"--input-ids {options.input_ids}")
+    if options.example_input is not None:
+        from sparsedl_fl.audit.files import load_example
+
+        name = f"--example-input {options.example_input}"
+        try:
+            readings = load_example(options.example_input)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        return fitting_example(model, readings, name)
+    shape = options.input_shape or shape
     if shape is None:
         return None
-    import torch
-
-    if min(shape) < 1:
-        raise ValueError(f"--input-shape must be positive numbers, got {list(shape)}")
-    return torch.randn((2, *shape), generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+    name = f"--input-shape {' '.join(map(str, shape))}"
+    return fitting_example(model, numbers_of_shape(model, shape), name)
 
 
 def loss_of(name: str | None) -> object:
@@ -83,7 +90,10 @@ def loss_of(name: str | None) -> object:
         return name
     from sparsedl_fl.audit.files import load_object
 
-    return load_object(name, "--loss")
+    found = load_object(name, "--loss")
+    if not callable(found):
+        raise ValueError(f"--loss {name!r} must be a function of outputs and labels, got {type(found).__name__}")
+    return found
 
 
 @contextmanager
@@ -91,12 +101,15 @@ def steps_shown(enabled: bool) -> Iterator[Callable[[str], None]]:
     """Show what is going on: a line that moves where somebody looks, nothing else."""
     try:
         from rich.console import Console
+        from rich.markup import escape
     except ImportError:
         yield lambda line: None
         return
+    from sparsedl_fl.wording import escaped
+
     console = Console(stderr=True)
     if not enabled or not console.is_terminal:
         yield lambda line: None
         return
     with console.status("looking at the model") as status:
-        yield lambda line: status.update(line)
+        yield lambda line: status.update(escape(escaped(line)))

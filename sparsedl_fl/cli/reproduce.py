@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from sparsedl_fl.cli._extras import require
+from sparsedl_fl.cli._guard import INTERRUPTED
 
 HELP = "run a table or figure of the papers again, with ours beside"
 
@@ -47,13 +48,11 @@ def run(options: argparse.Namespace) -> int:
             budget=Budget(options.starts, options.seconds, options.draws, options.device),
             verbose=True,
         )
-    except (ValueError, ImportError) as error:
-        raise SystemExit(str(error)) from error
     except KeyboardInterrupt:
         print(f"interrupted; the finished batches are in {options.out}, and the same command goes on from there")
-        return 130
+        return INTERRUPTED
     written = write_summary(options.table, read_records(options.out), options.out, options.directions)
     print(written.read_text())
     figure = write_figure(options.table, read_records(options.out), options.out)
     print(f"records, table{' and figure' if figure else ''}: {options.out}")
-    return 0 if all(record["exact"] for record in records) else 1
+    return 0 if all(record["exact"] for record in records) else 3

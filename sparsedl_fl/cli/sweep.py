@@ -1,16 +1,22 @@
 """Simulate clients on a model with batch sizes, local steps, noise and quantisation, until nothing is recovered.
 
-Records go to the folder of --out, and the same command goes on from there after an interruption.
+Records go to the folder of --out, and the same command goes on from there after an interruption (exit status 130). Exit
+status 0 says that the sweep ended, whatever it found; 2 is bad usage.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 
 from sparsedl_fl.cli._extras import require
-from sparsedl_fl.cli._model import add_model_arguments, clear_errors, input_of_shape, loss_of
+from sparsedl_fl.cli._guard import INTERRUPTED
+from sparsedl_fl.cli._model import add_model_arguments, example_of, loss_of, model_of
+from sparsedl_fl.cli._options import SEEDS, number, whole
 
 HELP = "simulate clients, and see at which setting the leak stops"
+
+RECORDS, RESULTS = "records.jsonl", ("sweep.json", "sweep.md", "sweep.png")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,43 +28,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--defaults", action="store_true", help="try the stock settings of Flower, NVFLARE, FLIP, Opacus"
     )
     parser.add_argument("--only", nargs="+", metavar="DEFENCE", help="defences whose name contains one of these")
-    parser.add_argument("--batch-size", type=int, default=16, help="records of a client (default: 16)")
-    parser.add_argument("--batches", type=int, default=3, help="batches a setting (default: 3)")
-    parser.add_argument("--rounds", type=int, default=0, help="rounds of training to see what a setting costs in "
+    parser.add_argument("--batch-size", type=whole(), default=16, help="records of a client (default: 16)")
+    parser.add_argument("--batches", type=whole(), default=3, help="batches a setting (default: 3)")
+    parser.add_argument("--rounds", type=whole(0), default=0, help="rounds of training to see what a setting costs in "
                         "accuracy (default: 0, none)")  # fmt: skip
-    parser.add_argument("--effort", type=float, default=20, help="budget of the searches of an audit, about seconds on "
-                        "one core, counted from sizes (default: 20)")  # fmt: skip
-    parser.add_argument("--seconds", type=float, help="cap on them by the clock, in its place (default: none)")
-    parser.add_argument("--jobs", type=int, default=1, help="audits at the same time (default: 1)")
-    parser.add_argument("--backend", default="loky", help="of joblib: loky, dask, ray, threading (default: loky)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the first batch (default: 0)")
-    parser.add_argument("--out", metavar="FOLDER", help="where records, sweep.json, sweep.md and sweep.png go")
+    parser.add_argument("--effort", type=number(), default=20.0, help="budget of the searches of an audit, about "
+                        "seconds on one core, counted from sizes (default: 20)")  # fmt: skip
+    parser.add_argument("--seconds", type=number(), help="cap on them by the clock, in its place (default: none)")
+    parser.add_argument("--jobs", type=whole(), default=1, help="audits at the same time (default: 1)")
+    parser.add_argument("--backend", choices=("loky", "threading", "multiprocessing", "dask", "ray"), default="loky",
+                        help="of joblib (default: loky)")  # fmt: skip
+    parser.add_argument("--seed", type=whole(0, SEEDS), default=0, help="seed of the first batch (default: 0)")
+    parser.add_argument("--out", metavar="FOLDER", help=f"where {RECORDS}, {', '.join(RESULTS)} go")
+    parser.add_argument("--force", action="store_true", help="overwrite files there that are no results of ours")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the sweep."""
-    from pathlib import Path
+    folder = None
+    if options.out is not None:
+        from sparsedl_fl.audit.writing import check_folder, check_target
 
-    folder = None if options.out is None else Path(options.out)
-    if folder is not None:
         require("audit", "matplotlib")
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = check_folder(options.out)
+        for name in (RECORDS, *RESULTS):
+            check_target(folder / name, is_forced=options.force)
     try:
-        with clear_errors():
-            result = _swept(options, folder)
+        result = _swept(options, folder)
     except KeyboardInterrupt:
-        print(f"interrupted; the same command goes on from the records in {folder}" if folder else "interrupted")
-        return 130
+        again = f"; the same command goes on from the records in {folder}" if folder else ""
+        print(f"interrupted{again}", file=sys.stderr)
+        return INTERRUPTED
     if folder is not None:
-        result.to_json(folder / "sweep.json")
-        (folder / "sweep.md").write_text(result.to_table(), encoding="utf-8")
-        result.plot().figure.savefig(folder / "sweep.png", dpi=150)
+        _write(result, folder)
     print(result.to_json() if options.json else result.to_table(), end="")
     if not options.json:
         for defence, setting in result.weakest.items():
             print(f"{defence}: nothing recovered by these attacks from {setting or 'none of the settings tried'} on")
     return 0
+
+
+def _write(result: object, folder: object) -> None:
+    """Write the result as JSON, as a table and as a picture, each with a mark that it is ours."""
+    import io
+
+    from sparsedl_fl.audit.writing import MARK, write_whole
+
+    result.to_json(folder / "sweep.json")
+    write_whole(folder / "sweep.md", f"<!-- {MARK} -->\n\n{result.to_table()}")
+    picture = io.BytesIO()
+    result.plot().figure.savefig(picture, dpi=150, format="png", metadata={"Software": MARK})
+    write_whole(folder / "sweep.png", picture.getvalue())
 
 
 def _swept(options: argparse.Namespace, folder: object) -> object:
@@ -67,22 +88,27 @@ def _swept(options: argparse.Namespace, folder: object) -> object:
     from torch.nn.functional import cross_entropy
 
     from sparsedl_fl.audit import STOCK, default_settings, example, sweep
-    from sparsedl_fl.audit.files import load_model, load_records
+    from sparsedl_fl.audit.files import load_records
 
+    loss = loss_of(options.loss)
     if options.example:
-        model, (inputs, labels) = load_model(f"{example.__name__}:model", example.WEIGHTS), example.records()
+        model, (inputs, labels) = model_of(options, f"{example.__name__}:model", example.WEIGHTS), example.records()
     elif options.model is None:
         raise ValueError("MODEL is needed, or --example")
     else:
-        model = load_model(options.model, options.weights)
-        inputs, labels = (None, None) if options.data is None else load_records(options.data, options.input_shape)
+        model, inputs, labels = model_of(options, options.model, options.weights), None, None
+    made_up = example_of(options, model)
+    if options.data is not None:
+        shape = None if made_up is None else tuple(made_up.shape[1:])
+        inputs, labels = load_records(options.data, shape)
+        is_of_ids = made_up is not None and not made_up.is_floating_point()
+        inputs = inputs.long() if is_of_ids else inputs
     most = 1024 if inputs is None else len(inputs)
     settings = STOCK if options.defaults else default_settings(options.batch_size, most=min(most, 256))
     if options.only:
         settings = [one for one in settings if any(word in one.defence for word in options.only)]
         if not settings:
             raise ValueError(f"--only: no defence has one of {options.only} in its name")
-    loss = loss_of(options.loss)
     with _progress(not options.json) as report, joblib.parallel_config(options.backend, n_jobs=options.jobs):
         return sweep(
             model,
@@ -90,13 +116,13 @@ def _swept(options: argparse.Namespace, folder: object) -> object:
             labels,
             settings=settings,
             n_batches=options.batches,
-            example=input_of_shape(options.input_shape),
+            example=made_up,
             loss=loss if callable(loss) else cross_entropy if loss is None else _by_name(loss),
             max_effort=options.effort,
             max_seconds=options.seconds,
             n_rounds=options.rounds,
             random_state=options.seed,
-            out=None if folder is None else folder / "records.jsonl",
+            out=None if folder is None else folder / RECORDS,
             report=report,
         )
 

@@ -23,13 +23,13 @@ class _Lookups(TorchDispatchMode):
     def __init__(self, names: dict[int, str]) -> None:
         super().__init__()
         self.names = names
-        self.found: list[tuple[str, torch.Tensor]] = []
+        self.found: list[tuple[str, torch.Tensor, int]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if func.overloadpacket.__name__ in LOOKUPS and len(args) > 1:
             name = self.names.get(args[0].untyped_storage().data_ptr())
             if name is not None:
-                self.found.append((name, args[1].detach().clone()))
+                self.found.append((name, args[1].detach().clone(), args[1].untyped_storage().data_ptr()))
         return func(*args, **(kwargs or {}))
 
 
@@ -56,10 +56,15 @@ def token_tables(model: nn.Module, example: torch.Tensor | None) -> tuple[str, .
         return tuple(sorted(tables, key=lambda name: -sizes.get(name, 0))[:1])
     if example.is_floating_point():
         return ()
-    seen = _looked_up(model, example, names)
-    likely = dict.fromkeys(name for name, rows in seen if _is_same(rows, example) and name in sizes)
-    found = []
-    for name in likely:
+    try:
+        seen = _looked_up(model, example, names)
+    except Exception:  # a model may raise anything on an input that it was not made for
+        return token_tables(model, None)
+    # Columns of the input, one table each, are views of it.
+    columns = [name for name, rows, place in seen if place == example.untyped_storage().data_ptr() and name in sizes]
+    likely = dict.fromkeys(name for name, rows, _ in seen if _is_same(rows, example) and name in sizes)
+    found = list(dict.fromkeys(columns))
+    for name in [name for name in likely if name not in found]:
         generator = torch.Generator().manual_seed(0)
         drawn = torch.randint(sizes[name], tuple(example.shape), generator=generator).to(example)
         try:
@@ -67,12 +72,12 @@ def token_tables(model: nn.Module, example: torch.Tensor | None) -> tuple[str, .
         except Exception:  # ids beyond another table, or values that the model refuses: the example decides
             rows = seen if example.unique().numel() > 2 else []
             drawn = example
-        if any(other == name and _is_same(there, drawn) for other, there in rows):
+        if any(other == name and _is_same(there, drawn) for other, there, _ in rows):
             found.append(name)
     return tuple(found)
 
 
-def _looked_up(model: nn.Module, ids: torch.Tensor, names: dict[int, str]) -> list[tuple[str, torch.Tensor]]:
+def _looked_up(model: nn.Module, ids: torch.Tensor, names: dict[int, str]) -> list[tuple[str, torch.Tensor, int]]:
     with in_evaluation(model), torch.no_grad(), _Lookups(names) as lookups:
         model(ids)
     return lookups.found

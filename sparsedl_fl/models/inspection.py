@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
 from sparsedl.process import neutral_modes
-from sparsedl_fl.models.layers import NO_SUM, passes_on
-from sparsedl_fl.models.naming import plain_name
-from sparsedl_fl.models.rest import rest_of_model
-from sparsedl_fl.models.tracing import MIXING, LinearUse, Trace, trace_model
-from sparsedl_fl.theory import largest_batch
+from sparsedl_fl.models.embeddings import token_tables
+from sparsedl_fl.models.naming import plain_modules, plain_name
+from sparsedl_fl.models.reach import obstacle_to, reach_of
+from sparsedl_fl.models.tracing import Trace, trace_model
+from sparsedl_fl.models.uses import LinearUse
 
-__all__ = ["LayerRow", "inspect_model", "obstacle_to"]
+__all__ = ["LayerRow", "inspect_model"]
+
+MOST_NAMED = 4
+"""Convolutions that a row names; of more it gives the number."""
+
+IDS = "no linear layer; what it leaks are token ids, the rows of its gradient that are not zero"
+"""What is said of a table of which the model's input picks rows."""
 
 
 @dataclass(frozen=True)
 class LayerRow:
-    """One module that has parameters of its own.
+    """One module that has parameters of its own, or all convolutions of a model.
 
     Attributes
     ----------
@@ -40,9 +46,12 @@ class LayerRow:
         What it is fed: "the model's input", "features" or "tokens", where that could be seen.
     attack : str
         What it leaks by: "zeros" of its gradient, the "span" of the next layer's, the "rest" of the network, or as a
-        "head"; empty where no attack applies.
+        "head"; the "rows" of an embedding, which show token ids; empty where no attack applies.
     largest_batch : int
-        The largest batch that comes back as a rule; tokens count as inputs.
+        The largest batch that comes back as a rule; tokens count as inputs. Zero for an embedding, which shows the ids
+        of any.
+    dropout : float
+        Share of its outputs that the client drops before the next layer.
     """
 
     name: str
@@ -54,10 +63,16 @@ class LayerRow:
     feeds: str = ""
     attack: str = ""
     largest_batch: int = 0
+    dropout: float = 0.0
 
 
 @neutral_modes(gradients=True)
-def inspect_model(model: nn.Module, example: torch.Tensor | None = None, trace: Trace | None = None) -> list[LayerRow]:
+def inspect_model(
+    model: nn.Module,
+    example: torch.Tensor | None = None,
+    trace: Trace | None = None,
+    sent: Collection[str] | None = None,
+) -> list[LayerRow]:
     """Look at every parameter of a model.
 
     Parameters
@@ -68,11 +83,14 @@ def inspect_model(model: nn.Module, example: torch.Tensor | None = None, trace: 
         An input of the model; None makes one up.
     trace : Trace or None, default=None
         What a run showed, where it is there already.
+    sent : collection of str or None, default=None
+        Plain names of the parameters whose gradient the client sends; None for those that require one.
 
     Returns
     -------
     list of LayerRow
-        Linear layers first, in the order in which they run, then everything else, as declared.
+        Linear layers first, in the order in which they run, then everything else, as declared; one row for all
+        convolutions.
 
     Examples
     --------
@@ -81,87 +99,115 @@ def inspect_model(model: nn.Module, example: torch.Tensor | None = None, trace: 
     [('0', "the model's input", 'relu', 'zeros'), ('2', 'features', 'nothing: it is the last layer', 'head')]
     """
     trace = trace_model(model, example) if trace is None else trace
-    owners: dict[str, list[str]] = {}
     tensors = {plain_name(name): tensor for name, tensor in model.named_parameters()}
-    modules = {plain_name(name + ".x").removesuffix(".x").removesuffix("x"): m for name, m in model.named_modules()}
-    for name in tensors:
-        owners.setdefault(name.rpartition(".")[0], []).append(name)
-    rows, seen = [], set()
+    sent = {name for name, tensor in tensors.items() if tensor.requires_grad} if sent is None else set(sent)
+    tables = [name for name in token_tables(model, trace.example) if name in sent]
+    trace = trace.of_sent(sent)
+    modules = plain_modules(model)
+    rows = [_linear_row(model, use, trace, tensors, modules, sent, tables) for use in _first_uses(trace)]
+    seen = {name for row in rows for name in row.parameters}
+    return [*rows, *_other_rows(model, trace, tensors, modules, sent, tables, seen)]
+
+
+def _first_uses(trace: Trace) -> list[LinearUse]:
+    found: dict[str, LinearUse] = {}
     for use in trace.layers:
-        owner = use.weight.rpartition(".")[0]
-        if use.weight in seen:
-            continue
-        own = tuple(name for name in (use.weight, use.bias) if name)
-        seen.update(own)
-        kind = type(modules.get(owner, model)).__name__
-        shape = tuple(tensors[use.weight].shape)
-        obstacle = obstacle_to(model, use, trace)
-        use = trace.all_of(use.name) or use
-        attack, most = ("", 0) if obstacle else _reach(use, trace, tensors)
-        rows.append(LayerRow(use.name, kind, shape, own, use.behind, obstacle, use.feeds, attack, most))
+        found.setdefault(use.weight, use)
+    return list(found.values())
+
+
+def _linear_row(
+    model: nn.Module,
+    use: LinearUse,
+    trace: Trace,
+    tensors: Mapping[str, torch.Tensor],
+    modules: Mapping[str, nn.Module],
+    sent: set[str],
+    tables: list[str],
+) -> LayerRow:
+    """Return the row of a linear layer."""
+    owner = modules.get(use.weight.rpartition(".")[0], model)
+    own = tuple(name for name in (use.weight, use.bias) if name)
+    use = replace(use, behind=_adapter(use, trace, tensors, sent) or use.behind)
+    obstacle = _not_sent(use.weight, tensors, sent) or _bias_not_sent(use, sent) or obstacle_to(model, use, trace)
+    use = use if trace.n_uses(use.name) == 1 else trace.all_of(use.name) or use
+    attack, most = ("", 0) if obstacle else reach_of(use, trace, tensors)
+    attack = "rows" if use.weight in tables else attack
+    behind = use.behind + (f", dropout of {use.dropout:g}" if use.dropout else "")
+    shape = tuple(tensors[use.weight].shape)
+    return LayerRow(use.name, type(owner).__name__, shape, own, behind, obstacle, use.feeds, attack, most, use.dropout)
+
+
+_MISSING = "the update has no gradient of {!r}: it was not sent, or is spoilt by NaN or infinity"
+
+
+def _not_sent(name: str, tensors: Mapping[str, torch.Tensor], sent: set[str]) -> str:
+    """Return why the gradient of a parameter is not there, or nothing where it is."""
+    if name in sent:
+        return ""
+    return _MISSING.format(name) if tensors[name].requires_grad else "never sent: it is frozen"
+
+
+def _bias_not_sent(use: LinearUse, sent: set[str]) -> str:
+    if not use.bias or use.bias in sent or use.norm is not None:
+        return ""
+    return f"{_MISSING.format(use.bias)}, or frozen: without it the scale of each input is not known"
+
+
+def _adapter(use: LinearUse, trace: Trace, tensors: Mapping[str, torch.Tensor], sent: set[str]) -> str:
+    """Say that a layer is the first factor of a product of low rank, as adapters are; or nothing."""
+    other = trace.using(use.factor)
+    if other is None:
+        return ""
+    shape = (other.width, tensors[use.weight].numel() // use.width)
+    is_beside = any(base.weight not in sent and tuple(tensors[base.weight].shape) == shape for base in trace.layers)
+    what = "a low-rank adapter (LoRA)" if is_beside else "a product of low rank"
+    return f"'{other.name}', the second factor of {what}, rank {use.width}"
+
+
+def _other_rows(
+    model: nn.Module,
+    trace: Trace,
+    tensors: Mapping[str, torch.Tensor],
+    modules: Mapping[str, nn.Module],
+    sent: set[str],
+    tables: list[str],
+    seen: set[str],
+) -> Iterator[LayerRow]:
+    """Yield a row for everything that is no linear layer, and for those that did not run."""
+    owners: dict[str, list[str]] = {}
+    for name in tensors:
+        if name not in seen:
+            # A table that is no module of its own has a row of its own.
+            is_table = name in tables and not isinstance(modules.get(name.rpartition(".")[0]), nn.Embedding)
+            owners.setdefault(name if is_table else name.rpartition(".")[0], []).append(name)
+    convolutions = [owner for owner in owners if isinstance(modules.get(owner), nn.modules.conv._ConvNd)]
     for owner, names in owners.items():
-        left = tuple(name for name in names if name not in seen)
-        if not left:
+        if owner in convolutions[1:]:
             continue
-        module = modules.get(owner, model)
-        is_linear = isinstance(module, nn.Linear)
-        if is_linear and trace.failure:
-            why = ""
-        elif is_linear and not trace.failure:
-            why = "not examined: it did not run" if not _is_reparametrised(module) else _REPARAMETRISED
-        else:
-            why = f"not examined: {_kind_of(module)}"
-        rows.append(LayerRow(owner, type(module).__name__, tuple(tensors[left[0]].shape), left, "", why))
-    return rows
+        if owner in convolutions:
+            names = [name for each in convolutions for name in owners[each]]
+        module, shape = modules.get(owner, model), tuple(tensors[names[0]].shape)
+        frozen = all(name not in sent for name in names) and _not_sent(names[0], tensors, sent)
+        ids = not frozen and any(name in tables for name in names)
+        why = frozen or (IDS if ids else _why_not(module, trace))
+        name = _joined(convolutions) if owner in convolutions else owner
+        feeds, attack = ("token ids", "rows") if ids else ("", "")
+        yield LayerRow(name, type(module).__name__, shape, tuple(names), "", why, feeds, attack)
 
 
-@neutral_modes(gradients=True)
-def obstacle_to(model: nn.Module, use: LinearUse, trace: Trace) -> str:
-    """Say why a linear layer is out of reach of today's searches, or nothing."""
-    if trace.n_uses(use.name) > 1 or use.also:
-        found = trace.all_of(use.name)
-        if found is None:
-            return NO_SUM
-        use = found
-    if use.norm is not None and use.norm.training:
-        return MIXING
-    if use.activation is not None and (use.activation.has_flat_part or use.next_weight):
+def _joined(names: list[str]) -> str:
+    few = ", ".join(names[:MOST_NAMED])
+    return few if len(names) <= MOST_NAMED else f"{few} and {len(names) - MOST_NAMED} more"
+
+
+def _why_not(module: nn.Module, trace: Trace) -> str:
+    """Say why no attack looks at a module; nothing for a linear layer of a model that could not be run."""
+    if not isinstance(module, nn.Linear):
+        return f"not examined: {_kind_of(module)}"
+    if trace.failure:
         return ""
-    if rest_of_model(model, use, trace) is not None:
-        return ""
-    if use.activation is None:
-        return f"{use.behind} follows, and what lies behind is no function of one input's outputs alone"
-    return (
-        f"{use.activation.name} follows, whose gradient vanishes nowhere, no linear layer behind it whose gradient "
-        "would tell, and what lies behind is no function of one input's outputs alone"
-    )
-
-
-def _reach(use: LinearUse, trace: Trace, tensors: Mapping[str, torch.Tensor]) -> tuple[str, int]:
-    """Return what a layer within reach leaks by, and the largest batch that comes back."""
-    n_inputs = tensors[use.weight].numel() // use.width
-    if use.is_last:
-        return "head", largest_batch(use.width, n_inputs, "head")
-    by_zeros = use.activation is not None and use.activation.has_flat_part
-    alone = "zeros" if by_zeros else "rest"
-    reach = [(alone, largest_batch(use.width, n_inputs, alone))]
-    if use.next_weight:
-        next_width = tensors[use.next_weight].numel() // use.width
-        behind = _widths_behind(use, trace)
-        reach.append(("span", largest_batch(use.width, n_inputs, "span", next_width, behind)))
-    return max(reach, key=lambda pair: pair[1])
-
-
-def _widths_behind(use: LinearUse, trace: Trace) -> tuple[int, ...]:
-    """Return the outputs of the layers behind the next, as far as smooth activations alone lie between."""
-    found: list[int] = []
-    current: LinearUse | None = use
-    while current is not None and passes_on(current, trace) and current.next_weight:
-        if current.activation.has_flat_part or current.activation.is_piecewise_linear:
-            break
-        current = trace.using(current.next_weight)
-        found += [] if current is None else [current.width]
-    return tuple(found[1:])
+    return _REPARAMETRISED if _is_reparametrised(module) else "not examined: it did not run"
 
 
 _REPARAMETRISED = "not examined: its weight is computed from other parameters (weight or spectral normalisation)"

@@ -14,7 +14,8 @@ from sparsedl_fl.behind import Head, LayerBehind
 from sparsedl_fl.losses import usable_loss
 from sparsedl_fl.models.naming import named_gradients, plain_modules, plain_name
 from sparsedl_fl.models.rest import rest_of_model
-from sparsedl_fl.models.tracing import MIXING, LinearUse, Trace
+from sparsedl_fl.models.tracing import LinearUse, Trace, mixing
+from sparsedl_fl.wording import argument_with, pass_example
 
 __all__ = ["NO_SUM", "get_tensor", "layer_of_model", "passes_on", "pick_layer"]
 
@@ -31,13 +32,13 @@ NO_SUM = (
 """Why a layer is out of reach whose runs are no batch of one layer."""
 
 
-def pick_layer(argument: str, wanted: int | str, names: list[str]) -> str:
+def pick_layer(what: str, wanted: int | str, names: list[str]) -> str:
     """Return the name of a layer given by index or by name, or raise ``ValueError`` that lists the names."""
     if isinstance(wanted, str) and wanted in names:
         return wanted
     if isinstance(wanted, int) and not isinstance(wanted, bool) and -len(names) <= wanted < len(names):
         return names[wanted]
-    raise ValueError(f"{argument}={wanted!r} is not one of the {len(names)} linear layers {names}")
+    raise ValueError(f"{argument_with(what, wanted)} is not one of the {len(names)} linear layers {names}")
 
 
 def get_tensor(argument: str, mapping: Mapping[str, torch.Tensor], key: str) -> torch.Tensor:
@@ -62,7 +63,7 @@ def layer_of_model(
             raise ValueError(f"the layer {use.name!r}: {NO_SUM}")
         use = found
     if use.norm is not None and use.norm.training:
-        raise ValueError(MIXING)
+        raise ValueError(mixing())
     weight, weight_grad = parameters[use.weight], get_tensor("gradients", named, use.weight)
     bias = parameters.get(use.bias)
     if bias is not None and named.get(use.bias) is None and use.norm is None:
@@ -154,7 +155,7 @@ def _pick_use(model: nn.Module, layer: int | str, trace: Trace) -> LinearUse:
     if trace.failure:
         warnings.warn(
             f"the model could not be run on a made-up input ({trace.failure}), so that what follows the layer is not "
-            "known and layers count in the order of their declaration: pass example=, an input of the model",
+            f"known and layers count in the order of their declaration: {pass_example()}",
             UserWarning,
             stacklevel=5,
         )

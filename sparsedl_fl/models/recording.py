@@ -6,14 +6,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["SHAPING", "Call", "Recorder", "readers_of"]
+__all__ = ["SHAPING", "Call", "Dropouts", "Recorder", "readers_of"]
 
 SHAPING = {"view", "_unsafe_view", "reshape", "t", "transpose", "permute", "detach", "alias", "unsqueeze", "squeeze"}
 SHAPING |= {"expand", "clone", "contiguous", "_reshape_alias", "flatten", "unflatten", "dropout", "native_dropout"}
 """Operations that hand on the same numbers."""
+
+PRODUCING = {"addmm", "mm", "linear", "mv", "addmv", "bmm", "baddbmm", "convolution"}
+"""Operations of layers with weights, and of attention."""
 
 MOST_ENTRIES = 50_000_000
 """Numbers of outputs that are copied; beyond that an operation in place may hide what came before it."""
@@ -61,6 +65,57 @@ class Recorder(TorchDispatchMode):
     def source_of(self, tensor: torch.Tensor) -> int | None:
         """Return which call a tensor of the run came from."""
         return self._source.get(id(tensor))
+
+
+class Dropouts(TorchFunctionMode):
+    """Notes what goes through dropout, which is no operation in evaluation mode: a view stands for it there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._found: list[tuple[torch.Tensor, float]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        if "dropout" not in getattr(func, "__name__", "") or not args or not isinstance(args[0], torch.Tensor):
+            return func(*args, **kwargs)
+        share = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+        is_on = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True))
+        if not isinstance(share, float | int) or not 0 < share < 1:
+            return func(*args, **kwargs)
+        result = func(*args, **kwargs) if is_on else torch.ops.aten.alias(args[0])
+        self._found.append((result, float(share)))
+        return result
+
+    def tell(self, uses: list, ends: list[int], recorder: Recorder) -> None:
+        """Fill in the share of outputs that is dropped behind each layer, where no other layer reads them before."""
+        calls = recorder.calls
+        for result, share in self._found:
+            dropout = recorder.source_of(result)
+            if dropout is None:
+                continue
+            waiting, seen = list(calls[dropout].sources), set()
+            while waiting:
+                number = waiting.pop()
+                if number in seen:
+                    continue
+                seen.add(number)
+                if number not in ends:
+                    waiting += calls[number].sources
+                elif not _reaches_layer(calls, number, dropout):
+                    uses[ends.index(number)].dropout = share
+
+
+def _reaches_layer(calls: list[Call], start: int, without: int) -> bool:
+    """Return whether the output of a call reaches a product on a way that leaves out another call."""
+    waiting, seen = list(calls[start].readers), {without}
+    while waiting:
+        number = waiting.pop()
+        if number not in seen:
+            seen.add(number)
+            if calls[number].operation in PRODUCING:
+                return True
+            waiting += calls[number].readers
+    return False
 
 
 def readers_of(calls: list[Call], number: int) -> list[tuple[int, Call]]:

@@ -14,23 +14,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from sparsedl.process import neutral_modes
-from sparsedl_fl.activations import KNOWN, Activation, of_call
 from sparsedl_fl.models.examples import made_up_examples
+from sparsedl_fl.models.following import find_factor, find_next, follow
 from sparsedl_fl.models.naming import plain_name
-from sparsedl_fl.models.recording import SHAPING, Call, Recorder, readers_of
+from sparsedl_fl.models.recording import Call, Dropouts, Recorder, readers_of
 from sparsedl_fl.models.uses import LinearUse, Trace
+from sparsedl_fl.wording import argument, first_line, is_option
 
-__all__ = ["LinearUse", "Trace", "in_evaluation", "trace_model"]
-
-MIXING = (
-    "batch normalisation in training mode follows, which mixes the inputs of a batch; if the gradient was taken in "
-    "evaluation mode, call model.eval() first"
-)
-"""Why a layer is out of reach whose outputs go through batch normalisation in training mode."""
+__all__ = ["LinearUse", "Trace", "in_evaluation", "mixing", "trace_model"]
 
 PRODUCTS = {"addmm": (1, 2), "mm": (0, 1), "linear": (0, 1), "mv": (1, 0), "addmv": (2, 1), "bmm": (0, 1)}
 """Where a product has its input and its weight among its arguments."""
@@ -38,11 +32,12 @@ PRODUCTS = {"addmm": (1, 2), "mm": (0, 1), "linear": (0, 1), "mv": (1, 0), "addm
 OTHERS = {"embedding", "_embedding_bag", "convolution"}
 """What else may use the matrix of a linear layer; the gradient is then a sum with what is no product."""
 
+MIXED = 1e-3
+"""Difference, relative to the outputs' size, from which on a sample's outputs are others than in a batch: far above the
+rounding of half precision within a sum, and far below what attention or a mean over the batch changes."""
+
 _RUNNING = RLock()
 """Held while a user's model runs: its modes and hooks are the same for all threads."""
-
-SAME = 1e-5
-"""Largest difference of equal numbers, relative to their size."""
 
 
 @neutral_modes(gradients=True)
@@ -62,36 +57,80 @@ def trace_model(model: nn.Module, example: torch.Tensor | None = None) -> Trace:
         With a ``failure`` where no example ran through.
     """
     examples = [example] if example is not None else list(made_up_examples(model))
-    failure = "the model has no linear or convolutional layer to make up an example for"
+    failure, mixed = "the model has no linear or convolutional layer to make up an example for", None
     for candidate in examples:
         if isinstance(candidate, torch.Tensor) and candidate.is_inference():
             candidate = candidate.clone()  # one that nothing could be kept of for a gradient
-        recorder = Recorder()
+        recorder, dropouts = Recorder(), Dropouts()
         try:
-            with in_evaluation(model), torch.no_grad(), recorder:
+            with in_evaluation(model), torch.no_grad(), dropouts, recorder:
                 output = model(candidate)
-        except Exception as error:  # a model may raise anything on an input that it was not made for
-            failure = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else error!r}"
+            is_mixed = _is_mixed(model, candidate, output)
+        except (Exception, SystemExit) as error:  # a model may raise anything on an input that it was not made for
+            failure = first_line(error)
             continue
-        n_outputs = output.shape[1] if isinstance(output, torch.Tensor) and output.ndim == 2 else 0
-        return Trace(_linear_uses(model, recorder, candidate, output), example=candidate, n_outputs=n_outputs)
-    return Trace([], failure)
+        found = _trace(model, recorder, dropouts, candidate, output, is_mixed)
+        if not is_mixed:
+            return found
+        mixed = mixed or found
+    return mixed or Trace([], failure)
+
+
+def _is_mixed(model: nn.Module, example: torch.Tensor, output: Any) -> bool:
+    """Return whether the rows of an output depend on each other: then they are positions of one sample."""
+    if not isinstance(output, torch.Tensor) or output.ndim != 2 or not 1 < len(output) == len(example):
+        return False
+    with in_evaluation(model), torch.no_grad():
+        alone = model(example[:1])
+    scale = output.abs().max()
+    return alone.shape != output[:1].shape or bool((alone - output[:1]).abs().max() > MIXED * scale)
+
+
+def _trace(
+    model: nn.Module, recorder: Recorder, dropouts: Dropouts, example: torch.Tensor, output: Any, is_mixed: bool
+) -> Trace:
+    is_table = isinstance(output, torch.Tensor) and output.ndim == 2 and not is_mixed
+    uses, ends = _linear_uses(model, recorder, example, output)
+    for use in uses:
+        use.is_last = use.is_last and not is_mixed
+    if model.training:
+        dropouts.tell(uses, ends, recorder)
+    return Trace(uses, example=example, n_outputs=output.shape[1] if is_table else 0)
+
+
+def mixing() -> str:
+    """Return why a layer is out of reach whose outputs go through batch normalisation in training mode."""
+    remedy = f"pass {argument('mode')}" if is_option("mode") else "call model.eval() first"
+    return (
+        "batch normalisation in training mode follows, which mixes the inputs of a batch; if the gradient was taken in "
+        f"evaluation mode, {remedy}"
+    )
 
 
 @contextmanager
 def in_evaluation(model: nn.Module) -> Iterator[None]:
-    """Keep a model in evaluation mode for a while; draws that it makes even then leave torch's seed alone."""
+    """Keep a model in evaluation mode for a while; draws that it makes even then leave torch's seed alone.
+
+    Transformers take their slow path meanwhile, as they do in training: the fast one is a single operation, in which no
+    linear layer is seen to run.
+    """
     with _RUNNING, torch.random.fork_rng(devices=[]):
         modes = {module: module.training for module in model.modules()}
+        is_fast = torch.backends.mha.get_fastpath_enabled()
         try:
+            torch.backends.mha.set_fastpath_enabled(False)
             model.eval()
             yield
         finally:
+            torch.backends.mha.set_fastpath_enabled(is_fast)
             for module, mode in modes.items():
                 module.training = mode
 
 
-def _linear_uses(model: nn.Module, recorder: Recorder, example: torch.Tensor, output: Any) -> list[LinearUse]:
+def _linear_uses(
+    model: nn.Module, recorder: Recorder, example: torch.Tensor, output: Any
+) -> tuple[list[LinearUse], list[int]]:
+    """Return every run of a linear layer, and the call whose output is the layer's."""
     names = {tensor.untyped_storage().data_ptr(): plain_name(name) for name, tensor in model.named_parameters()}
     shapes = {plain_name(name): tuple(tensor.shape) for name, tensor in model.named_parameters()}
     kind = nn.modules.batchnorm._BatchNorm
@@ -120,14 +159,17 @@ def _linear_uses(model: nn.Module, recorder: Recorder, example: torch.Tensor, ou
             for use in uses:
                 use.also = call.operation.strip("_") if use.weight in read else use.also
     for use, end in zip(uses, ends, strict=True):
-        _follow(use, end, calls, norms, last)
+        follow(use, end, calls, norms, last)
     for position, (use, end) in enumerate(zip(uses, ends, strict=True)):
-        _find_next(use, calls[end].output, uses[position + 1 :], inputs[position + 1 :])
+        later = uses[position + 1 :], inputs[position + 1 :]
+        find_next(use, calls[end].output, *later)
+        if use.width < inputs[position].shape[-1]:
+            find_factor(use, calls[end].output, *later)
     # Of a layer that runs several times the gradient has more in it than the activations of the one before.
     own = {use.weight for use in uses if not use.also and sum(other.weight == use.weight for other in uses) == 1}
     for use in uses:
         use.next_weight = use.next_weight if use.next_weight in own else ""
-    return uses
+    return uses, ends
 
 
 def _is_tensor(part: Any) -> bool:
@@ -147,7 +189,8 @@ def _product(call: Call, names: dict, shapes: dict) -> tuple[LinearUse, torch.Te
     # W of shape (m, n) is used as its transpose; a square one shows by its strides.
     is_used_as_stored = call.operation in ("mm", "addmm", "bmm") and matrix.stride(-1) == 1
     is_transposed = shapes[weight] != (n_outputs, n_inputs) or (n_outputs == n_inputs and is_used_as_stored)
-    use = LinearUse(weight.removesuffix("weight").removesuffix("."), weight, is_transposed=is_transposed)
+    name = "" if weight == "weight" else weight.removesuffix(".weight")
+    use = LinearUse(name, weight, is_transposed=is_transposed)
     biases = {"addmm": 0, "addmv": 0, "linear": 2}
     bias_at = biases.get(call.operation, len(call.arguments))
     if bias_at < len(call.arguments) and call.arguments[bias_at] is not None:
@@ -164,85 +207,3 @@ def _added_bias(calls: list[Call], number: int, names: dict, shapes: dict) -> tu
                 if name is not None and shapes[name] == (calls[number].output.shape[-1],):
                     return reader, name
     return number, ""
-
-
-def _follow(use: LinearUse, end: int, calls: list[Call], norms: dict, last: set[int | None]) -> None:
-    """Fill in what follows a layer."""
-    readers = readers_of(calls, end)
-    for number, call in readers:
-        if "batch_norm" in call.operation:
-            statistics = [id(argument) for argument in call.arguments if id(argument) in norms]
-            if statistics:
-                use.norm, end = norms[statistics[0]], number
-                readers = readers_of(calls, end)
-                break
-    z = calls[end].output
-    reachable, waiting = set(), [reader for reader, _ in readers]
-    while waiting:
-        number = waiting.pop()
-        if number not in reachable:
-            reachable.add(number)
-            waiting += calls[number].readers
-    for number in sorted(reachable):
-        found = _activation_of(z, calls[number])
-        if found is not None:
-            is_alone = not _passes_by(calls, end, number, last)
-            use.activation = found if is_alone else None
-            use.behind = found.name if is_alone else f"{found.name}, and a path around it (a residual connection),"
-            return
-    if not readers:
-        use.is_last = _reaches(calls, end, last)
-        use.behind = "nothing: it is the last layer" if use.is_last else "nothing reads it"
-        return
-    use.behind = ", ".join(dict.fromkeys(call.operation for _, call in readers))
-
-
-def _reaches(calls: list[Call], number: int, wanted: set[int | None]) -> bool:
-    waiting = [number]
-    while waiting:
-        current = waiting.pop()
-        if current in wanted:
-            return True
-        waiting += [reader for reader in calls[current].readers if calls[reader].operation in SHAPING]
-    return False
-
-
-def _passes_by(calls: list[Call], start: int, activation: int, last: set[int | None]) -> bool:
-    """Return whether the output of a layer reaches the model's output on a path around its activation."""
-    waiting, seen = [reader for reader in calls[start].readers if reader != activation], {activation}
-    while waiting:
-        number = waiting.pop()
-        if number not in seen:
-            seen.add(number)
-            if number in last:
-                return True
-            waiting += calls[number].readers
-    return False
-
-
-def _activation_of(z: torch.Tensor, call: Call) -> Activation | None:
-    """Return the activation that makes the output of a call of ``z``, or None; its arguments say more than numbers."""
-    output = call.output
-    if output.numel() != z.numel() or not output.is_floating_point():
-        return None
-    candidates = [*of_call(call.operation, call.arguments), *KNOWN.values()]
-    return next((activation for activation in candidates if _equal(activation.value(z), output)), None)
-
-
-def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    one, other = one.reshape(-1), other.reshape(-1)
-    return bool((one - other).abs().max() <= SAME * one.abs().max().clamp(min=torch.finfo(one.dtype).tiny))
-
-
-def _find_next(use: LinearUse, z: torch.Tensor, later: list[LinearUse], inputs: list[torch.Tensor]) -> None:
-    """Fill in the next linear layer: one whose input is this layer's activation."""
-    if use.activation is None:
-        return
-    if use.norm is not None:
-        norm = use.norm
-        z = functional.batch_norm(z, norm.running_mean, norm.running_var, norm.weight, norm.bias, False, 0.0, norm.eps)
-    y = use.activation.value(z)
-    for candidate, value in zip(later, inputs, strict=True):
-        if value.numel() == y.numel() and value.shape[-1] == y.shape[-1] and _equal(y, value):
-            use.next_weight, use.next_is_transposed = candidate.weight, candidate.is_transposed
-            return

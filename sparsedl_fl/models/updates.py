@@ -10,26 +10,43 @@ import torch
 from sparsedl.process import neutral_modes
 from sparsedl_fl.models.layers import get_tensor, pick_layer
 from sparsedl_fl.models.naming import plain_names
+from sparsedl_fl.wording import argument, argument_with, is_option
 
 __all__ = ["decay_by_rank", "gradients_of_update", "kept_share", "obstacle_of_optimizer", "tensors_of_update"]
 
 OPTIMIZERS = ("sgd",)
 """Optimisers whose update is a weighted sum of gradients, and so keeps their rank."""
 
+OTHERS = (
+    "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamw", "asgd", "lamb", "lars", "lbfgs", "lion", "muon",
+    "nadam", "radam", "rmsprop", "rprop", "shampoo", "signsgd", "sparseadam", "yogi",
+)  # fmt: skip
+"""Optimisers that are known, and whose updates are no such sum."""
+
 
 def obstacle_of_optimizer(optimizer: str) -> str:
     """Return why the updates of an optimiser are out of range, or nothing where they are not.
 
+    Raises
+    ------
+    ValueError
+        If there is no optimiser of that name.
+
     Examples
     --------
-    >>> obstacle_of_optimizer("sgd")
+    >>> obstacle_of_optimizer("SGD")
     ''
     """
-    if optimizer in OPTIMIZERS:
+    name = str(optimizer).lower().replace("_", "").replace("-", "")
+    if name in OPTIMIZERS:
         return ""
+    if name not in OTHERS:
+        raise ValueError(
+            f"{argument_with('optimizer', optimizer)} is not known; there are {', '.join((*OPTIMIZERS, *OTHERS))}"
+        )
     return (
-        f"optimizer={optimizer!r} is out of range: its steps are no sum of gradients (Adam divides each entry by its "
-        "own size), so that the low rank is gone"
+        f"{argument_with('optimizer', optimizer)} is out of range: its steps are no sum of gradients (Adam divides "
+        "each entry by its own size), so that the low rank is gone"
     )
 
 
@@ -76,7 +93,7 @@ def gradients_of_update(
     SPEAR (2024), Appendix F.
     """
     if not (np.isfinite(learning_rate) and learning_rate > 0):
-        raise ValueError(f"learning_rate must be a positive number, got {learning_rate!r}")
+        raise ValueError(f"{argument('learning_rate')} must be a positive number, got {learning_rate!r}")
     if obstacle_of_optimizer(optimizer):
         raise ValueError(obstacle_of_optimizer(optimizer))
     before, after = plain_names("before", before), plain_names("after", after)
@@ -96,7 +113,10 @@ def gradients_of_update(
     elif weight_decay == 0:
         kept = 1.0
     elif n_steps is None:
-        raise ValueError("n_steps is needed to undo weight_decay; pass weight_decay=None to find it by the rank")
+        raise ValueError(
+            f"{argument('n_steps')} is needed to undo {argument('weight_decay')}; "
+            f"{argument_with('weight_decay', 'find' if is_option('weight_decay') else None)} finds it by the rank"
+        )
     else:
         kept = kept_share(learning_rate, n_steps, momentum, weight_decay)
     return {name: (kept * start - end) / learning_rate for name, (start, end) in pairs.items()}
@@ -111,8 +131,10 @@ def kept_share(learning_rate: float, n_steps: int, momentum: float, weight_decay
     0.9025
     """
     if n_steps < 1 or momentum < 0 or weight_decay < 0:
-        raise ValueError(f"n_steps must be positive and momentum and weight_decay not negative, got {n_steps!r}, "
-                         f"{momentum!r} and {weight_decay!r}")  # fmt: skip
+        raise ValueError(
+            f"{argument('n_steps')} must be positive, {argument('momentum')} and {argument('weight_decay')} not "
+            f"negative, got {n_steps!r}, {momentum!r} and {weight_decay!r}"
+        )
     weight, velocity = 1.0, 0.0
     for step in range(n_steps):
         velocity = weight_decay * weight + (momentum * velocity if step else 0.0)
@@ -137,15 +159,15 @@ def decay_by_rank(pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]], *, agr
         pair for pair in pairs.values() if pair[0].ndim == 2 and min(pair[0].shape) > 3 and pair[1].isfinite().all()
     ]
     if not matrices:
-        raise ValueError("weight_decay cannot be found: the model has no matrix of weights")
+        raise ValueError(f"{argument('weight_decay')} cannot be found: the model has no matrix of weights")
     start, end = max(matrices, key=lambda pair: min(pair[0].shape))
     start, end = (start, end) if start.shape[0] <= start.shape[1] else (start.T, end.T)
     values = np.sort(np.linalg.eigvals((end @ torch.linalg.pinv(start)).numpy()).real)
     middle = np.quantile(values, [0.375, 0.625])
     if np.ptp(middle) > agreement:
         raise ValueError(
-            "weight_decay cannot be found by the rank: the batch is larger than half of the largest layer, or the "
-            "optimiser is no SGD"
+            f"{argument('weight_decay')} cannot be found by the rank: the batch is larger than half of the largest "
+            "layer, or the optimiser is no SGD"
         )
     return float(np.median(values))
 

@@ -44,6 +44,11 @@ class LinearUse:
         What it is fed: "the model's input", "features" or "tokens".
     also : str
         What else uses its weight, such as an embedding; empty where nothing does.
+    dropout : float
+        Share of its outputs that the client drops before the next layer; zero for none.
+    factor : str
+        Plain name of the weight of a layer that is fed its outputs as they are, or times a number, where the two are a
+        product of lower rank than either side; else empty.
     """
 
     name: str
@@ -60,6 +65,8 @@ class LinearUse:
     is_last: bool = False
     feeds: str = "features"
     also: str = ""
+    dropout: float = 0.0
+    factor: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,11 @@ class Trace:
     failure: str = ""
     example: torch.Tensor | None = None
     n_outputs: int = 0
+
+    def of_sent(self, sent: set[str]) -> Trace:
+        """Return the trace for an update with the gradients of these parameters: others say nothing of a layer."""
+        layers = [use if use.next_weight in sent else replace(use, next_weight="") for use in self.layers]
+        return replace(self, layers=layers)
 
     def use_of(self, name: str) -> LinearUse | None:
         """Return the first run of a layer by name, or None."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from sparsedl_fl.audit.report.words import next_steps, plain_sentences, what_features_are
 from sparsedl_fl.audit.result import AuditResult, LayerAudit
+from sparsedl_fl.wording import plain_json
 
 __all__ = ["SCHEMA_VERSION", "as_dict", "as_json", "schema"]
 
@@ -23,7 +24,7 @@ def schema() -> dict[str, Any]:
 
 def as_json(result: AuditResult, show_samples: bool = False) -> str:
     """Return a report as JSON."""
-    return json.dumps(as_dict(result, show_samples), indent=2, ensure_ascii=False) + "\n"
+    return plain_json(as_dict(result, show_samples)) + "\n"
 
 
 def as_dict(result: AuditResult, show_samples: bool = False) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 from sparsedl_fl.audit.report.data import as_dict
 from sparsedl_fl.audit.report.samples import shown_samples
 from sparsedl_fl.audit.result import AuditResult
+from sparsedl_fl.wording import escaped
 
 __all__ = ["SECTIONS", "as_html", "as_table"]
 
@@ -66,6 +67,7 @@ def as_html(
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_shown,
     )
     environment.filters["number"] = _number
     return environment.get_template("page.html").render(
@@ -83,15 +85,24 @@ def as_html(
 def as_table(result: AuditResult) -> str:
     """Return a short table of the layers, for notebooks."""
     rows = "".join(
-        f"<tr><td>{escape(layer.name)}</td><td>{escape(layer.what)}</td><td><b>{layer.verdict}</b></td>"
-        f"<td>{escape(layer.count)}</td><td>{_number(layer.worst_error)}</td>"
-        f"<td>{escape(layer.source or layer.reason)}</td></tr>"
+        f"<tr><td>{_text(layer.name)}</td><td>{_text(layer.what)}</td><td><b>{layer.verdict}</b></td>"
+        f"<td>{_text(layer.count)}</td><td>{_number(layer.worst_error)}</td>"
+        f"<td>{_text(layer.source or layer.reason)}</td></tr>"
         for layer in result.layers
     )
     return (
-        f"<p><b>{result.verdict}</b>: {escape(result.reason)}</p><table><tr><th>layer</th><th>what it is fed</th>"
+        f"<p><b>{result.verdict}</b>: {_text(result.reason)}</p><table><tr><th>layer</th><th>what it is fed</th>"
         f"<th>verdict</th><th>certified</th><th>expected error</th><th>how</th></tr>{rows}</table>"
     )
+
+
+def _text(text: str) -> str:
+    return escape(escaped(text))
+
+
+def _shown(value: Any) -> Any:
+    """Return what a template writes, without characters that are not shown; pages' own parts stay as they are."""
+    return escaped(value) if type(value) is str else value
 
 
 def _number(value: float | None, digits: int = 2) -> str:

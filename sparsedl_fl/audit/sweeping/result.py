@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from sparsedl_fl.audit.verdicts import Verdict
+from sparsedl_fl.audit.writing import written
+from sparsedl_fl.wording import plain_json
 
 __all__ = ["SweepResult", "SweepRow"]
+
+VERSION = "1.0"
+"""Of the result as plain data."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,8 @@ class SweepRow:
 
     @property
     def n_coarse(self) -> int:
-        """Batches of which something was certified, if only to within an error that is more than 5 % of its size."""
-        return sum(self.verdicts.get(str(verdict), 0) for verdict in (Verdict.RECOVERED, Verdict.PARTLY))
+        """Batches that leak something, if only to within an error that is more than 5 % of its size."""
+        return sum(count for verdict, count in self.verdicts.items() if Verdict(verdict).exit_status == 1)
 
     @property
     def is_stopped(self) -> bool:
@@ -98,6 +102,7 @@ class SweepResult:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
         return {
+            "sweep_version": VERSION,
             "n_batches": self.n_batches,
             "data": self.data,
             "settings": [asdict(row) for row in self.rows],
@@ -106,10 +111,7 @@ class SweepResult:
 
     def to_json(self, path: str | Path | None = None) -> str:
         """Return everything as JSON, and write it where a path is given."""
-        text = json.dumps(self.to_dict(), indent=2) + "\n"
-        if path is not None:
-            Path(path).write_text(text, encoding="utf-8")
-        return text
+        return written(plain_json(self.to_dict()) + "\n", path)
 
     def to_table(self) -> str:
         """Return a Markdown table."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,9 @@ from torch.nn.functional import cross_entropy
 from sparsedl.process import neutral_modes
 from sparsedl_fl.audit.attack import audit_model
 from sparsedl_fl.audit.result import AuditResult
+from sparsedl_fl.audit.sweeping.clients import check_client, seeded, whole_records
 from sparsedl_fl.audit.sweeping.cost import accuracy_lost, epsilon_of
+from sparsedl_fl.audit.sweeping.records import append_record, digest_of_sweep, key_of, read_records
 from sparsedl_fl.audit.sweeping.result import SweepResult, SweepRow
 from sparsedl_fl.audit.sweeping.settings import Setting, default_settings
 from sparsedl_fl.audit.verdicts import Verdict
@@ -87,13 +88,15 @@ def sweep(
     n_jobs : int or None, default=None
         Audits at the same time, as of joblib, whose backend (loky, dask, ray) `joblib.parallel_config` sets.
     out : str or Path or None, default=None
-        A file of records, one line an audit: what is there already is not run again.
+        A file of records, one line an audit: what is there already, of the same model, data and options, is not run
+        again.
     report : callable or None, default=None
         Called with how many audits are done, and how many there are.
     """
     example = inputs[:2] if example is None and inputs is not None else example
     data = "the user's records" if inputs is not None else "Gaussian numbers as records"
-    inputs, labels = _records(model, inputs, labels, example, random_state)
+    inputs, labels = whole_records(model, inputs, labels, example, random_state)
+    check_client(model, inputs, labels, loss)
     settings = default_settings(batch_size, most=len(inputs)) if settings is None else list(settings)
     too_large = next((setting for setting in settings if setting.client.n_records > len(inputs)), None)
     if too_large is not None:
@@ -101,18 +104,20 @@ def sweep(
     seeds = range(random_state, random_state + n_batches)
     known = (model, inputs, labels)
     limits = {"max_effort": max_effort, "max_seconds": max_seconds}
-    done = _all_audited(known, [(s, seed) for s in settings for seed in seeds], example, loss, limits, n_jobs, out,
-                        report)  # fmt: skip
+    shape = None if example is None else (*example.shape, str(example.dtype))
+    name = digest_of_sweep(*known, loss, limits | {"example": shape})
+    tasks = {key_of(s, seed, name): (s, seed) for s in settings for seed in seeds}
+    done = _all_audited(known, tasks, example, loss, limits, n_jobs, out, report)
     rows = []
     for setting in settings:
         cost = accuracy_lost(*known, setting, loss, n_rounds, random_state)
-        rows.append(_row(setting, [done[_key(setting, seed)] for seed in seeds], cost, len(inputs), n_rounds))
+        rows.append(_row(setting, [done[key_of(setting, seed, name)] for seed in seeds], cost, len(inputs), n_rounds))
     return SweepResult(tuple(rows), n_batches, data)
 
 
 def _all_audited(
     known: tuple[nn.Module, torch.Tensor, torch.Tensor],
-    tasks: list[tuple[Setting, int]],
+    tasks: dict[str, tuple[Setting, int]],
     example: torch.Tensor | None,
     loss: Any,
     limits: dict[str, float | None],
@@ -120,14 +125,23 @@ def _all_audited(
     out: str | Path | None,
     report: Callable[[int, int], None] | None,
 ) -> dict[str, dict[str, Any]]:
-    """Return a record for each task; what is on file is not run again."""
-    done = _read(out)
-    waiting = [task for task in tasks if _key(*task) not in done]
+    """Return a record for each task by key; what is on file is not run again, and no half audit is kept.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If an audit was interrupted, which ends the sweep; that audit's record is not written.
+    """
+    on_file = read_records(out, is_timed=limits["max_seconds"] is not None)
+    done = {key: record for key, record in on_file.items() if key in tasks}
+    waiting = {key: task for key, task in tasks.items() if key not in done}
     run = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")
-    finished = run(joblib.delayed(_audited)(*known, *task, example, loss, limits) for task in waiting)
+    finished = run(joblib.delayed(_audited)(*known, key, *task, example, loss, limits) for key, task in waiting.items())
     for count, record in enumerate(finished, len(tasks) - len(waiting) + 1):
+        if record is None:
+            raise KeyboardInterrupt
         done[record["key"]] = record
-        _append(out, record)
+        append_record(out, record)
         if report is not None:
             report(count, len(tasks))
     return done
@@ -137,18 +151,19 @@ def _audited(
     model: nn.Module,
     inputs: torch.Tensor,
     labels: torch.Tensor,
+    key: str,
     setting: Setting,
     seed: int,
     example: torch.Tensor | None,
     loss: Any,
     limits: dict[str, float | None],
-) -> dict[str, Any]:
-    """Audit one update of one setting, and compare with the truth."""
+) -> dict[str, Any] | None:
+    """Audit one update of one setting, and compare with the truth; None where that was interrupted."""
     client = setting.client
-    chosen = torch.randperm(len(inputs), generator=_generator(seed))[: client.n_records]
+    chosen = torch.randperm(len(inputs), generator=seeded(seed))[: client.n_records]
     x, y = inputs[chosen], labels[chosen]
-    result = {"key": _key(setting, seed), "verdict": str(Verdict.OUT_OF_RANGE), "share": 0.0, "label_share": 0.0}
-    result |= {"n_wrong": 0, "errors": [], "what": "", "seconds": 0.0}
+    result = {"key": key, "verdict": str(Verdict.OUT_OF_RANGE), "share": 0.0, "label_share": 0.0}
+    result |= {"n_wrong": 0, "errors": [], "what": "", "seconds": 0.0, "is_complete": True}
     if not client.is_in_range:
         return result
     sent = client.update(model, x, y, loss=loss, seed=seed)
@@ -160,14 +175,14 @@ def _audited(
             model, sent.gradients, inverter, example=example, loss=loss if loss is not cross_entropy else None,
             learning_rate=sent.learning_rate, **limits,
         )  # fmt: skip
-    return result | _compared(audit, model, x, y)
+    return None if audit.is_interrupted else result | _compared(audit, model, x, y)
 
 
 def _compared(audit: AuditResult, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
     """Compare what an audit found with the truth, at the layer that gives most away."""
-    found = {"verdict": str(audit.verdict), "seconds": audit.context["seconds"]}
+    found = {"verdict": str(audit.verdict), "seconds": audit.context["seconds"], "is_complete": audit.is_complete}
     best = audit.best
-    if best is None:
+    if best is None or best.batch is None:
         return found
     true = _fed(model, best.name, best.what, x)
     match = match_batches(true, best.batch.inputs)
@@ -225,51 +240,3 @@ def _row(setting: Setting, records: list[dict], cost: float | None, n_records: i
         accuracy_lost=cost,
         seconds=float(np.median([record["seconds"] for record in records])),
     )
-
-
-def _records(
-    model: nn.Module,
-    inputs: torch.Tensor | None,
-    labels: torch.Tensor | None,
-    example: torch.Tensor | None,
-    seed: int,
-    *,
-    n_records: int = 1024,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the user's records and labels, with what is missing made up."""
-    if inputs is None:
-        trace = trace_model(model, example)
-        if trace.example is None:
-            raise ValueError(f"the model could not be run ({trace.failure}): pass inputs or example")
-        shape = (n_records, *trace.example.shape[1:])
-        inputs, labels = torch.randn(shape, generator=_generator(seed), dtype=trace.example.dtype), None
-    if labels is None:
-        labels = torch.randint(_n_labels(model, inputs), (len(inputs),), generator=_generator(seed + 1))
-    return inputs, labels
-
-
-def _n_labels(model: nn.Module, inputs: torch.Tensor) -> int:
-    with torch.no_grad():
-        return max(2, model(inputs[:2]).shape[1])
-
-
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def _key(setting: Setting, seed: int) -> str:
-    return f"{setting.defence} | {setting.name} | {setting.client} | {seed}"
-
-
-def _read(out: str | Path | None) -> dict[str, dict]:
-    if out is None or not Path(out).is_file():
-        return {}
-    lines = Path(out).read_text(encoding="utf-8").splitlines()
-    records: Iterable[dict] = (json.loads(line) for line in lines if line.endswith("}"))
-    return {record["key"]: record for record in records}
-
-
-def _append(out: str | Path | None, record: dict) -> None:
-    if out is not None:
-        with open(out, "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")

@@ -32,7 +32,7 @@ SETTINGS = [
 def test_says_where_the_leak_stops_and_what_is_out_of_range(model, digits, tmp_path):
     seen = []
     out = tmp_path / "records.jsonl"
-    arguments = {"settings": SETTINGS, "n_batches": 2, "max_seconds": 2, "out": out}
+    arguments = {"settings": SETTINGS, "n_batches": 2, "max_effort": 2, "out": out}
     found = sweep(model, *digits, **arguments, report=lambda done, total: seen.append((done, total)))
     few, many, adam = found.rows
     assert few.share == few.label_share == 1
@@ -55,7 +55,7 @@ def test_goes_on_after_an_interruption(model, digits, tmp_path):
     def stop(done, total):
         raise KeyboardInterrupt
 
-    arguments = {"settings": SETTINGS[:1], "n_batches": 3, "max_seconds": 2, "out": out}
+    arguments = {"settings": SETTINGS[:1], "n_batches": 3, "max_effort": 2, "out": out}
     with pytest.raises(KeyboardInterrupt):
         sweep(model, *digits, **arguments, report=stop)
     kept = out.read_text().splitlines()
@@ -64,6 +64,65 @@ def test_goes_on_after_an_interruption(model, digits, tmp_path):
     counts = []
     sweep(model, *digits, **arguments, report=lambda done, total: counts.append(done))
     assert counts == [2, 3]
+
+
+def test_an_interrupt_inside_an_audit_ends_the_sweep_and_its_record_is_not_kept(model, digits, tmp_path, monkeypatch):
+    from sparsedl_fl import GradientInverter
+
+    def stop(self, layer):
+        raise KeyboardInterrupt  # the audit keeps what it has, and says that it was interrupted
+
+    out = tmp_path / "records.jsonl"
+    arguments = {"settings": SETTINGS[:1], "n_batches": 2, "max_effort": 2, "out": out}
+    with monkeypatch.context() as patch:
+        patch.setattr(GradientInverter, "fit", stop)
+        with pytest.raises(KeyboardInterrupt):
+            sweep(model, *digits, **arguments)
+    assert not out.exists()
+    assert sweep(model, *digits, **arguments).rows[0].share == 1
+
+
+def test_records_are_those_of_a_model_its_data_and_options(model, digits, tmp_path):
+    def n_run(model, inputs, **changed):
+        counts = []
+        arguments = {"settings": SETTINGS[:1], "n_batches": 1, "max_effort": 2, "out": tmp_path / "records.jsonl"}
+        sweep(model, inputs, digits[1], **arguments | changed, report=lambda *_: counts.append(1))
+        return len(counts)
+
+    class Smooth(torch.nn.Module):
+        """Other code with the same weights and modules."""
+
+        def __init__(self, function):
+            super().__init__()
+            self.first, self.head, self.function = model[1], model[5], function
+
+        def forward(self, x):
+            return self.head(self.function(self.first(x.flatten(1))))
+
+    other = torch.nn.Sequential(*model[:2], torch.nn.Tanh(), *model[3:])
+    assert n_run(model, digits[0]) == 1
+    assert n_run(model, digits[0]) == 0
+    assert n_run(other, digits[0]) == 1
+    assert n_run(model, 0.5 * digits[0]) == 1
+    assert n_run(model, digits[0], max_effort=1) == 1
+    assert [n_run(Smooth(function), digits[0]) for function in (torch.relu, torch.tanh, torch.relu)] == [1, 1, 0]
+    assert n_run(model, digits[0]) == 0
+
+
+def test_broken_lines_and_records_of_others_are_passed_over(tmp_path):
+    from sparsedl_fl.audit.sweeping.records import FIELDS, append_record, read_records
+
+    whole = dict.fromkeys(FIELDS, 0) | {"key": "a", "is_complete": True}
+    capped = whole | {"key": "b", "is_complete": False}
+    path = tmp_path / "records.jsonl"
+    path.write_text('{"key": "old", "verdict": "NOT RECOVERED"}\n[1]\n{"key": "cut o}')
+    append_record(path, whole)
+    append_record(path, capped)
+    assert set(read_records(path)) == {"a", "b"}
+    assert set(read_records(path, is_timed=True)) == {"a"}
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(ValueError, match="cannot be written"):
+        append_record(tmp_path / "link", whole)
 
 
 def test_made_up_records_will_do(model):

@@ -2,13 +2,12 @@
 
 import pickle
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from sparsedl_fl.audit import example
-from sparsedl_fl.audit.files import load_model, load_records, load_tensors, load_update
+from sparsedl_fl.audit.files import load_model, load_tensors, load_update
 from sparsedl_fl.simulation import SimulatedClient
 
 SPEC = "sparsedl_fl.audit.example:model"
@@ -50,9 +49,9 @@ def test_pickles_that_could_run_code_are_refused(tmp_path):
     for name, message in [("none.pt", "no file"), ("broken.safetensors", "no safetensors file"), ("x.npz", "no file")]:
         with pytest.raises(ValueError, match=message):
             load_tensors(tmp_path / name)
-    (tmp_path / "x.npz").write_bytes(b"")
+    (tmp_path / "x.csv").write_bytes(b"")
     with pytest.raises(ValueError, match="must be a .safetensors"):
-        load_tensors(tmp_path / "x.npz")
+        load_tensors(tmp_path / "x.csv")
 
 
 def test_what_is_not_of_the_same_model_is_named(model, tmp_path):
@@ -103,12 +102,14 @@ def test_buffers_and_counters_in_a_state_are_no_matter(tmp_path):
     assert set(loaded.gradients) == dict(model.named_parameters()).keys()
 
 
-def test_records(tmp_path):
-    bytes_ = np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)
-    np.savez(tmp_path / "x.npz", x=bytes_, y=np.array([1, 2]))
-    x, y = load_records(tmp_path / "x.npz", (3, 4, 4))
-    assert x.shape == (2, 3, 4, 4)
-    np.testing.assert_allclose(x[0, 1, 0, 0], bytes_[0, 0, 0, 1] / 255)
-    assert y.tolist() == [1, 2]
-    with pytest.raises(ValueError, match="records of shape"):
-        load_records(tmp_path / "x.npz", (5, 5))
+def test_frozen_parameters_are_no_part_of_an_update_unless_they_moved(model, tmp_path):
+    gradients = dict(load_update(model, example.UPDATE).gradients)
+    model[3].requires_grad_(False)
+    after = {name: tensor - 0.1 * gradients[name] for name, tensor in model.state_dict().items()}
+    path = tmp_path / "after.safetensors"
+    client = {"kind": "weights", "learning_rate": 0.1, "n_steps": 1}
+    assert set(load_update(model, saved(after, path), **client).gradients) == set(gradients)
+    after |= {name: tensor for name, tensor in model.state_dict().items() if name.startswith("3.")}
+    assert "3.weight" not in load_update(model, saved(after, path), **client).gradients
+    sent = {name: 0 * tensor if name.startswith("3.") else tensor for name, tensor in gradients.items()}
+    assert "3.weight" not in load_update(model, saved(sent, path)).gradients

@@ -1,0 +1,204 @@
+"""Which part of a file is a model's, and under which names: entries of checkpoints, lists of arrays, prefixes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparsedl_fl.models import plain_names
+from sparsedl_fl.models.naming import check_same_tensors, unwrapped
+from sparsedl_fl.wording import argument
+
+__all__ = ["entry_of", "named_for"]
+
+MOST_DEEP = 3
+"""How deep a checkpoint is searched for a state."""
+
+MOST_NAMED = 8
+"""Keys that a message names."""
+
+Tensors = Mapping[str, torch.Tensor] | Sequence[torch.Tensor]
+
+
+def entry_of(
+    found: Any, fits: Callable[[Tensors], dict[str, torch.Tensor]], what: str, key: str | None = None
+) -> dict[str, torch.Tensor]:
+    """Return the one entry of a file that fits, by plain names.
+
+    Parameters
+    ----------
+    found : mapping, sequence or tensor
+        What is in the file.
+    fits : callable
+        Returns the tensors of an entry by the model's names, or raises ``ValueError``.
+    what : str
+        What the file is, for messages.
+    key : str or None, default=None
+        Name of the entry to take; None takes the only one that fits. A file of tensors alone needs none.
+
+    Raises
+    ------
+    ValueError
+        If there is no such entry, none fits, or several do.
+    """
+    entries = dict(_entries(found))
+    if not entries:
+        raise ValueError(f"{what} must hold tensors by name, or a list of them; it has {_keys(found)}")
+    if list(entries) == [""]:
+        return fits(entries[""])
+    if key is not None:
+        picked = [name for name in entries if key in (name, name.rpartition(".")[2])]
+        if len(picked) != 1:
+            raise ValueError(f"{what} has {'several entries' if picked else 'no entry'} {key!r}; {_listed(entries)}")
+        return fits(entries[picked[0]])
+    fitting, failed = {}, []
+    for name, tensors in entries.items():
+        try:
+            fitting[name] = fits(tensors)
+        except (ValueError, TypeError) as error:
+            failed.append(error)
+    if len(fitting) == 1:
+        return next(iter(fitting.values()))
+    if len(entries) == 1:
+        raise failed[0]
+    several = f"several entries that fit the model, {sorted(fitting)}" if fitting else "no entry that fits the model"
+    raise ValueError(f"{what} has {several}: name one by {argument('key')}; {_listed(entries)}")
+
+
+def _listed(entries: Mapping[str, Any]) -> str:
+    names = [name for name in entries if name]
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"it has {names[:MOST_NAMED]}{more}"
+
+
+def _keys(found: Any) -> str:
+    return str(list(map(str, found))[:MOST_NAMED]) if isinstance(found, Mapping) else f"a {type(found).__name__}"
+
+
+def _entries(found: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Tensors]]:
+    """Yield every mapping or list of tensors in a checkpoint, by the keys that lead to it."""
+    if isinstance(found, list | tuple):
+        if found and all(isinstance(part, torch.Tensor) for part in found):
+            yield path, found
+        return
+    if not isinstance(found, Mapping) or depth > MOST_DEEP:
+        return
+    tensors = {name: part for name, part in found.items() if isinstance(part, torch.Tensor)}
+    inside = {name: part for name, part in found.items() if isinstance(part, Mapping | list | tuple)}
+    if tensors and all(isinstance(name, str) for name in tensors):
+        yield path, tensors
+    for name, part in inside.items():
+        yield from _entries(part, f"{path}.{name}" if path else str(name), depth + 1)
+
+
+def named_for(model: nn.Module, given: Tensors, what: str, *, is_update: bool = False) -> dict[str, torch.Tensor]:
+    """Return tensors by the plain names of a model's state.
+
+    A list is in the order of ``state_dict()`` or of ``parameters()``; of names, a prefix that all of them have, or that
+    all of the model's have, is no matter where exactly one makes them fit; numbers alone may have any shape.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model.
+    given : mapping of name to tensor or sequence of tensors
+        What the file holds.
+    what : str
+        What it is, for messages.
+    is_update : bool, default=False
+        Whether it is what a client sent: some of the parameters will do, and only these are looked at.
+
+    Raises
+    ------
+    ValueError
+        If it does not fit; the first tensor that does not is named.
+    """
+    inner = unwrapped(model)
+    state = {name: tensor for name, tensor in inner.state_dict().items() if isinstance(tensor, torch.Tensor)}
+    parameters = {name: tensor.detach() for name, tensor in inner.named_parameters()}
+    if not isinstance(given, Mapping):
+        return _checked(_in_order(inner, list(given), what), state, parameters, what, is_update)
+    names = plain_names(what, given)
+    if any(name in state for name in names):
+        return _checked(names, state, parameters, what, is_update)
+    fitting = {}
+    for renamed in (*_stripped(names), *_prefixed(names, parameters)):
+        try:
+            fitting[tuple(renamed)] = _checked(renamed, state, parameters, what, is_update)
+        except ValueError:
+            continue
+    if len(fitting) == 1:
+        return next(iter(fitting.values()))
+    if fitting:
+        raise ValueError(
+            f"{what}: several prefixes of its names, such as {next(iter(names))!r}, make them fit the model: save it "
+            "under the names of the model's state_dict()"
+        )
+    return _checked(names, state, parameters, what, is_update)
+
+
+def _checked(
+    given: Mapping[str, torch.Tensor],
+    state: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    what: str,
+    is_update: bool,
+) -> dict[str, torch.Tensor]:
+    """Return tensors in the shapes of a model's, after checking that they are its own."""
+    given = {
+        name: tensor.to_dense() if tensor.layout is not torch.strided else tensor for name, tensor in given.items()
+    }
+    given = {name: t.reshape(state[name].shape) if name in state and t.numel() == state[name].numel() == 1 else t
+             for name, t in given.items()}  # fmt: skip
+    if is_update:
+        known = {name: tensor for name, tensor in given.items() if name in parameters or name not in state}
+        check_same_tensors(parameters, known, what, needed=() if known else None)
+        return given
+    counters = {name for name, tensor in state.items() if name not in parameters and not tensor.is_floating_point()}
+    check_same_tensors(state, given, what, needed=[name for name in state if name not in counters])
+    return {name: tensor for name, tensor in state.items() if name in counters} | given
+
+
+def _in_order(model: nn.Module, given: list[torch.Tensor], what: str) -> dict[str, torch.Tensor]:
+    """Return a list by the names whose order it has: of the state, or of the parameters."""
+    state = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)}
+    parameters = dict(model.named_parameters())
+    orders = [
+        list(state),
+        list(parameters),
+        [name for name, tensor in parameters.items() if tensor.requires_grad],
+        [name for name, tensor in state.items() if tensor.is_floating_point()],
+    ]
+    fitting = [order for order in orders if len(order) == len(given)]
+    if not fitting:
+        raise ValueError(
+            f"{what} has {len(given)} arrays, and the model {len(state)} in its state, {len(parameters)} of them "
+            "parameters: they are not of the same model"
+        )
+    shapes = {name: tensor.shape for name, tensor in (*state.items(), *parameters.items())}
+    named = [dict(zip(order, given, strict=True)) for order in fitting]
+    alike = (found for found in named if all(shapes[name].numel() == t.numel() for name, t in found.items()))
+    return next(alike, named[0])
+
+
+def _stripped(names: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the names without the first, first two, ... parts, as far as all of them have these."""
+    parts = [name.split(".") for name in names]
+    for n in range(1, min(map(len, parts), default=1)):
+        if any(part[:n] != parts[0][:n] for part in parts):
+            return
+        yield {".".join(part[n:]): tensor for part, tensor in zip(parts, names.values(), strict=True)}
+
+
+def _prefixed(names: Mapping[str, Any], parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the names behind the parts with which all of a model's begin; those of all its parameters are needed."""
+    parts = [name.split(".") for name in parameters]
+    for n in range(1, min(map(len, parts), default=1)):
+        if any(part[:n] != parts[0][:n] for part in parts):
+            return
+        renamed = {".".join([*parts[0][:n], name]): tensor for name, tensor in names.items()}
+        if all(name in renamed for name in parameters):
+            yield renamed

@@ -1,0 +1,145 @@
+"""Options: what they may be, how messages call them, and a file that has them."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Sequence
+
+from sparsedl_fl.cli._guard import BAD_USAGE
+
+__all__ = ["OPTIONS", "SEEDS", "Parser", "decay", "number", "read_config", "whole"]
+
+OPTIONS = {
+    "batch_size": "--batch-size",
+    "example": "--input-shape, --input-ids or --example-input",
+    "inputs": "--data",
+    "key": "--key",
+    "kind": "--kind",
+    "layers": "--layers",
+    "learning_rate": "--learning-rate",
+    "loss": "--loss",
+    "max_effort": "--effort",
+    "max_seconds": "--seconds",
+    "mode": "--eval",
+    "momentum": "--momentum",
+    "n_steps": "--local-steps",
+    "optimizer": "--optimizer",
+    "out": "--out",
+    "force": "--force",
+    "vocabulary": "--vocabulary",
+    "weight_decay": "--weight-decay",
+    "weights": "--weights",
+}
+"""What arguments of the package are called on the command line."""
+
+SEEDS = 2**32 - 1
+"""The largest seed that NumPy takes."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that says what is wrong in one line, and where help is."""
+
+    def error(self, message: str) -> None:
+        """Print what is wrong, and exit."""
+        from sparsedl_fl.wording import escaped
+
+        print(f"error: {escaped(message)} ({self.prog} --help lists the options)", file=sys.stderr)
+        raise SystemExit(BAD_USAGE)
+
+
+def whole(least: int = 1, most: int | None = None) -> Callable[[str], int]:
+    """Return what reads a whole number in a range."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = None
+        if value is None or value < least or (most is not None and value > most):
+            end = "" if most is None else f" and at most {most}"
+            raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}{end}, got {text!r}")
+        return value
+
+    return read
+
+
+def number(least: float = 0.0, *, is_above: bool = False, below: float = math.inf) -> Callable[[str], float]:
+    """Return what reads a finite number in a range, whose lower end counts unless it has to be above that."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and value < below and (value > least if is_above else value >= least)):
+            start = "above" if is_above else "of at least"
+            end = f" and below {below:g}" if math.isfinite(below) else ""
+            raise argparse.ArgumentTypeError(f"must be a number {start} {least:g}{end}, got {text!r}")
+        return value
+
+    return read
+
+
+def decay(text: str) -> float | None:
+    """Read a weight decay; "find" is None."""
+    if text == "find":
+        return None
+    try:
+        return number()(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}; 'find' finds it by the rank") from None
+
+
+def read_config(parser: argparse.ArgumentParser, arguments: Sequence[str] | None, command: str) -> None:
+    """Take the defaults of a command's options from the file that ``--config`` names, and check them."""
+    finder = Parser(add_help=False, prog=parser.prog)
+    finder.add_argument("--config")
+    path = finder.parse_known_args(arguments)[0].config
+    if path is None:
+        return
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            given = tomllib.load(file)
+    except (OSError, ValueError, RecursionError) as error:
+        parser.error(f"--config {path}: {error}")
+    given = given.get(command, given)
+    if not isinstance(given, dict):
+        parser.error(f"--config {path}: [{command}] must be a table of options, got {given!r}")
+    actions = {name.strip("-").replace("-", "_"): action for action in parser._actions
+               for name in action.option_strings or [action.dest] if action.dest not in ("help", "config")}  # fmt: skip
+    for name, value in given.items():
+        action = actions.get(name.replace("-", "_"))
+        if action is None:
+            if isinstance(value, dict):  # a table for another command
+                continue
+            parser.error(f"--config {path}: there is no option {name!r}; there are {sorted(actions)}")
+        try:
+            parser.set_defaults(**{action.dest: _converted(action, value)})
+        except argparse.ArgumentTypeError as error:
+            parser.error(f"--config {path}: {name} {error}")
+
+
+def _converted(action: argparse.Action, value: object) -> object:
+    """Return a value of a file as the option would have it."""
+    if action.nargs == 0:
+        if not isinstance(value, bool):
+            raise argparse.ArgumentTypeError(f"must be true or false, got {value!r}")
+        return action.const if value else action.default
+    if action.nargs == "+":
+        if not isinstance(value, list) or not value:
+            raise argparse.ArgumentTypeError(f"must be a list with something in it, got {value!r}")
+        return [_one(action, part) for part in value]
+    return _one(action, value)
+
+
+def _one(action: argparse.Action, value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise argparse.ArgumentTypeError(f"must be a text or a number, got {value!r}")
+    found = str(value) if action.type is None else action.type(str(value))
+    if action.choices is not None and found not in action.choices:
+        raise argparse.ArgumentTypeError(f"must be one of {sorted(action.choices)}, got {value!r}")
+    return found

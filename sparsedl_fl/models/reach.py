@@ -1,0 +1,66 @@
+"""Which attack reaches a linear layer, up to which batch, and why none does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from sparsedl.process import neutral_modes
+from sparsedl_fl.models.layers import NO_SUM, passes_on
+from sparsedl_fl.models.rest import rest_of_model
+from sparsedl_fl.models.tracing import LinearUse, Trace, mixing
+from sparsedl_fl.theory import largest_batch
+
+__all__ = ["obstacle_to", "reach_of"]
+
+
+@neutral_modes(gradients=True)
+def obstacle_to(model: nn.Module, use: LinearUse, trace: Trace) -> str:
+    """Say why a linear layer is out of reach of today's searches, or nothing."""
+    if trace.n_uses(use.name) > 1 or use.also:
+        found = trace.all_of(use.name)
+        if found is None:
+            return NO_SUM
+        use = found
+    if use.norm is not None and use.norm.training:
+        return mixing()
+    if use.activation is not None and (use.activation.has_flat_part or use.next_weight):
+        return ""
+    if rest_of_model(model, use, trace) is not None:
+        return ""
+    if use.activation is None:
+        follows = use.behind if use.behind.startswith("nothing") else f"{use.behind} follows"
+        return f"{follows}, and what lies behind is no function of one input's outputs alone"
+    return (
+        f"{use.activation.name} follows, whose gradient vanishes nowhere, no linear layer behind it whose gradient "
+        "would tell, and what lies behind is no function of one input's outputs alone"
+    )
+
+
+def reach_of(use: LinearUse, trace: Trace, tensors: Mapping[str, torch.Tensor]) -> tuple[str, int]:
+    """Return what a layer within reach leaks by, and the largest batch that comes back."""
+    n_inputs = tensors[use.weight].numel() // use.width
+    if use.is_last:
+        return "head", largest_batch(use.width, n_inputs, "head")
+    by_zeros = use.activation is not None and use.activation.has_flat_part
+    alone = "zeros" if by_zeros else "rest"
+    reach = [(alone, largest_batch(use.width, n_inputs, alone))]
+    if use.next_weight:
+        next_width = tensors[use.next_weight].numel() // use.width
+        behind = _widths_behind(use, trace)
+        reach.append(("span", largest_batch(use.width, n_inputs, "span", next_width, behind)))
+    return max(reach, key=lambda pair: pair[1])
+
+
+def _widths_behind(use: LinearUse, trace: Trace) -> tuple[int, ...]:
+    """Return the outputs of the layers behind the next, as far as smooth activations alone lie between."""
+    found: list[int] = []
+    current: LinearUse | None = use
+    while current is not None and passes_on(current, trace) and current.next_weight:
+        if current.activation.has_flat_part or current.activation.is_piecewise_linear:
+            break
+        current = trace.using(current.next_weight)
+        found += [] if current is None else [current.width]
+    return tuple(found[1:])
