@@ -80,8 +80,7 @@ def audit_model(
         Budget of the searches of all layers together, for an inverter without directions of its own: about seconds on
         one core, but counted from starts and sizes, so that the same update has the same result on any machine.
     max_seconds : float or None, default=None
-        Cap on the seconds of the audit, in place of that: no layer is begun after it, and what it cuts short depends on
-        the machine.
+        Cap on the seconds of the audit, in its place; what it cuts short depends on the machine.
     report : callable or None, default=None
         Called with a line before each step.
 
@@ -93,7 +92,7 @@ def audit_model(
     Raises
     ------
     TypeError, ValueError
-        If model and gradients are not what they should be, or not of one kind.
+        If model and gradients are not what they should be.
 
     Warns
     -----
@@ -111,8 +110,8 @@ def audit_model(
     """
     given = GradientInverter(random_state=0) if inverter is None else inverter
     caps, said = _caps(max_seconds, max_effort), report or (lambda line: None)
-    attack = _Attack.of(model, gradients, given, layers, example, loss, learning_rate, said, caps)
-    return attack.run(peel and learning_rate is None)
+    start = _Attack.of(model, gradients, given, layers, example, loss, learning_rate, said, caps)
+    return start.run(peel and learning_rate is None)
 
 
 @dataclass

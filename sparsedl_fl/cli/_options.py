@@ -25,6 +25,7 @@ OPTIONS = {
     "mode": "--eval",
     "momentum": "--momentum",
     "n_steps": "--local-steps",
+    "noise_level": "--noise-level",
     "optimizer": "--optimizer",
     "out": "--out",
     "force": "--force",

@@ -42,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weight-decay", type=decay, default=0.0, help="the client's, or 'find' (default: 0)")
     parser.add_argument("--optimizer", default="sgd", help="the client's; any but sgd is out of range (default: sgd)")
     parser.add_argument("--batch-size", type=whole(), help="inputs in the batch (default: found from the gradient)")
+    parser.add_argument("--noise-level", type=number(), help="standard deviation of the noise that the client adds to "
+                        "each entry of a gradient (default: found from the gradient)")  # fmt: skip
     parser.add_argument("--effort", type=number(), help="budget of the searches of all layers together, about seconds "
                         "on one core, counted from sizes (default: none)")  # fmt: skip
     parser.add_argument("--seconds", type=number(), help="cap on them by the clock, in its place (default: none)")
@@ -66,9 +68,14 @@ def run(options: argparse.Namespace) -> int:
         folder = check_folder(options.out)
         for name in REPORTS:
             check_target(folder / name, is_forced=options.force)
+    vocabulary = None
+    if options.vocabulary is not None:  # what is wrong with it is said before the work
+        from sparsedl_fl.audit.files import load_vocabulary
+
+        vocabulary = load_vocabulary(options.vocabulary)
     result = _audited(options)
     if folder is not None:
-        result.to_html(folder / "report.html", show_samples=options.show_samples)
+        result.to_html(folder / "report.html", show_samples=options.show_samples, vocabulary=vocabulary)
         result.to_json(folder / "report.json", show_samples=options.show_samples)
     if options.json:
         print(result.to_json(show_samples=options.show_samples), end="")
@@ -92,14 +99,12 @@ def _audited(options: argparse.Namespace) -> object:
     from dataclasses import replace
 
     from sparsedl_fl.audit import audit_model, example, out_of_range
-    from sparsedl_fl.audit.files import check_fixed, load_update, load_vocabulary
+    from sparsedl_fl.audit.files import check_fixed, load_update
     from sparsedl_fl.inverter import GradientInverter
     from sparsedl_fl.models.updates import obstacle_of_optimizer
 
     obstacle = obstacle_of_optimizer(options.optimizer)
     loss = loss_of(options.loss)
-    if options.vocabulary is not None:
-        load_vocabulary(options.vocabulary)  # what is wrong with it is said before the work
     if options.example:
         spec, weights, update, shape = f"{example.__name__}:model", str(example.WEIGHTS), str(example.UPDATE), [1, 8, 8]
     else:
@@ -118,7 +123,9 @@ def _audited(options: argparse.Namespace) -> object:
         moved = load_update(model, update, kind=options.kind, learning_rate=rate, key=options.key).gradients
         return out_of_range(model, obstacle, inputs, gradients=moved, seed=options.seed, **told)
     sent = load_update(model, update, kind=options.kind, learning_rate=options.learning_rate, key=options.key, **client)
-    inverter = GradientInverter(batch_size=options.batch_size, random_state=options.seed)
+    inverter = GradientInverter(
+        batch_size=options.batch_size, noise_level=options.noise_level, random_state=options.seed
+    )
     with steps_shown(not options.json) as report:
         result = audit_model(
             model,
@@ -144,6 +151,10 @@ def _print(result: object, out: str | None) -> None:
         count = layer.count or layer.reason
         how = f" ({layer.source})" if layer.source else ""
         lines.append(f"  {layer.name or '(model)'}: {layer.verdict}: {count}{how}")
+    present = result.labels_present
+    if present:
+        condition = result.label_signs.condition
+        lines.append(f"{len(present)} labels seen in the batch{f' ({condition})' if condition else ''}")
     lines.append(str(result.replay) if result.replay else f"not replayed: {result.replay_reason}")
     if out:
         lines.append(f"report: {', '.join(f'{out}/{name}' for name in REPORTS)}")
