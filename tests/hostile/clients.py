@@ -86,7 +86,7 @@ class Client:
         x, y = network.records(n, rng)
         if self.twist is not None:
             x, y = self.twist(x, y, rng)
-        truth = Truth()
+        truth = Truth(n_parts=self.n_parts)
         if not x.is_floating_point():
             truth.tokens = frozenset([*x.unique().tolist(), *(y.unique().tolist() if y.ndim == 2 else [])])
         if network.has_labels:

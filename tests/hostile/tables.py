@@ -51,6 +51,14 @@ def _fault(record: Record) -> str:
     return "; ".join(parts)
 
 
+def _weakness(record: Record) -> str:
+    """Return what a green verdict that is not false by the rule rests on, where that is little."""
+    if not record["is_green"]:
+        return ""
+    fewer = [] if record["is_whole"] else ["attacked for fewer inputs than there are"]
+    return "; ".join([*fewer, *(["token ids stand out"] if record["n_standing_out"] else [])])
+
+
 def _sums(records: Iterable[Record]) -> dict[str, float]:
     records = list(records)
     verdicts = ("RECOVERED", "PARTLY", "LIKELY", "OUT OF RANGE", "NOT RECOVERED")
@@ -63,6 +71,7 @@ def _sums(records: Iterable[Record]) -> dict[str, float]:
         "unlike": sum(record["n_unlike"] for record in records),
         "wrong labels or ids": sum(record["n_wrong_labels"] + record["n_wrong_tokens"] for record in records),
         "false greens": sum(record["is_false_green"] for record in records),
+        "weak greens": sum(not record["is_false_green"] and bool(_weakness(record)) for record in records),
         "raised": sum(bool(record["traceback"] or record["refusal"]) for record in records),
         "seconds": round(sum(record["seconds"] for record in records)),
     }
@@ -72,7 +81,8 @@ def _sentence(total: Mapping[str, float]) -> str:
     return (
         f"{total['certified']} inputs certified, {total['wrong']} of them wrong; {total['likely']} likely, "
         f"{total['unlike']} of them unlike any; {total['wrong labels or ids']} labels or token ids wrong; "
-        f"{total['false greens']} false greens; {total['raised']} raised; {total['seconds']} s of processor time."
+        f"{total['false greens']} false greens; {total['weak greens']} weak ones; "
+        f"{total['raised']} raised; {total['seconds']} s of processor time."
     )
 
 
@@ -100,7 +110,7 @@ def _cells(record: Record) -> tuple[Any, ...]:
         f"{record['in_hand']:.0%}",
         tokens,
         record["n_wrong_labels"] or "",
-        "YES" if record["is_false_green"] else "",
+        "YES" if record["is_false_green"] else _weakness(record),
         f"{record['seconds']:.1f}",
     )
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sparsedl_fl.audit import Verdict
-from tests.hostile.judge import judged, shown_tokens
+from tests.hostile.judge import judged, shown_tokens, standing_out
 from tests.hostile.tables import is_wrong, written
 from tests.hostile.truth import Truth, recorded
 
@@ -18,7 +18,7 @@ B, N = 8, 30
 def truth():
     fed = np.random.default_rng(0).standard_normal((B, N))
     labels = np.arange(B)
-    return Truth([{"fc": fed}], frozenset([3, 5, 7]), frozenset(labels.tolist()), labels)
+    return Truth([{"fc": fed}], 1, frozenset([3, 5, 7]), frozenset(labels.tolist()), labels)
 
 
 def layer_of(inputs, certified=False, *, errors=1e-3, rank=B, largest=20, labels=-1):
@@ -90,6 +90,8 @@ def test_green_where_token_ids_are_plain_is_false(truth):
     assert found.n_tokens == 2
     assert found.is_false_green
     assert shown_tokens(grad + 1e-3, truth) == set()  # noise in every row shows none
+    grad[[3, 7]] = 1.0
+    assert standing_out(grad + 1e-3, truth) == {3, 7}
 
 
 @pytest.mark.parametrize("verdict", [Verdict.OUT_OF_RANGE, Verdict.PARTLY, Verdict.RECOVERED])
@@ -103,6 +105,21 @@ def test_certified_inputs_further_off_than_said_are_wrong(truth, size, n_wrong):
     found = judged(result_of(layer_of(truth.runs[0]["fc"] + off, True), Verdict.RECOVERED), truth)
     assert found.n_certified == B
     assert found.n_wrong == n_wrong
+
+
+def test_features_that_move_while_a_client_trains_come_back_as_a_mean(truth):
+    first = truth.runs[0]["fc"]
+    truth.runs.append({"fc": first + 0.2 * strangers()})
+    for share, n_wrong in ((0.0, 0), (0.35, 0), (1.0, 0), (1.5, B)):
+        found = first + share * (truth.runs[1]["fc"] - first)
+        assert judged(result_of(layer_of(found, True), Verdict.RECOVERED), truth).n_wrong == n_wrong
+
+
+def test_green_after_an_attack_on_fewer_inputs_than_there_are_is_weak(truth):
+    found = judged(result_of(layer_of(strangers()[:1], rank=1)), truth)
+    assert found.is_tried
+    assert not found.is_whole
+    assert "attacked for fewer inputs than there are" in written([record_of(found)])[0]
 
 
 def test_an_input_of_a_layer_that_never_ran_is_wrong(truth):
@@ -132,12 +149,12 @@ def test_the_truth_holds_masks_of_dropout_and_attention_projections():
     truth = Truth()
     with recorded(model, truth):
         model(torch.ones(3, 6))
-    assert 0.2 < np.mean(truth.fed("2") == 0) < 0.8
+    assert 0.2 < np.mean(truth.fed("2")[0] == 0) < 0.8
     attention, truth = torch.nn.MultiheadAttention(4, 2), Truth()
     x = torch.randn(5, 3, 4)
     with recorded(attention, truth):
         attention(x, x, x)
-    assert truth.fed("in_proj_").shape == truth.fed("out_proj").shape == (15, 4)
+    assert truth.fed("in_proj_")[0].shape == truth.fed("out_proj")[0].shape == (15, 4)
 
 
 def record_of(found, **extra):

@@ -24,6 +24,8 @@ class Truth:
     runs : list of dict of str to ndarray of shape (rows, n)
         For each step of the client, what every linear layer was fed, tokens as rows; by the weight's name without
         "weight", which is what `sparsedl_fl.models` calls the layer.
+    n_parts : int
+        Mini-batches that the steps go through in turn.
     tokens : frozenset of int
         Token ids that the client's run looked up or was to predict.
     labels : frozenset of int
@@ -33,14 +35,21 @@ class Truth:
     """
 
     runs: list[dict[str, np.ndarray]] = field(default_factory=list)
+    n_parts: int = 1
     tokens: frozenset[int] = frozenset()
     labels: frozenset[int] = frozenset()
     of_records: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=int))
 
-    def fed(self, layer: str) -> np.ndarray | None:
-        """Return all that a layer was fed, in all steps; None for a layer that did not run."""
-        found = [run[layer] for run in self.runs if layer in run]
-        return np.concatenate(found) if found else None
+    def fed(self, layer: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return what a layer was fed of each record at its first and its last step; None for one that did not run.
+
+        An update sums up the steps, so that what comes back of a record's features is a mean of both.
+        """
+        if not self.runs or layer not in self.runs[0]:
+            return None
+        of_parts = [self.runs[part :: self.n_parts] for part in range(self.n_parts)]
+        first, last = (np.concatenate([runs[i][layer] for runs in of_parts]) for i in (0, -1))
+        return first, last
 
 
 @contextmanager
