@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 
 from sparsedl.selection import select_independent
 from sparsedl_fl.lowrank import LowRankGradient
 
-__all__ = ["Candidates"]
+__all__ = ["Candidates", "SearchEnd"]
+
+
+class SearchEnd(StrEnum):
+    """How a search ended."""
+
+    COMPLETE = "complete"
+    """With everything found."""
+
+    EXHAUSTED = "exhausted"
+    """By its own count of starts without anything new."""
+
+    CUT = "cut short"
+    """By a budget or a cap of the caller."""
+
+    INTERRUPTED = "interrupted"
+    """By Ctrl-C."""
+
+    @classmethod
+    def worst(cls, *ends: SearchEnd) -> SearchEnd:
+        """Return the end that leaves most untried."""
+        return max(ends, key=list(cls).index)
 
 
 @dataclass(frozen=True)
@@ -34,6 +56,8 @@ class Candidates:
     errors : ndarray of shape (n_inputs,) or None
         Expected error of each of them, root mean square over the entries of an input, if all are right; None where the
         search does not say.
+    end : SearchEnd, default=EXHAUSTED
+        How the search ended.
     """
 
     directions: np.ndarray
@@ -43,6 +67,7 @@ class Candidates:
     n_successes: int
     inputs: np.ndarray | None = None
     errors: np.ndarray | None = None
+    end: SearchEnd = SearchEnd.EXHAUSTED
 
     @classmethod
     def empty(cls, batch_size: int) -> Candidates:
@@ -74,4 +99,5 @@ class Candidates:
             n_successes=self.n_successes + search.n_successes,
             inputs=self.inputs,
             errors=self.errors,
+            end=SearchEnd.worst(self.end, search.end),
         )

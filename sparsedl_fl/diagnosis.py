@@ -14,6 +14,7 @@ from sparsedl_fl.gradients import LayerGradient
 __all__ = [
     "advice",
     "advice_for_crowd",
+    "is_of_one_size",
     "is_sparsified",
     "obstacle",
     "too_large",
@@ -57,8 +58,6 @@ def visible_reason(
     layer_gradient: LayerGradient,
     batch_size: int | None = None,
     is_open: bool = False,
-    *,
-    equal: float = 1e-3,
 ) -> str:
     """Say what was done to a gradient that hides its low rank, or nothing.
 
@@ -70,8 +69,6 @@ def visible_reason(
         Its numerical rank, where that is known.
     is_open : bool, default=False
         Whether the singular values show no end of the batch.
-    equal : float, default=1e-3
-        Spread of the moduli, relative to their size, below which they are all the same.
     """
     m, n = layer_gradient.shape
     if layer_gradient.constant_input is not None:
@@ -82,8 +79,11 @@ def visible_reason(
     alive, moduli = _alive(layer_gradient)
     if moduli.size == 0:
         return ""
-    if moduli.size > 1 and np.ptp(moduli) <= equal * moduli.max() and min(alive.shape) > 1:
-        return "all entries have the same modulus: signs alone were sent (signSGD, or a first step of Adam)"
+    if min(alive.shape) > 1 and is_of_one_size(moduli):
+        return (
+            "nearly all entries have one size: was the optimiser Adam (one step of it), or were signs alone sent "
+            "(signSGD)? Either hides the low rank: pass optimizer"
+        )
     if is_sparsified(layer_gradient):
         share = 1 - moduli.size / alive.size
         return (
@@ -100,6 +100,27 @@ def visible_reason(
             "(tokens and patches count as inputs each), or the gradient is noisy: pass batch_size"
         )
     return ""
+
+
+def is_of_one_size(moduli: np.ndarray, *, equal: float = 0.02, most: float = 1.5, share: float = 0.7) -> bool:
+    """Return whether nearly all entries have one size, as Adam's first step has but for entries near its epsilon.
+
+    Parameters
+    ----------
+    moduli : ndarray
+        Of the entries that are not zero.
+    equal : float, default=0.02
+        Distance from the median, relative to it, up to which a size is that one: a gradient has 2 % of its entries
+        there.
+    most : float, default=1.5
+        Largest size over the median: a few bits, which round most entries to one step, have larger ones.
+    share : float, default=0.7
+        Of the entries.
+    """
+    if moduli.size < 16:
+        return moduli.size > 1 and bool(np.ptp(moduli) <= 1e-3 * moduli.max())
+    middle = np.median(moduli)
+    return bool(moduli.max() <= most * middle and np.mean(np.abs(moduli - middle) <= equal * middle) >= share)
 
 
 def too_large(layer_gradient: LayerGradient, batch_size: int, limit: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 from sparsedl_fl.assembly import Assembly
 from sparsedl_fl.gradients import LayerGradient
@@ -81,8 +82,11 @@ def fed_columns(layer: LayerGradient, fed: np.ndarray, drawn: Sequence[np.ndarra
     return columns, np.sqrt(by_noise + np.max(changes, axis=0, initial=0.0))
 
 
-def is_contradicted(fed: np.ndarray, known: np.ndarray, *, far: float = 1e-2) -> bool:
+def is_contradicted(fed: np.ndarray, known: np.ndarray, *, far: float = 1e-2, least: int = 3) -> bool:
     """Return whether what a layer would be fed is not what it was, by more than ``far`` of its size.
+
+    A client that drops units out feeds the layer the same but for units that are off, and the others all larger by one
+    factor: that is no contradiction.
 
     Parameters
     ----------
@@ -90,6 +94,23 @@ def is_contradicted(fed: np.ndarray, known: np.ndarray, *, far: float = 1e-2) ->
         What the model makes of the inputs of a layer in front, or of some of them.
     known : ndarray of shape (b, n)
         What the layer was fed, in any order.
+    far : float, default=1e-2
+        Largest difference, root mean square, relative to what is known.
+    least : int, default=3
+        Units that have to be on to tell anything beside their common factor.
     """
     match = match_batches(fed, known)
-    return bool(np.sqrt(np.mean(match.squared_errors)) > far * np.sqrt(np.mean(known**2)))
+    size = np.sqrt(np.mean(known**2))
+    if np.sqrt(np.mean(match.squared_errors)) <= far * size:
+        return False
+    left_on = np.abs(known) > far * size
+    kept = known * left_on
+    squares, products = fed**2 @ left_on.T, fed @ kept.T
+    factors = products / np.maximum(squares, np.finfo(float).tiny)
+    sizes = np.sum(kept**2, axis=1)
+    residuals = np.maximum(sizes - factors * products, 0.0) / np.maximum(sizes, np.finfo(float).tiny)
+    residuals[:, left_on.sum(axis=1) < least] = 1.0
+    rows, columns = linear_sum_assignment(residuals)
+    factor = factors[rows, columns]
+    is_one = np.ptp(factor) <= far * factor.mean() and factor.min() >= 1 - far
+    return len(rows) < len(fed) or not is_one or bool(np.sqrt(residuals[rows, columns].mean()) > far)

@@ -56,6 +56,8 @@ class Hypothesis:
         Rows ``p`` of the inputs that are known by themselves, in the order of the columns; NaN for the others.
     known_errors : ndarray of shape (b,) or None, default=None
         Their expected errors, if all are right; infinite where nothing is known.
+    is_interrupted : bool, default=False
+        Whether Ctrl-C ended the choice of it early.
     trusted_agreement : float, default=0.9
         Share of agreeing units above which the pattern of a recovered input counts as that of its gradient. Patterns of
         different inputs agree on half of the units, give or take. An active unit whose gradient is zero disagrees and
@@ -67,6 +69,7 @@ class Hypothesis:
     proposed: np.ndarray
     known: np.ndarray | None = None
     known_errors: np.ndarray | None = None
+    is_interrupted: bool = False
     trusted_agreement: float = 0.9
 
     @cached_property

@@ -12,16 +12,16 @@ from sklearn.exceptions import ConvergenceWarning
 from sparsedl.process import neutral_modes, one_thread
 from sparsedl_fl.assembly import Assembly, Batch
 from sparsedl_fl.bias_input import without_constant
-from sparsedl_fl.candidates import Candidates
+from sparsedl_fl.candidates import Candidates, SearchEnd
 from sparsedl_fl.crowded import CrowdedProblem, CrowdedSearch, Found, crowded_batch
 from sparsedl_fl.diagnosis import advice, advice_for_crowd, obstacle, visible_reason, without_span
 from sparsedl_fl.directions import ActivationDirections, Directions, KnownInputs, best_known
-from sparsedl_fl.evidence import ZerosOfAll
 from sparsedl_fl.factorization import check_arguments, factorize_with_bias
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.labels import labels_of
 from sparsedl_fl.matching import choose
 from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.status import in_words
 from sparsedl_fl.theory import Expectation, expect
 from sparsedl_fl.units import in_units_of_rounding
 
@@ -83,6 +83,14 @@ class GradientInverter(BaseEstimator):
         ``|G - D X^T| / |G|``, with ``D`` cut to the ReLU pattern of the inputs.
     status_ : str
         What was recovered, in words.
+    search_end_ : SearchEnd
+        How the search ended: with everything found, by its own count of starts, by a budget of the caller, by Ctrl-C.
+    signal_to_noise_ : float
+        Smallest singular value of the batch over the largest beyond it: how clearly its size shows.
+    noise_excess_ : float
+        Largest singular value beyond the batch over that of white noise: about one for noise, up to 3.3 for rounding.
+    uses_next_layer_ : bool
+        Whether the next layer's gradient was of use: it needs more rows than inputs, and less noise than they leave.
     n_starts_ : int
         Starts or draws spent.
     n_successes_ : int
@@ -178,6 +186,9 @@ class GradientInverter(BaseEstimator):
         hypothesis = choose(problem, candidates)
         batch = Assembly().of(hypothesis)
         self._expose(problem.layer_gradient, batch, hypothesis.proposed, candidates, scale)
+        self.search_end_ = SearchEnd.INTERRUPTED if hypothesis.is_interrupted else candidates.end
+        self.signal_to_noise_, self.noise_excess_ = problem.factors.signal_to_noise, problem.factors.excess
+        self.uses_next_layer_ = problem.behind is not None
         self.preactivation_gradients_ *= units[:, None]
         # What may stand for others far off has no label: four such had that of another one.
         sizes = np.sqrt(np.mean(batch.inputs**2, axis=1))
@@ -228,6 +239,8 @@ class GradientInverter(BaseEstimator):
             return False
         with one_thread():
             batch, self.labels_ = crowded_batch(problem, found.whitened)
+        self.search_end_, self.signal_to_noise_, self.noise_excess_ = found.end, np.inf, 1.0
+        self.uses_next_layer_ = True
         proposed = np.arange(problem.batch_size) < len(found.whitened)
         self._expose(given, batch, proposed, found, scale)
         if not batch.recovered.all():
@@ -251,18 +264,7 @@ class GradientInverter(BaseEstimator):
         self.n_starts_ = candidates.n_starts
         self.n_successes_ = candidates.n_successes
         kind = "inputs" if isinstance(candidates, Found) else "columns"
-        numbers = {
-            "sparsity matching {:.4f}": batch.agreement.mean(),
-            "relative residual {:.1e}": batch.relative_residual,
-        }
-        told = ", ".join(text.format(value) for text, value in numbers.items() if not np.isnan(value))
-        self.status_ = "; ".join(
-            [
-                f"{int(batch.recovered.sum())} of {self.batch_size_} inputs certified{_precision_of(batch)}",
-                f"{int(proposed.sum())} {kind} found, search {candidates.status}",
-                *([f"{told} (noise {batch.residual_floor:.1e})"] if told else []),
-            ]
-        )
+        self.status_ = in_words(batch, f"{int(proposed.sum())} {kind} found, search {candidates.status}")
 
     def fit_transform(self, layer_gradient: LayerGradient, y: Any = None) -> np.ndarray:
         """Recover the batch and return ``inputs_``, of shape (batch_size_, n)."""
@@ -277,21 +279,3 @@ def _checked(layer_gradient: Any) -> LayerGradient:
 
 def _n_live(layer_gradient: LayerGradient) -> int:
     return int(np.any(layer_gradient.weight_grad, axis=1).sum())
-
-
-def _precision_of(batch: Batch, *, worth_saying: float = 1e-3) -> str:
-    """Say how exact the certified inputs are, what they may stand for, and what was not confirmed.
-
-    A distance of inputs that come back as one is worth saying from that share of their size on.
-    """
-    proven = batch.recovered
-    if not proven.any():
-        return ""
-    text = f" to within {batch.uncertainty[proven].max():.1g} (expected error of the worst, in its units)"
-    sizes = np.sqrt(np.mean(batch.inputs[proven] ** 2, axis=1))
-    if np.any(batch.resolution[proven] > worth_saying * sizes):
-        text += f", one of which may stand for several up to {batch.resolution[proven].max():.1g} apart"
-    alone = int(np.sum(batch.evidence == ZerosOfAll.kind))
-    if alone:
-        text += f"; {alone} of them by their columns alone, since the pattern does not fit (dropout, other weights)"
-    return text

@@ -35,7 +35,7 @@ def choose(problem: LayerProblem, candidates: Candidates) -> Hypothesis:
         chosen = repair(chosen) if chosen.proposed.any() else chosen
         return _with_known(chosen, candidates)  # columns were changed, and the inputs are what they were
     except KeyboardInterrupt:
-        return chosen
+        return replace(chosen, is_interrupted=True)
 
 
 def first_choice(problem: LayerProblem, candidates: Candidates) -> Hypothesis:

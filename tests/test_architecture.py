@@ -44,7 +44,7 @@ LAYERS = {
         {"evidence"},
         {"certificate"},
         {"assembly"},
-        {"crowded"},
+        {"crowded", "status"},
         {"inverter"},
         {"patches", "peeling", "row_spaces", "reconstruction", "tabular"},
         {"feeding", "replay"},

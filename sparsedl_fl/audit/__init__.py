@@ -9,7 +9,7 @@
 
 from sparsedl_fl.audit.attack import audit_model
 from sparsedl_fl.audit.outside import out_of_range
-from sparsedl_fl.audit.result import AuditResult, LayerAudit, Sample
+from sparsedl_fl.audit.result import AuditResult, LayerAudit, LikelySample, Sample
 from sparsedl_fl.audit.sweeping import STOCK, Setting, SweepResult, SweepRow, default_settings, sweep
 from sparsedl_fl.audit.verdicts import Verdict
 
@@ -17,6 +17,7 @@ __all__ = [
     "STOCK",
     "AuditResult",
     "LayerAudit",
+    "LikelySample",
     "Sample",
     "Setting",
     "SweepResult",

@@ -7,32 +7,29 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from sklearn.base import clone
 from torch import nn
 
 from sparsedl.process import neutral_modes
-from sparsedl_fl.activations import resolve
 from sparsedl_fl.audit.context import describe_run
+from sparsedl_fl.audit.label_signs import LabelSigns, signs_of
+from sparsedl_fl.audit.layer_attack import LayerAttack
+from sparsedl_fl.audit.one_record import single_records
 from sparsedl_fl.audit.replaying import replay_found
-from sparsedl_fl.audit.result import NOT_REACHED, AuditResult, LayerAudit
+from sparsedl_fl.audit.result import AuditResult, LayerAudit
 from sparsedl_fl.audit.spreading import Spreading
 from sparsedl_fl.audit.subject import Subject
+from sparsedl_fl.audit.suspicions import check_is_update, without_penalties
+from sparsedl_fl.audit.token_ids import embedded_tokens
 from sparsedl_fl.audit.verdicts import Verdict
-from sparsedl_fl.diagnosis import is_sparsified, visible_reason
-from sparsedl_fl.directions import KnownInputs, best_known
-from sparsedl_fl.directions.activation.budget import effort
-from sparsedl_fl.doubts import caught_warnings
-from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.candidates import SearchEnd
 from sparsedl_fl.inverter import GradientInverter
-from sparsedl_fl.labels import NO_LABEL
 from sparsedl_fl.losses import usable_loss
-from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.models import LayerRow, inspect_model, named_gradients, trace_model
+from sparsedl_fl.models.embeddings import token_tables
 from sparsedl_fl.models.finite import check_finite, in_range, without_non_finite
 from sparsedl_fl.models.layers import pick_layer
-from sparsedl_fl.peeling import KnownBatch
 
 __all__ = ["audit_model"]
 
@@ -112,8 +109,10 @@ def audit_model(
     ('RECOVERED', [4, 4, 4, 4], [0, 1, 2, 3])
     """
     given = GradientInverter(random_state=0) if inverter is None else inverter
-    attack = _Attack.of(model, gradients, given, layers, example, loss, learning_rate, report)
-    attack.max_seconds, attack.max_effort = max_seconds, max_effort if max_seconds is None else None
+    cap = {"max_seconds": max_seconds, "max_effort": max_effort if max_seconds is None else None}
+    _check_caps(**cap)
+    attack = _Attack.of(model, gradients, given, layers, example, loss, learning_rate, report or (lambda line: None))
+    attack.one.max_seconds, attack.one.max_effort = cap["max_seconds"], cap["max_effort"]
     return attack.run(peel and learning_rate is None)
 
 
@@ -123,16 +122,11 @@ class _Attack:
 
     subject: Subject
     rows: Mapping[str, LayerRow]
-    inverter: GradientInverter
-    report: Callable[[str], None]
+    one: LayerAttack
     sent: Mapping[str, torch.Tensor]
     """What the client sent, in its own units."""
-    max_seconds: float | None = None
-    max_effort: float | None = None
+    notes: tuple[str, ...] = ()
     found: dict[str, LayerAudit] = field(default_factory=dict)
-    searched: float = 0.0
-    effort: float = 0.0
-    """Seconds and effort spent on searches, those of layers that follow from others by now as well."""
 
     @classmethod
     def of(
@@ -144,15 +138,17 @@ class _Attack:
         example: torch.Tensor | None,
         loss: Any,
         learning_rate: float | None,
-        report: Callable[[str], None] | None,
+        report: Callable[[str], None],
     ) -> _Attack:
         """Look at the model; raise before any work where model and gradients do not belong together."""
         check_finite(model)
         trace = trace_model(model, example)
         rows = {row.name: row for row in inspect_model(model, trace=trace)}
-        if not any(len(row.shape) == 2 for row in rows.values()):
+        tables = token_tables(model, trace.example if example is None else example)
+        if not tables and not any(len(row.shape) == 2 for row in rows.values()):
             raise ValueError("the model has no linear layer (torch.nn.Linear, or a product with a matrix of weights)")
         named = without_non_finite(named_gradients(model, gradients), stacklevel=5)
+        check_is_update(model, named)
         if layers is not None:
             running = list(dict.fromkeys(use.name for use in trace.layers)) or list(rows)
             rows = {name: rows[name] for name in (pick_layer("layers", layer, running) for layer in layers)}
@@ -161,94 +157,51 @@ class _Attack:
             noise = inverter.noise_level
             inverter = clone(inverter).set_params(noise_level=None if noise is None else noise * factor)
             learning_rate = None if learning_rate is None else learning_rate / factor
-        subject = Subject(model, scaled, trace, usable_loss(loss, trace.n_outputs), learning_rate)
-        return cls(subject, rows, inverter, report or (lambda line: None), named)
+        cleaned = without_penalties(model, scaled)
+        loss = usable_loss(loss, trace.n_outputs)
+        subject = Subject(model, cleaned.gradients, trace, loss, learning_rate, tables)
+        return cls(subject, rows, LayerAttack(subject, inverter, report), named, cleaned.notes)
 
     def run(self, peel: bool) -> AuditResult:
         """Attack, spread and replay."""
         start = time.perf_counter()
-        is_one_step = self.subject.learning_rate is None
+        is_one_step, is_interrupted = self.subject.learning_rate is None, False
         replayed, why_not = None, "peeling is switched off" if is_one_step else "several local steps"
         try:
+            self.found |= embedded_tokens(self.subject, self.rows)
             for row in sorted(self.rows.values(), key=lambda row: -row.largest_batch):
                 if row.name not in self.found:
-                    self.found[row.name] = self._attacked(row)
-                    self._stop_if_interrupted(row.name)
+                    self.found[row.name] = self.one(row)
+                    if self.found[row.name].end is SearchEnd.INTERRUPTED:
+                        raise KeyboardInterrupt
                     if peel:
                         self._spread(self.found[row.name])
+            self.found |= single_records(self.subject, self.found, self.one.inverter.batch_size)
             if peel:
-                self.report("replaying the client")
+                self.one.report("replaying the client")
                 replayed, why_not, contradicted = replay_found(self.subject, self.found.values())
                 self.found.update({layer.name: layer for layer in contradicted})
         except KeyboardInterrupt:
-            why_not = INTERRUPTED
-        layers = tuple(
-            self.found.get(name)
-            or LayerAudit(name, None, row.obstacle or INTERRUPTED, row, source="" if row.obstacle else NOT_REACHED)
-            for name, row in self.rows.items()
-        )
+            is_interrupted, why_not = True, INTERRUPTED
+        layers = tuple(self.found.get(name) or _not_reached(row) for name, row in self.rows.items())
         example = self.subject.trace.example
         shape = () if example is None else tuple(example.shape[1:])
         context = describe_run(
             self.subject.model,
             self.sent,
             time.perf_counter() - start,
-            seed=self.inverter.random_state,
-            attack=repr(self.inverter),
+            seed=self.one.inverter.random_state,
+            attack=repr(self.one.inverter),
             missing=[name for name, tensor in self.subject.gradients.items() if tensor is None] or None,
             loss=self.subject.loss,
             learning_rate=self.subject.learning_rate,
+            notes=list(self.notes) or None,
         )
-        return AuditResult(layers, replayed, why_not, shape, context)
-
-    def _attacked(self, row: LayerRow) -> LayerAudit:
-        """Attack one layer by itself."""
-        if row.obstacle:
-            return LayerAudit(row.name, None, row.obstacle, row)
-        self.report(f"attacking layer '{row.name}'")
-        start = time.perf_counter()
-        inverter = clone(self.inverter)
-        if inverter.directions is None:
-            if self._spent:
-                return LayerAudit(row.name, None, self._spent, row, source=NOT_REACHED)
-            seconds = None if self.max_seconds is None else self.max_seconds - self.searched
-            budget = None if self.max_effort is None else self.max_effort - self.effort
-            inverter.set_params(directions=best_known(seconds, budget))
-        try:
-            given = self.subject.layer_gradient(row.name)
-            if is_sparsified(given):
-                raise ValueError(visible_reason(given))
-            inverter, reason, seconds = self._fitted(inverter, given)
-        except (ValueError, RuntimeError) as error:
-            return LayerAudit(row.name, None, str(error), row, seconds=time.perf_counter() - start)
-        self.searched += seconds
-        self.effort += effort(inverter.n_starts_, inverter.batch_size_, given.shape[0], resolve(given.activation))
-        return LayerAudit(row.name, inverter, reason, row, KnownBatch.of(inverter), "attacked", seconds)
-
-    @property
-    def _spent(self) -> str:
-        """What was spent before all layers had their turn, in words, or nothing."""
-        if self.max_seconds is not None and self.searched >= self.max_seconds:
-            return f"the budget of {self.max_seconds:g} seconds was spent before"
-        if self.max_effort is not None and self.effort >= self.max_effort:
-            return f"the effort of {self.max_effort:g} was spent before"
-        return ""
-
-    @staticmethod
-    def _fitted(inverter: GradientInverter, given: LayerGradient) -> tuple[GradientInverter, str, float]:
-        """Fit an inverter to a layer; say what came of it, and the seconds without those of waiting for a thread."""
-        with caught_warnings() as doubts:
-            start = time.perf_counter()
-            inverter.fit(given)
-            seconds = time.perf_counter() - start
-        # The warning that not all is certified begins with the status and adds advice.
-        messages = [inverter.status_, *(str(doubt.message) for doubt in doubts)]
-        messages = [text for text in messages if not any(text != other and text in other for other in messages)]
-        return inverter, "; ".join(dict.fromkeys(messages)), seconds
-
-    def _stop_if_interrupted(self, name: str) -> None:
-        if "interrupted" in self.found[name].reason:
-            raise KeyboardInterrupt
+        told = self.one.inverter.batch_size
+        result = AuditResult(layers, replayed, why_not, shape, context, LabelSigns(), self.notes, told, is_interrupted)
+        is_exact = self.one.inverter.noise_level is None and not self.notes
+        size = result.batch_size if result.is_batch_size_known else None
+        return replace(result, label_signs=signs_of(self.subject, size, replayed, is_exact))
 
     def _spread(self, start: LayerAudit) -> None:
         """Go from a layer whose whole batch came back to all that follow from it."""
@@ -260,20 +213,22 @@ class _Attack:
         for name, batch, source in spreading.from_layer(start.name, known):
             if name not in self.rows or (name in self.found and self.found[name].verdict is Verdict.RECOVERED):
                 continue
-            self.report(f"layer '{name}': {source}")
-            inverter, batch = self._confirmed(name, batch)
+            self.one.report(f"layer '{name}': {source}")
+            inverter, batch = self.one.confirmed(name, batch)
             text = f"{int(batch.certified.sum())} of {len(batch.inputs)} inputs certified, {source}"
             seconds, begin = time.perf_counter() - begin, time.perf_counter()
-            self.found[name] = LayerAudit(name, inverter, text, self.rows[name], batch, source, seconds)
+            self.found[name] = LayerAudit(
+                name, inverter, text, self.rows[name], batch, source, seconds, why_open="it follows from another layer"
+            )
 
-    def _confirmed(self, name: str, batch: KnownBatch) -> tuple[GradientInverter | None, KnownBatch]:
-        """Ask the layer's own gradient about inputs that come from another layer; it may know more labels."""
-        asking = clone(self.inverter).set_params(directions=KnownInputs(inputs=batch.inputs), batch_size=None)
-        try:
-            inverter, _, _ = self._fitted(asking, self.subject.layer_gradient(name))
-        except ValueError:  # a batch too large for the layer, of which the others tell
-            return None, batch
-        order = match_batches(batch.inputs, inverter.inputs_).order
-        own = np.where(order >= 0, inverter.labels_[order], NO_LABEL)
-        labels = np.where(batch.labels == NO_LABEL, own, batch.labels)
-        return inverter, replace(batch, labels=labels)
+
+def _not_reached(row: LayerRow) -> LayerAudit:
+    """Return the entry of a layer whose turn did not come."""
+    why = row.obstacle or INTERRUPTED
+    return LayerAudit(row.name, None, why, row, why_open=why, end=None if row.obstacle else SearchEnd.INTERRUPTED)
+
+
+def _check_caps(**caps: float | None) -> None:
+    for name, cap in caps.items():
+        if cap is not None and not (isinstance(cap, int | float) and cap >= 0):
+            raise ValueError(f"{name} must be a number that is not negative, or None, got {cap!r}")

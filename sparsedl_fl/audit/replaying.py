@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sparsedl_fl.audit.result import FED_THE_INPUT, LayerAudit
+from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit
 from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.feeding import is_contradicted
 from sparsedl_fl.labels import NO_LABEL
@@ -58,21 +58,28 @@ def replay_found(subject: Subject, found: Iterable[LayerAudit]) -> tuple[Replay 
             done = replace(here, start=layer.name)
         if done.is_match:
             before = [name for name in order[: order.index(layer.name)] if subject.trace.n_uses(name) == 1]
-            return done, "", _contradicted(subject, layer, [other for other in found if other.name in before])
+            in_front = [other for name in reversed(before) for other in found if other.name == name]
+            return done, "", _contradicted(subject, layer, in_front)
     return done, "" if done else why_not, []
 
 
 def _contradicted(subject: Subject, replayed: LayerAudit, before: list[LayerAudit]) -> list[LayerAudit]:
-    """Return the layers in front of one that replays the client which the model turns into other inputs than its."""
-    found = []
+    """Return the layers in front of one that replays the client which the model turns into other inputs than its.
+
+    Each, from the last to the first, is held against the next layer that is whole and not contradicted: what a client
+    drops out between two layers shows there, and not further on.
+    """
+    found, behind = [], replayed
     for layer in before:
         fed = subject.run_from(layer.name).fed(layer.batch.inputs[layer.batch.certified])
-        if replayed.name in fed and is_contradicted(fed[replayed.name], replayed.batch.inputs):
+        if behind.name in fed and is_contradicted(fed[behind.name], behind.batch.inputs):
             reason = (
-                f"contradicted by layer '{replayed.name}': the model turns these into other inputs than those that "
+                f"contradicted by layer '{behind.name}': the model turns these into other inputs than those that "
                 f"replay the client; {layer.reason}"
             )
             nothing = {"certified": np.zeros(layer.n_inputs, dtype=bool), "labels": np.full(layer.n_inputs, NO_LABEL)}
             batch = replace(layer.batch, **nothing)
-            found.append(replace(layer, batch=batch, reason=reason))
+            found.append(replace(layer, batch=batch, reason=reason, why_open=reason))
+        elif layer.batch.is_whole:
+            behind = layer
     return found

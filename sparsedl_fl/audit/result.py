@@ -9,113 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit, LikelySample, Sample
+from sparsedl_fl.audit.label_signs import LabelSigns
 from sparsedl_fl.audit.verdicts import Verdict
-from sparsedl_fl.inverter import GradientInverter
+from sparsedl_fl.candidates import SearchEnd
 from sparsedl_fl.labels import NO_LABEL
-from sparsedl_fl.models import LayerRow
-from sparsedl_fl.peeling import KnownBatch
 from sparsedl_fl.replay import Replay
 
-__all__ = ["AuditResult", "LayerAudit", "Sample"]
-
-FED_THE_INPUT = "the model's input"
-
-NOT_REACHED = "not reached"
-"""Source of a layer in range whose turn did not come: nothing was recovered, and nothing says that it could not be."""
-
-
-@dataclass(frozen=True, eq=False)
-class LayerAudit:
-    """What one layer gives away.
-
-    Attributes
-    ----------
-    name : str
-        Name of the layer in the model.
-    inverter : GradientInverter or None
-        Fitted to the layer; None where the layer could not be attacked by itself.
-    reason : str
-        What was recovered and what is in doubt, or why the layer could not be attacked.
-    row : LayerRow or None
-        What was seen of the layer before any attack.
-    batch : KnownBatch or None
-        What came back.
-    source : str
-        Where that comes from: an attack on the layer itself, or another layer.
-    seconds : float
-        Time spent on the layer.
-    """
-
-    name: str
-    inverter: GradientInverter | None
-    reason: str
-    row: LayerRow | None = None
-    batch: KnownBatch | None = None
-    source: str = ""
-    seconds: float = 0.0
-
-    @property
-    def n_inputs(self) -> int:
-        """How many inputs the layer's gradient shows; zero where that is not known."""
-        return 0 if self.batch is None else len(self.batch.inputs)
-
-    @property
-    def n_certified(self) -> int:
-        """How many of them are certified."""
-        return 0 if self.batch is None else int(self.batch.certified.sum())
-
-    @property
-    def n_labels(self) -> int:
-        """How many labels are known."""
-        return 0 if self.batch is None else int(np.sum(self.batch.labels != NO_LABEL))
-
-    @property
-    def verdict(self) -> Verdict:
-        """What these attacks got out of the layer."""
-        if self.batch is None:
-            return Verdict.NOT_RECOVERED if self.source == NOT_REACHED else Verdict.OUT_OF_RANGE
-        if self.n_certified == 0:
-            return Verdict.PARTLY if self.n_labels else Verdict.NOT_RECOVERED
-        return Verdict.RECOVERED if self.batch.is_whole else Verdict.PARTLY
-
-    @property
-    def what(self) -> str:
-        """What the layer is fed, as a noun in the plural."""
-        feeds = "" if self.row is None else self.row.feeds
-        return {FED_THE_INPUT: "inputs of the model", "tokens": "tokens"}.get(feeds, "features")
-
-    @property
-    def worst_error(self) -> float:
-        """Expected root-mean-square error of the worst certified input, in its units; NaN without any."""
-        return float(self.batch.errors[self.batch.certified].max()) if self.n_certified else np.nan
-
-
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """One recovered item.
-
-    Attributes
-    ----------
-    index : int
-        Its place among those of its layer.
-    kind : str
-        What it is: "inputs of the model", "features" or "tokens".
-    layer : str
-        The layer that is fed it.
-    values : ndarray of shape (n,)
-        What came back.
-    error : float
-        Its expected root-mean-square error, in its units.
-    label : int
-        Its label, `sparsedl_fl.labels.NO_LABEL` where it is not known.
-    """
-
-    index: int
-    kind: str
-    layer: str
-    values: np.ndarray
-    error: float
-    label: int
+__all__ = ["AuditResult", "LayerAudit", "LikelySample", "Sample"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +35,14 @@ class AuditResult(Mapping):
         Shape of one of the model's inputs, where it is known.
     context : dict
         What the report says of how the audit was run: see `sparsedl_fl.audit.context.describe_run`.
+    label_signs : LabelSigns
+        What the gradient of the last layer's bias says of the labels.
+    notes : tuple of str
+        What looks wrong with what was given, each a sentence.
+    given_batch_size : int or None
+        Records behind the update, as the caller said.
+    was_interrupted : bool
+        Whether Ctrl-C ended the audit before its end.
     """
 
     layers: tuple[LayerAudit, ...]
@@ -141,6 +50,10 @@ class AuditResult(Mapping):
     replay_reason: str = ""
     input_shape: tuple[int, ...] = ()
     context: Mapping[str, Any] = field(default_factory=dict)
+    label_signs: LabelSigns = field(default_factory=LabelSigns)
+    notes: tuple[str, ...] = ()
+    given_batch_size: int | None = None
+    was_interrupted: bool = False
 
     def __getitem__(self, name: str) -> LayerAudit:
         for layer in self.layers:
@@ -156,36 +69,72 @@ class AuditResult(Mapping):
 
     @property
     def verdict(self) -> Verdict:
-        """What these attacks got out of the whole update."""
-        return Verdict.worst(layer.verdict for layer in self.layers)
+        """What these attacks got out of the whole update: its worst leak, or whether what carries it resisted."""
+        certified = [layer for layer in self.layers if layer.n_certified]
+        if any(layer.verdict is Verdict.RECOVERED and self._carries_all(layer) for layer in certified):
+            return Verdict.RECOVERED
+        if certified:
+            return Verdict.PARTLY
+        if self.likely:
+            return Verdict.LIKELY
+        if self.tokens:
+            return Verdict.PARTLY
+        return Verdict.NOT_RECOVERED if self.is_complete and self._resisting else Verdict.OUT_OF_RANGE
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether Ctrl-C ended the audit before its end."""
+        return self.was_interrupted or any(layer.end is SearchEnd.INTERRUPTED for layer in self.layers)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every search ran to its end: no interrupt, and no budget or cap of the caller ended one before."""
+        ends = [layer.end for layer in self.layers if not layer.n_certified or not layer.batch.is_whole]
+        return not self.is_interrupted and SearchEnd.CUT not in ends
 
     @property
     def best(self) -> LayerAudit | None:
         """The layer that gives most away: nearest to the model's input among those with the worst verdict."""
-        found = [layer for layer in self.layers if layer.verdict == self.verdict and layer.batch is not None]
-        return min(found, key=lambda layer: layer.what != "inputs of the model", default=None)
+        return min(
+            (layer for layer in self.layers if layer.n_certified or layer.likely_candidates),
+            key=lambda layer: (
+                not (layer.verdict is Verdict.RECOVERED and self._carries_all(layer)),
+                not layer.n_certified,
+                not (layer.row is not None and layer.row.feeds == FED_THE_INPUT),
+                -layer.n_certified,
+            ),
+            default=None,
+        )
 
     @property
     def batch_size(self) -> int:
-        """Largest number of inputs that a layer's gradient shows; zero where none does."""
-        return max((layer.n_inputs for layer in self.layers), default=0)
+        """Samples of the batch: as many as a layer shows, else at least that, or what was said; zero for none."""
+        known = self._size_shown
+        return known or max([layer.n_samples for layer in self.layers] + [self.given_batch_size or 0], default=0)
+
+    @property
+    def is_batch_size_known(self) -> bool:
+        """Whether there are no more, as far as the gradient shows (equal inputs count once), or the caller said."""
+        return bool(self._size_shown) or self.batch_size == self.given_batch_size
+
+    @property
+    def _size_shown(self) -> int:
+        shown = max((layer.n_samples for layer in self.layers if layer.is_size_known), default=0)
+        return shown if shown >= max((layer.at_least for layer in self.layers if layer.n_samples), default=0) else 0
 
     @property
     def reason(self) -> str:
-        """Why the verdict is what it is, in a sentence."""
-        best = self.best
-        if best is None:
-            reasons = dict.fromkeys(
-                layer.reason for layer in self.layers if layer.row is None or len(layer.row.shape) == 2
-            )
-            return "no layer is in range of these attacks: " + "; ".join(list(reasons)[:3])
-        labels = f" and {best.n_labels} labels" if best.n_labels else ""
-        text = f"{best.n_certified} of {best.n_inputs} {best.what}{labels} recovered at layer '{best.name}'"
-        if best.n_certified:
-            text += f", certified, each to within {best.worst_error:.1g} (expected error, in its units)"
-        if best.verdict is Verdict.NOT_RECOVERED:
-            text += f": {best.reason}"
-        return text
+        """Why the verdict is what it is, in a sentence that names every kind of leak that was found."""
+        found = [text for text in (self._samples_in_words(), self._likely_in_words(), self._tokens_in_words()) if text]
+        if found:
+            return "; ".join(found)
+        if self.verdict is Verdict.NOT_RECOVERED:
+            layer = self._resisting[0]
+            return f"0 of {layer.n_inputs} {layer.what} recovered at layer '{layer.name}': {layer.reason}"
+        reasons = list(dict.fromkeys(text for text in map(_why_open, self.layers) if text))
+        start = "interrupted" if self.is_interrupted else "no conclusion"
+        more = f" (and {len(reasons) - 3} more)" if len(reasons) > 3 else ""
+        return f"{start}: " + "; ".join([*self.notes, *reasons[:3]]) + more
 
     @property
     def labels(self) -> np.ndarray:
@@ -194,16 +143,79 @@ class AuditResult(Mapping):
         return np.zeros(0, dtype=int) if best.n_labels == 0 else best.batch.labels[best.batch.labels != NO_LABEL]
 
     @property
+    def labels_present(self) -> dict[int, int | None]:
+        """Labels of the batch, with how often each comes; None where only its presence shows.
+
+        They rest on the loss, as `label_signs` says, and change no verdict: every classifier shows some.
+        """
+        whole = [layer for layer in self.layers if layer.n_labels and layer.n_labels == layer.n_inputs]
+        known = {int(label): None for label in np.unique(self.labels)}
+        if any(self._carries_all(layer) and layer.is_size_known for layer in whole) and self._is_counted_once:
+            known = {label: int(np.sum(self.labels == label)) for label in known}
+        return dict(sorted((self.label_signs.present | known).items()))
+
+    @property
+    def tokens(self) -> list[int]:
+        """Sorted ids of the batch's tokens, which the gradient of an embedding shows; empty where there is none."""
+        return sorted({token for layer in self.layers for token in layer.tokens})
+
+    @property
     def samples(self) -> tuple[Sample, ...]:
         """What came back certified, at the layer that gives most away."""
+        return () if self.best is None else self.best.samples
+
+    @property
+    def likely(self) -> tuple[LikelySample, ...]:
+        """Candidates that chance does not explain and nothing certifies, at the layer that has most of them."""
+        return max((layer.likely for layer in self.layers), key=len, default=())
+
+    def _carries_all(self, layer: LayerAudit) -> bool:
+        """Return whether a layer shows as many samples as any; of one that is fed tokens nothing else is known."""
+        return layer.n_samples == 0 or layer.n_samples >= self.batch_size
+
+    @property
+    def _is_counted_once(self) -> bool:
+        """Whether every input of the best layer stands for one sample: the batch size given, or weights of a replay."""
+        if self.replay is not None and self.replay.is_match:
+            weights = self.replay.weights
+            return bool(np.ptp(weights) <= 0.1 * np.mean(weights))
+        return self.given_batch_size is not None and self.given_batch_size == len(self.labels)
+
+    @property
+    def _resisting(self) -> list[LayerAudit]:
+        """Layers that carry the whole batch, were in range, and gave nothing."""
+        return [
+            layer
+            for layer in self.layers
+            if layer.verdict is Verdict.NOT_RECOVERED and layer.n_samples and self._carries_all(layer)
+        ]
+
+    def _samples_in_words(self) -> str:
         best = self.best
-        if best is None:
-            return ()
-        batch = best.batch
-        return tuple(
-            Sample(int(i), best.what, best.name, batch.inputs[i], float(batch.errors[i]), int(batch.labels[i]))
-            for i in np.flatnonzero(batch.certified)
+        if best is None or not best.n_certified:
+            return ""
+        total, is_known = max(best.n_inputs, best.at_least), best.is_size_known
+        if best.n_samples and not self._carries_all(best):
+            total, is_known = self.batch_size, self.is_batch_size_known
+        labels = f" and {best.n_labels} labels" if best.n_labels else ""
+        return (
+            f"{best.n_certified} of {'' if is_known else 'at least '}{total} {best.what}{labels} recovered at layer "
+            f"'{best.name}', certified, each to within {best.worst_error:.1g} (expected error, in its units)"
         )
+
+    def _likely_in_words(self) -> str:
+        likely = self.likely
+        if not likely:
+            return ""
+        least = min(sample.correlation for sample in likely)
+        return (
+            f"{len(likely)} {likely[0].kind} likely at layer '{likely[0].layer}', not certified: each is expected to "
+            f"correlate with a true one by {least:.2f} or more"
+        )
+
+    def _tokens_in_words(self) -> str:
+        names = ", ".join(f"'{layer.name}'" for layer in self.layers if layer.tokens)
+        return f"{len(self.tokens)} token ids of the batch are read off the gradient of {names}" if names else ""
 
     def to_dict(self, show_samples: bool = False) -> dict[str, Any]:
         """Return the report as plain data, which follows the published schema.
@@ -258,6 +270,14 @@ class AuditResult(Mapping):
 
     def __repr__(self) -> str:
         return f"<AuditResult: {self.verdict}: {self.reason}>"
+
+
+def _why_open(layer: LayerAudit) -> str:
+    """Return why a linear layer is no conclusion, with its name; nothing for another module."""
+    if layer.row is not None and len(layer.row.shape) != 2:
+        return ""
+    why = layer.reason if layer.batch is None else layer.why_open
+    return f"layer '{layer.name}': {why}" if why else ""
 
 
 def _written(text: str, path: str | Path | None) -> str:

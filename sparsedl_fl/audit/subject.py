@@ -34,6 +34,8 @@ class Subject:
         Of the client.
     learning_rate : float or None
         Given where the gradients sum up several local steps.
+    tables : tuple of str
+        Plain names of the parameters whose rows the model's input ids pick.
     """
 
     model: nn.Module
@@ -41,6 +43,7 @@ class Subject:
     trace: Trace
     loss: Any = None
     learning_rate: float | None = None
+    tables: tuple[str, ...] = ()
     _layers: dict[str, LayerGradient] = field(default_factory=dict, repr=False)
 
     def layer_gradient(self, name: str) -> LayerGradient:

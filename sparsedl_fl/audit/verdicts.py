@@ -1,8 +1,7 @@
-"""What an audit concludes, in four words; none of them is "safe"."""
+"""What an audit concludes, in five words; none of them is "safe"."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import StrEnum
 
 __all__ = ["Verdict"]
@@ -12,22 +11,24 @@ class Verdict(StrEnum):
     """What these attacks got out of a layer, or of the whole update."""
 
     RECOVERED = "RECOVERED"
-    """Every input of a layer (of the model, features, tokens) came back, certified."""
+    """Every input of a layer that carries the whole batch (of the model, features, tokens) came back, certified."""
 
     PARTLY = "PARTLY"
-    """Some inputs, or labels only."""
+    """Some of them; or which token ids the batch holds."""
 
-    NOT_RECOVERED = "NOT RECOVERED"
-    """In range of the attacks, which ended without anything certified: this says nothing of other attacks."""
+    LIKELY = "LIKELY"
+    """Candidates that chance does not explain and nothing certifies."""
 
     OUT_OF_RANGE = "OUT OF RANGE"
-    """No attack of ours applies: no conclusion."""
+    """No attack of ours applies, or none was carried to its end: no conclusion."""
 
-    @classmethod
-    def worst(cls, verdicts: Iterable[Verdict]) -> Verdict:
-        """Return the one that gives most away."""
-        order = list(cls)
-        return min(verdicts, key=order.index, default=cls.OUT_OF_RANGE)
+    NOT_RECOVERED = "NOT RECOVERED"
+    """What carries the batch was in range, was attacked to the end, and gave nothing: nothing is said of others."""
+
+    @property
+    def is_leak(self) -> bool:
+        """Whether something of the batch was read."""
+        return self in (self.RECOVERED, self.PARTLY, self.LIKELY)
 
     @property
     def exit_status(self) -> int:
@@ -38,11 +39,15 @@ class Verdict(StrEnum):
     def meaning(self) -> str:
         """What the word stands for, in a sentence."""
         return {
-            self.RECOVERED: "Every input of at least one layer came back, certified.",
-            self.PARTLY: "Some inputs came back, or labels only.",
-            self.NOT_RECOVERED: (
-                "The attacks apply, and ended without anything certified. Other attacks, or more time, may still "
-                "recover something."
+            self.RECOVERED: "Every input of a layer that carries the whole batch came back, certified.",
+            self.PARTLY: "Some of the batch came back: inputs, certified, or the ids of its tokens.",
+            self.LIKELY: "Inputs came back that chance does not explain; nothing certifies them.",
+            self.OUT_OF_RANGE: (
+                "No attack of ours applies, or none was carried to its end: there is no conclusion. This does not "
+                "mean that nothing leaks."
             ),
-            self.OUT_OF_RANGE: "None of these attacks applies: there is no conclusion.",
+            self.NOT_RECOVERED: (
+                "A layer that carries the whole batch was in range, was attacked to the end, and gave nothing. Other "
+                "attacks, or more time, may still recover something."
+            ),
         }[self]

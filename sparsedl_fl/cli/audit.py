@@ -123,7 +123,7 @@ def _print(result: object, out: str | None) -> None:
     """Print the verdict, a line for each layer, and where the report is."""
     print(f"{result.verdict}: {result.reason}")
     for layer in result.layers:
-        count = f"{layer.n_certified} of {layer.n_inputs} {layer.what}" if layer.n_inputs else layer.reason
+        count = layer.count or layer.reason
         how = f" ({layer.source})" if layer.source else ""
         print(f"  {layer.name or '(model)'}: {layer.verdict}: {count}{how}")
     print(str(result.replay) if result.replay else f"not replayed: {result.replay_reason}")

@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 from sparsedl.arrays import as_tensor, draw_generator
 from sparsedl.process import one_thread
 from sparsedl.progress import progress_bar
+from sparsedl_fl.candidates import SearchEnd
 from sparsedl_fl.crowded.columns import NextColumns
 from sparsedl_fl.crowded.problem import CrowdedProblem
 from sparsedl_fl.directions.activation import Descent, LastFit, ScaledReflection, TwoViews
@@ -36,12 +37,15 @@ class Found:
         How it ended, in words.
     n_starts, n_successes : int
         Starts spent, and those that ended at an input, new or not.
+    end : SearchEnd, default=EXHAUSTED
+        How it ended.
     """
 
     whitened: np.ndarray
     status: str
     n_starts: int
     n_successes: int
+    end: SearchEnd = SearchEnd.EXHAUSTED
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -78,6 +82,7 @@ class CrowdedSearch(BaseEstimator):
         """Search until all inputs are found, or the patience or the time is spent."""
         generator = draw_generator(check_random_state(random_state))
         rounds, b, idle, status = _Rounds(self, problem, generator), problem.batch_size, 0, ""
+        end = SearchEnd.COMPLETE
         width, activation = problem.layer.layer_gradient.shape[0], problem.layer.activation
         budget = Budget(effort(1, b, width, activation), None, self.max_effort, self.max_seconds)
         # One thread: the matrices are small, and spinning threads cost more than they bring.
@@ -87,15 +92,15 @@ class CrowdedSearch(BaseEstimator):
                     idle = 0 if rounds.run_next(is_whole=idle % self.whole_every == self.whole_every - 1) else idle + 1
                     report(len(rounds.found), f"{rounds.n_starts} starts, {rounds.n_successes} at an input")
                     if idle >= self.patience:
-                        status = f"nothing new in {idle} rounds"
+                        status, end = f"nothing new in {idle} rounds", SearchEnd.EXHAUSTED
                     elif len(rounds.found) < b:
                         status = budget.ended(rounds.n_starts)
+                        end = SearchEnd.CUT if status else end
             except KeyboardInterrupt:
-                status = "interrupted"
+                status, end = SearchEnd.INTERRUPTED.value, SearchEnd.INTERRUPTED
         views = "weights and the next layer's gradient, more inputs than features have dimensions"
-        return Found(
-            rounds.found.numpy(), f"{status or 'complete'} (views: {views})", rounds.n_starts, rounds.n_successes
-        )
+        status = f"{status or 'complete'} (views: {views})"
+        return Found(rounds.found.numpy(), status, rounds.n_starts, rounds.n_successes, end)
 
     def confirm(self, problem: CrowdedProblem, inputs: np.ndarray) -> Found:
         """Return inputs of shape (k, n) that are known, fitted to the views."""

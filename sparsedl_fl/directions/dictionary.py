@@ -12,7 +12,8 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from sparsedl import SparseDictionaryRecovery
-from sparsedl_fl.candidates import Candidates
+from sparsedl.search import INTERRUPTED
+from sparsedl_fl.candidates import Candidates, SearchEnd
 from sparsedl_fl.directions._base import Directions
 from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.problem import LayerProblem
@@ -90,4 +91,5 @@ class DictionaryDirections(Directions):
             status=recovery.status_,
             n_starts=recovery.n_starts_,
             n_successes=recovery.n_successes_,
+            end=SearchEnd.INTERRUPTED if INTERRUPTED in recovery.status_ else SearchEnd.EXHAUSTED,
         )

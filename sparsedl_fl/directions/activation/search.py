@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from sparsedl.arrays import draw_generator
 from sparsedl.process import one_thread
 from sparsedl.progress import progress_bar
-from sparsedl_fl.candidates import Candidates
+from sparsedl_fl.candidates import Candidates, SearchEnd
 from sparsedl_fl.directions._base import Directions
 from sparsedl_fl.directions.activation.alternation import Alternation
 from sparsedl_fl.directions.activation.budget import Budget, effort
@@ -31,8 +31,6 @@ from sparsedl_fl.matching import first_choice
 from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.theory import expect
 from sparsedl_fl.views import SpansBehind, Together, View
-
-INTERRUPTED = "interrupted"
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -117,7 +115,7 @@ class ActivationDirections(Directions):
         with progress_bar(verbose, total=problem.batch_size, description="columns") as report:
             found = self._by_withheld(problem, budget, generator, report)
             if found is not None and found.inputs is not None:  # whole, though columns of one label are nearly parallel
-                return _said_to_be_cut(found, budget)
+                return _with_its_end(found, budget)
             found = self._search(problem, behind, equations, budget, generator, report)
             if behind is not None and found.is_complete and self._may_be_mixtures(problem, found):
                 alone = self._search(problem, None, None, budget, generator, report)
@@ -125,8 +123,8 @@ class ActivationDirections(Directions):
                 is_better = alone.is_complete and first_choice(problem, alone).fits.sum() > n_fitting
                 found = replace(alone if is_better else found, n_starts=budget.spent)
         # A last column without enough zeros for a proof follows from the others, and from no other search.
-        found = _said_to_be_cut(found, budget)
-        is_over = found.status.startswith(INTERRUPTED) or budget.cut
+        found = _with_its_end(found, budget)
+        is_over = found.end in (SearchEnd.INTERRUPTED, SearchEnd.CUT)
         b = problem.batch_size
         is_hopeless = not problem.activation.has_flat_part or (
             b > self.fallback_reach * problem.width and found.n_missing > b / 2
@@ -158,7 +156,7 @@ class ActivationDirections(Directions):
 
     def _may_be_mixtures(self, problem: LayerProblem, found: Candidates) -> bool:
         """Return whether a basis may hold mixtures of inputs that switch the same units: these are in the span too."""
-        if INTERRUPTED in found.status or not problem.activation.has_flat_part:
+        if found.end is SearchEnd.INTERRUPTED or not problem.activation.has_flat_part:
             return False
         if first_choice(problem, found).fits.all():
             return False
@@ -198,8 +196,9 @@ class ActivationDirections(Directions):
                     report(knowledge.n_found, f"{budget.spent} starts, {knowledge.n_hits} in a column")
                 rounds.settle()
             status = "complete" if knowledge.is_complete else budget.cut or f"nothing new in {idle} rounds"
+            end = SearchEnd.COMPLETE if knowledge.is_complete else SearchEnd.EXHAUSTED
         except KeyboardInterrupt:
-            status = INTERRUPTED
+            status, end = SearchEnd.INTERRUPTED.value, SearchEnd.INTERRUPTED
         views = _views_in_words(rounds.chain or behind, has_rest=equations is not behind)
         directions = knowledge.columns.numpy().T
         return Candidates(
@@ -210,13 +209,17 @@ class ActivationDirections(Directions):
             n_successes=knowledge.n_hits,
             inputs=knowledge.inputs.numpy(),
             errors=None if rounds.errors is None else rounds.errors.numpy(),
+            end=end,
         )
 
 
-def _said_to_be_cut(found: Candidates, budget: Budget) -> Candidates:
-    """Return candidates whose status says what cut the search, or a part of it, short."""
-    is_said = not budget.cut or budget.cut in found.status
-    return found if is_said else replace(found, status=f"{found.status}, {budget.cut} before all was tried")
+def _with_its_end(found: Candidates, budget: Budget) -> Candidates:
+    """Return candidates that say what cut the search, or a part of it, short."""
+    if not budget.cut:
+        return found
+    is_said = budget.cut in found.status
+    status = found.status if is_said else f"{found.status}, {budget.cut} before all was tried"
+    return replace(found, status=status, end=SearchEnd.worst(found.end, SearchEnd.CUT))
 
 
 def _is_determined(problem: LayerProblem, equations: View | None) -> bool:

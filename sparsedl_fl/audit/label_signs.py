@@ -1,0 +1,122 @@
+"""Which labels a batch holds, by the signs of the gradient of the last layer's bias.
+
+Behind softmax and cross-entropy that gradient is ``g_k = mean_i (p_ik - y_ik)``: only a label that is there makes an
+entry negative. Every ``p`` is positive, so that label ``k`` comes at least ``-b g_k`` times.
+
+References
+----------
+Zhao, Mopuri and Bilen, "iDLG: Improved deep leakage from gradients", 2020; Yin et al., "See through gradients", CVPR
+2021, for batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sparsedl_fl.audit.subject import Subject
+from sparsedl_fl.replay import Replay
+
+__all__ = ["LabelSigns", "signs_of"]
+
+ROUNDING = 1e-6
+"""Share of the largest entry that rounding of single precision may leave."""
+
+DEVIATIONS = 5.0
+"""Deviations of the noise that an entry has to be below zero. Without noise the entries add up to zero."""
+
+
+@dataclass(frozen=True)
+class LabelSigns:
+    """What the signs say.
+
+    Attributes
+    ----------
+    present : mapping of int to (int or None)
+        Labels that the batch holds, with their counts where these follow for certain.
+    estimated : mapping of int to int
+        Counts that are likely, where the batch size is known: the labels' own probabilities are taken as alike.
+    is_certain : bool
+        Whether the loss is known to be cross-entropy on hard labels, and the update one step without noise.
+    condition : str
+        What it rests on, in words; empty where there is nothing.
+    """
+
+    present: Mapping[int, int | None] = field(default_factory=dict)
+    estimated: Mapping[int, int] = field(default_factory=dict)
+    is_certain: bool = False
+    condition: str = ""
+
+    @classmethod
+    def of(cls, bias_grad: np.ndarray, batch_size: int | None, doubts: list[str]) -> LabelSigns:
+        """Read the signs.
+
+        Parameters
+        ----------
+        bias_grad : ndarray of shape (n_labels,)
+            Gradient of the bias of the model's last layer; a single entry is one logit of labels 0 and 1.
+        batch_size : int or None
+            Samples of the batch, where they are known; then the loss counts as their mean.
+        doubts : list of str
+            What is not known of the client, each as "if ..."; without any, what is read is certain.
+        """
+        gradient = np.asarray(bias_grad, dtype=np.float64)
+        size = np.abs(gradient).max(initial=0.0)
+        if size == 0:
+            return cls()
+        condition = ", ".join(doubts) if doubts else "certain: one step of cross-entropy on hard labels"
+        if len(gradient) == 1:
+            return cls({int(gradient[0] < 0): None}, {}, not doubts, condition)
+        noise = abs(gradient.sum()) / np.sqrt(len(gradient))
+        below = gradient < -max(ROUNDING * size, DEVIATIONS * noise)
+        found: dict[int, int | None] = dict.fromkeys(np.flatnonzero(below).tolist())
+        if not found or batch_size is None:
+            return cls(found, {}, bool(found) and not doubts, condition if found else "")
+        least = np.ceil(-batch_size * gradient[below] - 1e-3)
+        if least.sum() == batch_size:
+            found = dict(zip(found, least.astype(int).tolist(), strict=True))
+        return cls(found, _estimated(gradient, batch_size), not doubts, condition)
+
+
+def signs_of(subject: Subject, batch_size: int | None, replayed: Replay | None, is_exact: bool) -> LabelSigns:
+    """Read the labels off a model's last layer.
+
+    Parameters
+    ----------
+    subject : Subject
+        What is audited.
+    batch_size : int or None
+        Samples of the batch, where they are known.
+    replayed : Replay or None
+        Where it fits, the loss is what it was taken for.
+    is_exact : bool
+        Whether nothing says that the update is anything but the gradient of a loss.
+    """
+    last = next((use for use in subject.trace.layers if use.is_last), None)
+    gradient = None if last is None else subject.gradients.get(last.bias)
+    if gradient is None or last.rows != 1 or subject.loss not in (None, "cross_entropy", "binary_cross_entropy"):
+        return LabelSigns()
+    if subject.loss == "binary_cross_entropy" and len(gradient) > 1:
+        return LabelSigns()  # of several labels at a time
+    fits = replayed is not None and replayed.is_match
+    doubts = []
+    if subject.loss is None and not fits:
+        doubts.append("if the loss is cross-entropy on hard labels")
+    if subject.learning_rate is not None:
+        doubts.append("if the local steps are plain gradient descent")
+    if not is_exact and not fits:
+        doubts.append("if noise and penalties are small against it")
+    return LabelSigns.of(gradient.detach().cpu().double().numpy(), batch_size, doubts)
+
+
+def _estimated(gradient: np.ndarray, batch_size: int) -> dict[int, int]:
+    """Return likely counts: probabilities add up to the batch size, and are at least what makes no count negative."""
+    probabilities = np.maximum(0.0, batch_size * gradient)
+    probabilities += max(0.0, batch_size - probabilities.sum()) / len(gradient)
+    counts = np.maximum(0.0, probabilities - batch_size * gradient)
+    whole = np.floor(counts).astype(int)
+    missing = max(0, batch_size - int(whole.sum()))
+    whole[np.argsort(whole - counts)[:missing]] += 1
+    return {int(label): int(count) for label, count in enumerate(whole) if count}

@@ -1,0 +1,175 @@
+"""Attack one layer by itself, within the budget of all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from sklearn.base import clone
+
+from sparsedl_fl.activations import resolve
+from sparsedl_fl.audit.conclusion import why_open
+from sparsedl_fl.audit.findings import LayerAudit
+from sparsedl_fl.audit.likely import likely_candidates
+from sparsedl_fl.audit.subject import Subject
+from sparsedl_fl.candidates import SearchEnd
+from sparsedl_fl.diagnosis import visible_reason
+from sparsedl_fl.directions import KnownInputs, best_known
+from sparsedl_fl.directions.activation.budget import effort
+from sparsedl_fl.doubts import caught_warnings
+from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.inverter import GradientInverter
+from sparsedl_fl.labels import NO_LABEL
+from sparsedl_fl.lowrank import LowRankGradient
+from sparsedl_fl.metrics import match_batches
+from sparsedl_fl.models import LayerRow
+from sparsedl_fl.peeling import KnownBatch
+
+__all__ = ["LayerAttack"]
+
+
+@dataclass(eq=False)
+class LayerAttack:
+    """Attacks layers one after the other.
+
+    Attributes
+    ----------
+    subject : Subject
+        What is audited.
+    inverter : GradientInverter
+        What attacks each layer, a clone each.
+    report : callable
+        Called with a line before each step.
+    max_seconds, max_effort : float or None
+        Budget of the searches of all layers together.
+    searched, spent : float
+        Seconds and effort spent on them so far.
+    """
+
+    subject: Subject
+    inverter: GradientInverter
+    report: Callable[[str], None]
+    max_seconds: float | None = None
+    max_effort: float | None = None
+    searched: float = 0.0
+    spent: float = 0.0
+
+    def __call__(self, row: LayerRow) -> LayerAudit:
+        """Attack one layer."""
+        if row.obstacle:
+            return LayerAudit(row.name, None, row.obstacle, row, why_open=row.obstacle)
+        self.report(f"attacking layer '{row.name}'")
+        start = time.perf_counter()
+        try:
+            given = self.subject.layer_gradient(row.name)
+            if visible_reason(given):
+                raise ValueError(visible_reason(given))
+            inverter = clone(self.inverter)
+            if inverter.batch_size is not None:
+                inverter.set_params(batch_size=inverter.batch_size * given.rows_per_sample)
+            if inverter.directions is None and self._is_spent:
+                return LayerAudit(row.name, None, self._is_spent, row, why_open=self._is_spent, end=SearchEnd.CUT)
+            inverter, reason = self._with_either_size(inverter, given)
+        except (ValueError, RuntimeError) as error:
+            why = str(error)
+            return LayerAudit(row.name, None, why, row, why_open=why, seconds=time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        use = self.subject.trace.use_of(row.name)
+        return LayerAudit(
+            row.name,
+            inverter,
+            reason,
+            row,
+            KnownBatch.of(inverter),
+            "attacked",
+            seconds,
+            why_open=why_open(row, given, inverter, use, self.subject.loss),
+            likely_candidates=likely_candidates(inverter, given),
+            at_least=_at_least(row, given, inverter),
+            rows=given.rows_per_sample,
+            end=inverter.search_end_,
+        )
+
+    def _with_either_size(self, inverter: GradientInverter, given: LayerGradient) -> tuple[GradientInverter, str]:
+        """Fit an inverter with the batch size given; and with the one that the gradient shows, where it is another."""
+        told = inverter.batch_size
+        try:
+            fitted, reason = self._fitted(inverter, given)
+            if told is None or (fitted.recovered_.all() and fitted.batch_size_ == told):
+                return fitted, reason
+        except ValueError:
+            if told is None:
+                raise
+            fitted, reason = None, ""
+        try:
+            other, of_other = self._fitted(clone(inverter).set_params(batch_size=None), given)
+        except ValueError:
+            if fitted is None:
+                raise
+            return fitted, reason
+        is_clear = other.signal_to_noise_ >= LowRankGradient.clear_gap and other.batch_size_ != told
+        if is_clear and (fitted is None or other.recovered_.sum() >= fitted.recovered_.sum()):
+            return other, f"batch_size={told} was given, and the gradient shows {other.batch_size_}; {of_other}"
+        if fitted is None:
+            return other, of_other
+        return fitted, reason
+
+    def _fitted(self, inverter: GradientInverter, given: LayerGradient) -> tuple[GradientInverter, str]:
+        """Fit an inverter to a layer, within what is left of the budget; say what came of it."""
+        if inverter.directions is None:
+            seconds = None if self.max_seconds is None else max(self.max_seconds - self.searched, 1e-3)
+            left = None if self.max_effort is None else max(self.max_effort - self.spent, 1e-9)
+            inverter.set_params(directions=best_known(seconds, left))
+        fitted, reason, seconds = _fitted(inverter, given)
+        self.searched += seconds
+        self.spent += effort(fitted.n_starts_, fitted.batch_size_, given.shape[0], resolve(given.activation))
+        return fitted, reason
+
+    @property
+    def _is_spent(self) -> str:
+        """What was spent before all layers had their turn, in words, or nothing."""
+        if self.max_seconds is not None and self.searched >= self.max_seconds:
+            return f"not attacked: the {self.max_seconds:g} seconds of the cap were spent before"
+        if self.max_effort is not None and self.spent >= self.max_effort:
+            return f"not attacked: the effort of {self.max_effort:g} was spent before"
+        return ""
+
+    def confirmed(self, name: str, batch: KnownBatch) -> tuple[GradientInverter | None, KnownBatch]:
+        """Ask the layer's own gradient about inputs that come from another layer; it may know more labels."""
+        asking = clone(self.inverter).set_params(directions=KnownInputs(inputs=batch.inputs), batch_size=None)
+        try:
+            inverter, _, _ = _fitted(asking, self.subject.layer_gradient(name))
+        except ValueError:  # a batch too large for the layer, of which the others tell
+            return None, batch
+        order = match_batches(batch.inputs, inverter.inputs_).order
+        own = np.where(order >= 0, inverter.labels_[order], NO_LABEL)
+        labels = np.where(batch.labels == NO_LABEL, own, batch.labels)
+        return inverter, replace(batch, labels=labels)
+
+
+def _fitted(inverter: GradientInverter, given: LayerGradient) -> tuple[GradientInverter, str, float]:
+    """Fit an inverter to a layer; say what came of it, and the seconds without those of waiting for a thread."""
+    with caught_warnings() as doubts:
+        start = time.perf_counter()
+        inverter.fit(given)
+        seconds = time.perf_counter() - start
+    # The warning that not all is certified begins with the status and adds advice.
+    messages = [inverter.status_, *(str(doubt.message) for doubt in doubts)]
+    messages = [text for text in messages if not any(text != other and text in other for other in messages)]
+    return inverter, "; ".join(dict.fromkeys(messages)), seconds
+
+
+def _at_least(row: LayerRow, given: LayerGradient, inverter: GradientInverter, *, rounding: float = 1e-4) -> int:
+    """Return how many inputs a head's gradient shows at least, whose rank ends at the number of classes less one.
+
+    The gradients of softmax and cross-entropy add up to zero over the classes; a rank that ends there is that of any
+    batch as large or larger. Zero where the gradient shows them all.
+    """
+    m, b = given.shape[0], inverter.batch_size_
+    if row.attack != "head" and m > 2:
+        return 0
+    sums = np.abs(given.weight_grad.sum(axis=0, dtype=np.float64)).max()
+    adds_up = sums <= rounding * np.abs(given.weight_grad).max()
+    return b if b >= m - 1 and (adds_up or m <= 2) else 0

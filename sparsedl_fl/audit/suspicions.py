@@ -1,0 +1,128 @@
+"""What a caller may have forgotten to say of a client, as far as the update itself shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from sparsedl_fl.models.naming import plain_name
+
+__all__ = ["Cleaned", "check_is_update", "without_penalties"]
+
+MOST_ROWS = 512
+"""Rows of a matrix that are looked at: any rows of it have the same multiple of the weights in them."""
+
+LEAST_ROWS = 8
+"""Rows and columns below which so few eigenvalues agree by chance."""
+
+AGREE = 0.02
+"""Spread of the middle quarter of the eigenvalues, relative to them, up to which they are one."""
+
+LEAST = 1e-5
+"""Share of a gradient from which on a multiple of the weights in it is more than rounding."""
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """Gradients without what was found in them that is no gradient of the loss.
+
+    Attributes
+    ----------
+    gradients : mapping of str to torch.Tensor
+        By plain name.
+    notes : tuple of str
+        What was taken away, a sentence each.
+    """
+
+    gradients: Mapping[str, torch.Tensor | None]
+    notes: tuple[str, ...]
+
+
+def check_is_update(model: nn.Module, gradients: Mapping[str, torch.Tensor | None]) -> None:
+    """Raise ``ValueError`` where what came as gradients are the model's own weights."""
+    parameters = {plain_name(name): tensor for name, tensor in model.named_parameters()}
+    pairs = [
+        (parameters[name], tensor)
+        for name, tensor in gradients.items()
+        if name in parameters and tensor is not None and tensor.shape == parameters[name].shape
+    ]
+    if pairs and all(torch.equal(own.detach().cpu().float(), sent.detach().cpu().float()) for own, sent in pairs):
+        raise ValueError(
+            "the update equals the model's weights: nothing was trained in between, or the file of weights was given "
+            "twice; pass the weights before training as the model's, and those after it (or the gradient) as the update"
+        )
+
+
+def without_penalties(model: nn.Module, gradients: Mapping[str, torch.Tensor | None]) -> Cleaned:
+    """Take multiples of the weights, or of their signs, out of gradients: weight decay, or a penalty in the loss.
+
+    ``u = G + c W`` with ``G`` of low rank: all eigenvalues of the pencil ``(u, W)`` but as many as inputs are ``c``.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        At the weights that the client was given.
+    gradients : mapping of str to torch.Tensor
+        What it sent, by plain name.
+    """
+    parameters = {plain_name(name): tensor for name, tensor in model.named_parameters()}
+    cleaned, notes = dict(gradients), []
+    for name, tensor in gradients.items():
+        weight = parameters.get(name)
+        if tensor is None or weight is None or weight.ndim != 2 or min(weight.shape) < LEAST_ROWS:
+            continue
+        u, W = (part.detach().cpu().double().numpy() for part in (tensor, weight))
+        for what, penalty in (("the weights", W), ("the signs of the weights", np.sign(W))):
+            factor = _factor(u, penalty)
+            if factor is None:
+                continue
+            cleaned[name] = torch.from_numpy(u - factor * penalty)
+            notes.append(
+                f"the update of {name!r} has {factor:.3g} times {what} in it, which is no gradient of a batch (weight "
+                "decay, or a penalty in the loss) and was taken away"
+            )
+            bias = name.removesuffix("weight") + "bias"
+            if bias != name and bias in parameters and gradients.get(bias) is not None:
+                own = parameters[bias].detach().cpu().double()
+                own = own if penalty is W else own.sign()
+                cleaned[bias] = _bias_without(cleaned[name], gradients[bias].detach().cpu().double(), factor * own)
+            break
+    return Cleaned(cleaned, tuple(notes))
+
+
+def _factor(u: np.ndarray, W: np.ndarray) -> float | None:
+    """Return the factor at which a penalty is in a gradient, or None where it is not."""
+    if u.shape[0] > u.shape[1]:
+        u, W = u.T, W.T
+    rows = np.random.default_rng(0).permutation(len(u))[:MOST_ROWS]
+    u, W = u[rows], W[rows]
+    alive = u.any(axis=1) & W.any(axis=1)
+    u, W = u[alive], W[alive]
+    if len(u) < LEAST_ROWS:
+        return None
+    inverse = np.linalg.pinv(W)
+    values = np.sort(np.linalg.eigvals(u @ inverse).real)
+    factor = float(np.median(values))
+    low, high = np.quantile(values, [0.375, 0.625])
+    if abs(factor) * np.linalg.norm(W) <= LEAST * np.linalg.norm(u) or high - low > AGREE * abs(factor):
+        return None
+    # Where the gradient has nothing, what is left of the update is the penalty alone.
+    left, _, _ = np.linalg.svd(u - factor * W, full_matrices=False)
+    quiet = left[:, len(left) // 2 :].T
+    return float(np.sum((quiet @ u) * (quiet @ W)) / np.sum((quiet @ W) ** 2))
+
+
+def _bias_without(weight_grad: torch.Tensor, bias_grad: torch.Tensor, penalty: torch.Tensor) -> torch.Tensor:
+    """Return a bias gradient without the penalty, or with it: whichever lies in the span of the weights' gradient."""
+    left, values, _ = torch.linalg.svd(weight_grad, full_matrices=False)
+    basis = left[:, values > 1e-5 * values[0]]
+
+    def outside(vector: torch.Tensor) -> float:
+        return float((vector - basis @ (basis.T @ vector)).norm())
+
+    without = bias_grad - penalty
+    return without if outside(without) < outside(bias_grad) else bias_grad

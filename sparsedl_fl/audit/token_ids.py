@@ -1,0 +1,156 @@
+"""Token ids of a batch, by the rows of an embedding's gradient that are not zero.
+
+A row of a table takes part in the loss if its token is in the batch, and in no other way. Where the table is the head's
+matrix as well, every row has a gradient; those of tokens that are not in the batch lie in the span of what the head is
+fed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.stats import chi2
+
+from sparsedl_fl.audit.findings import LayerAudit
+from sparsedl_fl.audit.subject import Subject
+from sparsedl_fl.models import LayerRow
+from sparsedl_fl.models.naming import plain_name
+
+__all__ = ["TokenIds", "embedded_tokens", "token_ids"]
+
+MOST = 0.9
+"""Share of rows with a gradient from which on something else than tokens may have touched them."""
+
+SAME = 1e-4
+"""Share of a row's gradient that rounding leaves of what is taken away from it."""
+
+BY_CHANCE = 1e-6
+"""Chance that any row counts as a token's that is noise."""
+
+
+@dataclass(frozen=True)
+class TokenIds:
+    """What the gradient of a table shows.
+
+    Attributes
+    ----------
+    ids : tuple of int
+        Rows that tokens of the batch touched, sorted.
+    counts : dict of int to int
+        How often each token comes, where the gradient shows that.
+    reason : str
+        How they are told, or why there are none.
+    """
+
+    ids: tuple[int, ...]
+    counts: dict[int, int]
+    reason: str
+
+
+def embedded_tokens(subject: Subject, rows: Mapping[str, LayerRow]) -> dict[str, LayerAudit]:
+    """Return what the tables of a model's input ids give away, by the names of their rows."""
+    parameters = {plain_name(name): tensor for name, tensor in subject.model.named_parameters()}
+    linear = {use.weight for use in subject.trace.layers}
+    found = {}
+    for row in rows.values():
+        for name in _tables_of(row.parameters, subject.tables):
+            gradient = subject.gradients.get(name)
+            if gradient is None:
+                continue
+            shown = token_ids(parameters[name], gradient, is_tied=name in linear)
+            if shown.ids:
+                text = f"{len(shown.ids)} token ids of the batch: {shown.reason}"
+                found[row.name] = LayerAudit(row.name, None, text, row, source=shown.reason, tokens=shown.ids)
+            elif name not in linear:
+                found[row.name] = LayerAudit(row.name, None, shown.reason, row, why_open=shown.reason)
+    return found
+
+
+def _tables_of(parameters: Iterable[str], tables: tuple[str, ...]) -> list[str]:
+    return [name for name in parameters if name in tables]
+
+
+def token_ids(weight: torch.Tensor, gradient: torch.Tensor, is_tied: bool = False) -> TokenIds:
+    """Return the tokens of a batch.
+
+    Parameters
+    ----------
+    weight, gradient : torch.Tensor of shape (n_tokens, n_features)
+        The table and its gradient.
+    is_tied : bool, default=False
+        Whether it is the matrix of a linear layer as well.
+    """
+    G = gradient.detach().cpu().double().numpy()
+    if not np.isfinite(G).all():
+        return TokenIds((), {}, "its gradient has NaN or infinity")
+    touched = G.any(axis=1)
+    if not touched.any():
+        return TokenIds((), {}, "its gradient is all zeros")
+    how = "rows of its gradient that are not zero"
+    if is_tied and touched.mean() > MOST:
+        touched, how = _outside_of_head(G), "rows outside the span of what the head that shares this table is fed"
+    elif touched.mean() > MOST:
+        without_decay = _without_decay(G, weight.detach().cpu().double().numpy())
+        if without_decay is not None:
+            touched, how = without_decay, "rows that moved by more than weight decay or a penalty on them"
+        else:
+            touched, how = _above_noise(G), "rows of its gradient above the noise on all"
+    if touched is None or not touched.any():
+        return TokenIds((), {}, "every row of its gradient has numbers in it, so that no zeros tell tokens apart")
+    ids = tuple(np.flatnonzero(touched).tolist())
+    return TokenIds(ids, _counts(G[touched], ids), how)
+
+
+def _outside_of_head(G: np.ndarray) -> np.ndarray | None:
+    """Return which rows lie outside the span of the head's inputs: most rows of a large table are of no token."""
+    n_rows, n_features = G.shape
+    sizes = np.linalg.norm(G, axis=1)
+    order = np.argsort(sizes)
+    quiet = order[sizes[order] > 0][: min(n_rows // 2, 4 * n_features)]
+    if len(quiet) < 2 * n_features:
+        return None
+    _, values, right = np.linalg.svd(G[quiet] / sizes[quiet, None], full_matrices=False)
+    gaps = values[:-1] / np.maximum(values[1:], np.finfo(float).tiny)
+    rank = int(np.argmax(gaps)) + 1
+    if gaps[rank - 1] < 100 or rank >= n_features:
+        return None  # the head is fed more rows than it has features: its span is everything
+    outside = np.linalg.norm(G - (G @ right[:rank].T) @ right[:rank], axis=1)
+    return outside > np.maximum(1e-3 * sizes, 1e-6 * sizes.max())
+
+
+def _without_decay(G: np.ndarray, W: np.ndarray) -> np.ndarray | None:
+    """Return which rows are no multiple of the weights, all by the same factor; None where most are none."""
+    squares = np.sum(W**2, axis=1)
+    factors = np.sum(G * W, axis=1)[squares > 0] / squares[squares > 0]
+    factor = np.median(factors)
+    left = np.linalg.norm(G - factor * W, axis=1)
+    is_token = left > SAME * abs(factor) * np.sqrt(squares)
+    return is_token if factor != 0 and is_token.mean() < 0.5 else None
+
+
+def _above_noise(G: np.ndarray) -> np.ndarray | None:
+    """Return which rows are longer than white noise makes them; None where the others are not of its lengths."""
+    n_rows, n_features = G.shape
+    squares = np.sum(G**2, axis=1)
+    variance = np.median(squares) / chi2.median(n_features)
+    middle = np.quantile(squares / variance, [0.1, 0.4])
+    if n_rows < 50 or np.any(np.abs(middle / chi2.ppf([0.1, 0.4], n_features) - 1) > 0.1):
+        return None
+    return squares > variance * chi2.isf(BY_CHANCE / n_rows, n_features)
+
+
+def _counts(rows: np.ndarray, ids: tuple[int, ...], *, parallel: float = 1e-5, whole: float = 1e-3) -> dict[int, int]:
+    """Return how often each token comes, where one bag of words makes all rows multiples of one."""
+    if len(rows) < 2:
+        return {}
+    largest = rows[np.argmax(np.linalg.norm(rows, axis=1))]
+    factors = rows @ largest / (largest @ largest)
+    if np.linalg.norm(rows - factors[:, None] * largest) > parallel * np.linalg.norm(rows) or factors.min() <= 0:
+        return {}
+    counts = factors / factors.min()
+    if np.any(np.abs(counts - np.round(counts)) > whole * counts):
+        return {}
+    return dict(zip(ids, np.round(counts).astype(int).tolist(), strict=True))
