@@ -109,10 +109,9 @@ def audit_model(
     ('RECOVERED', [4, 4, 4, 4], [0, 1, 2, 3])
     """
     given = GradientInverter(random_state=0) if inverter is None else inverter
-    cap = {"max_seconds": max_seconds, "max_effort": max_effort if max_seconds is None else None}
-    _check_caps(**cap)
-    attack = _Attack.of(model, gradients, given, layers, example, loss, learning_rate, report or (lambda line: None))
-    attack.one.max_seconds, attack.one.max_effort = cap["max_seconds"], cap["max_effort"]
+    caps = _checked_caps(max_seconds=max_seconds, max_effort=max_effort if max_seconds is None else None)
+    said = report or (lambda line: None)
+    attack = _Attack.of(model, gradients, given, layers, example, loss, learning_rate, said, caps)
     return attack.run(peel and learning_rate is None)
 
 
@@ -139,6 +138,7 @@ class _Attack:
         loss: Any,
         learning_rate: float | None,
         report: Callable[[str], None],
+        caps: Mapping[str, float | None],
     ) -> _Attack:
         """Look at the model; raise before any work where model and gradients do not belong together."""
         check_finite(model)
@@ -160,7 +160,7 @@ class _Attack:
         cleaned = without_penalties(model, scaled)
         loss = usable_loss(loss, trace.n_outputs)
         subject = Subject(model, cleaned.gradients, trace, loss, learning_rate, tables)
-        return cls(subject, rows, LayerAttack(subject, inverter, report), named, cleaned.notes)
+        return cls(subject, rows, LayerAttack(subject, inverter, report, **caps), named, cleaned.notes)
 
     def run(self, peel: bool) -> AuditResult:
         """Attack, spread and replay."""
@@ -228,7 +228,8 @@ def _not_reached(row: LayerRow) -> LayerAudit:
     return LayerAudit(row.name, None, why, row, why_open=why, end=None if row.obstacle else SearchEnd.INTERRUPTED)
 
 
-def _check_caps(**caps: float | None) -> None:
+def _checked_caps(**caps: float | None) -> dict[str, float | None]:
     for name, cap in caps.items():
         if cap is not None and not (isinstance(cap, int | float) and cap >= 0):
             raise ValueError(f"{name} must be a number that is not negative, or None, got {cap!r}")
+    return caps

@@ -12,7 +12,7 @@ from sparsedl_fl.audit.result import AuditResult, LayerAudit
 
 __all__ = ["SCHEMA_VERSION", "as_dict", "as_json", "schema"]
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "2.0"
 
 
 def schema() -> dict[str, Any]:
@@ -33,8 +33,14 @@ def as_dict(result: AuditResult, show_samples: bool = False) -> dict[str, Any]:
         "verdict": str(result.verdict),
         "meaning": result.verdict.meaning,
         "reason": result.reason,
+        "is_complete": result.is_complete,
+        "is_interrupted": result.is_interrupted,
+        "notes": list(result.notes),
         "batch_size": result.batch_size,
-        "n_labels": len(result.labels),
+        "is_batch_size_known": result.is_batch_size_known,
+        **_labels(result, show_samples),
+        "n_tokens": len(result.tokens),
+        "tokens": result.tokens if show_samples else [],
         "layers": [_layer(layer) for layer in result.layers],
         "replay": None
         if replayed is None
@@ -61,7 +67,28 @@ def as_dict(result: AuditResult, show_samples: bool = False) -> dict[str, Any]:
         ]
         if show_samples
         else [],
+        "likely": [
+            {
+                "index": sample.index,
+                "kind": sample.kind,
+                "layer": sample.layer,
+                "correlation": sample.correlation,
+                "values": sample.values.tolist() if show_samples else [],
+            }
+            for sample in result.likely
+        ],
         "run": dict(result.context),
+    }
+
+
+def _labels(result: AuditResult, show_samples: bool) -> dict[str, Any]:
+    present = result.labels_present
+    return {
+        "n_labels": len(result.labels),
+        "n_labels_present": len(present),
+        "labels_present": {str(label): count for label, count in present.items()} if show_samples else {},
+        "labels_estimated": {str(k): n for k, n in result.label_signs.estimated.items()} if show_samples else {},
+        "labels_condition": result.label_signs.condition,
     }
 
 
@@ -80,8 +107,13 @@ def _layer(layer: LayerAudit) -> dict[str, Any]:
         "verdict": str(layer.verdict),
         "reason": layer.reason,
         "source": layer.source,
+        "why_open": layer.why_open,
         "n_inputs": layer.n_inputs,
         "n_certified": layer.n_certified,
+        "n_likely": len(layer.likely_candidates),
+        "n_tokens": len(layer.tokens),
+        "at_least": layer.at_least,
+        "count": layer.count,
         "n_labels": layer.n_labels,
         "error_median": float(np.median(certified)) if len(certified) else None,
         "error_worst": float(certified.max()) if len(certified) else None,

@@ -102,7 +102,7 @@ def test_verdicts():
 
 def test_nothing_recovered_is_said_as_what_it_is(digits):
     model = net(64, 60, 60, 10)
-    gradients = client_gradient(model, digits[0][:30], digits[1][:30])
+    gradients = client_gradient(model, digits[0][:27], digits[1][:27])
     weak = GradientInverter(ActivationDirections(patience=1), random_state=0)
     audit = audit_model(model, gradients, weak, example=torch.zeros(1, 1, 8, 8), peel=False)
     assert audit.verdict is Verdict.NOT_RECOVERED
