@@ -55,6 +55,9 @@ EXTRA = (
     ("logistic regression", "one record", "gradient"),
     ("logistic regression", "one record", "float32 weights"),
     ("group norm, pooling", "beyond half", "gradient"),
+    ("zero head", "one class", "gradient"),
+    ("zero head", "one class", "float32 weights"),
+    ("BERT", "one class", "top tenth"),
 )  # fmt: skip
 """Cases that have to be there whatever the others are."""
 

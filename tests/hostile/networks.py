@@ -83,6 +83,14 @@ def _used_norm() -> nn.Sequential:
     return model.eval()
 
 
+def _probe() -> nn.Sequential:
+    """Return one layer whose weights are zeros, as those of many a new head are: each record is as likely any class."""
+    model = nn.Sequential(nn.Linear(N_COLUMNS, data.N_CLASSES))
+    for tensor in model.parameters():
+        nn.init.zeros_(tensor)
+    return model
+
+
 def _lenet() -> nn.Sequential:
     convolutions = [nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 3), nn.ReLU(), nn.MaxPool2d(2)]
     head = [nn.Flatten(), nn.Linear(64, 80), nn.ReLU(), nn.Linear(80, 40), nn.ReLU(), nn.Linear(40, data.N_CLASSES)]
@@ -146,6 +154,7 @@ NETWORKS: dict[str, Network] = {
     "logistic regression": Network(
         build=lambda: nn.Sequential(nn.Linear(N_COLUMNS, data.N_CLASSES)), records=data.table, n_records=3, n_beyond=8
     ),
+    "zero head": Network(build=_probe, records=data.table, n_records=4, n_beyond=8),
     "vision transformer": Network(
         build=lambda: modules.VisionTransformer(), records=data.photographs, n_records=2, n_beyond=12
     ),
