@@ -80,7 +80,8 @@ def audit_model(
         Budget of the searches of all layers together, for an inverter without directions of its own: about seconds on
         one core, but counted from starts and sizes, so that the same update has the same result on any machine.
     max_seconds : float or None, default=None
-        Cap on their seconds, in place of that; what it cuts short depends on the machine, and the reason says so.
+        Cap on the seconds of the audit, in place of that: no layer is begun after it, and what it cuts short depends on
+        the machine.
     report : callable or None, default=None
         Called with a line before each step.
 
@@ -109,8 +110,7 @@ def audit_model(
     ('RECOVERED', [4, 4, 4, 4], [0, 1, 2, 3])
     """
     given = GradientInverter(random_state=0) if inverter is None else inverter
-    caps = _checked_caps(max_seconds=max_seconds, max_effort=max_effort if max_seconds is None else None)
-    said = report or (lambda line: None)
+    caps, said = _caps(max_seconds, max_effort), report or (lambda line: None)
     attack = _Attack.of(model, gradients, given, layers, example, loss, learning_rate, said, caps)
     return attack.run(peel and learning_rate is None)
 
@@ -177,7 +177,9 @@ class _Attack:
                     if peel:
                         self._spread(self.found[row.name])
             self.found |= single_records(self.subject, self.found, self.one.inverter.batch_size)
-            if peel:
+            if self.one.is_past_deadline:
+                why_not = "the seconds of the cap were spent before"
+            elif peel:
                 self.one.report("replaying the client")
                 replayed, why_not, contradicted = replay_found(self.subject, self.found.values())
                 self.found.update({layer.name: layer for layer in contradicted})
@@ -211,6 +213,8 @@ class _Attack:
         begin, known = time.perf_counter(), spreading.labelled(start.name, start.batch)
         self.found[start.name] = replace(start, batch=known)
         for name, batch, source in spreading.from_layer(start.name, known):
+            if self.one.is_past_deadline:
+                return
             if name not in self.rows or (name in self.found and self.found[name].verdict is Verdict.RECOVERED):
                 continue
             self.one.report(f"layer '{name}': {source}")
@@ -228,8 +232,11 @@ def _not_reached(row: LayerRow) -> LayerAudit:
     return LayerAudit(row.name, None, why, row, why_open=why, end=None if row.obstacle else SearchEnd.INTERRUPTED)
 
 
-def _checked_caps(**caps: float | None) -> dict[str, float | None]:
-    for name, cap in caps.items():
+def _caps(max_seconds: float | None, max_effort: float | None) -> dict[str, float | None]:
+    """Return until when, or up to which effort, layers are attacked."""
+    for name, cap in (("max_seconds", max_seconds), ("max_effort", max_effort)):
         if cap is not None and not (isinstance(cap, int | float) and cap >= 0):
             raise ValueError(f"{name} must be a number that is not negative, or None, got {cap!r}")
-    return caps
+    if max_seconds is None:
+        return {"max_effort": max_effort}
+    return {"deadline": time.perf_counter() + max_seconds}

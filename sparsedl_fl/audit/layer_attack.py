@@ -42,18 +42,17 @@ class LayerAttack:
         What attacks each layer, a clone each.
     report : callable
         Called with a line before each step.
-    max_seconds, max_effort : float or None
-        Budget of the searches of all layers together.
-    searched, spent : float
-        Seconds and effort spent on them so far.
+    deadline, max_effort : float or None
+        By `time.perf_counter`, until when layers are attacked; effort of the searches of all layers together.
+    spent : float
+        Effort spent on them so far.
     """
 
     subject: Subject
     inverter: GradientInverter
     report: Callable[[str], None]
-    max_seconds: float | None = None
+    deadline: float | None = None
     max_effort: float | None = None
-    searched: float = 0.0
     spent: float = 0.0
 
     def __call__(self, row: LayerRow) -> LayerAudit:
@@ -62,6 +61,8 @@ class LayerAttack:
             return LayerAudit(row.name, None, row.obstacle, row, why_open=row.obstacle)
         self.report(f"attacking layer '{row.name}'")
         start = time.perf_counter()
+        if self.inverter.directions is None and self.is_spent:
+            return LayerAudit(row.name, None, self.is_spent, row, why_open=self.is_spent, end=SearchEnd.CUT)
         try:
             given = self.subject.layer_gradient(row.name)
             if visible_reason(given):
@@ -69,8 +70,6 @@ class LayerAttack:
             inverter = clone(self.inverter)
             if inverter.batch_size is not None:
                 inverter.set_params(batch_size=inverter.batch_size * given.rows_per_sample)
-            if inverter.directions is None and self._is_spent:
-                return LayerAudit(row.name, None, self._is_spent, row, why_open=self._is_spent, end=SearchEnd.CUT)
             inverter, reason = self._with_either_size(inverter, given)
         except (ValueError, RuntimeError) as error:
             why = str(error)
@@ -119,19 +118,23 @@ class LayerAttack:
     def _fitted(self, inverter: GradientInverter, given: LayerGradient) -> tuple[GradientInverter, str]:
         """Fit an inverter to a layer, within what is left of the budget; say what came of it."""
         if inverter.directions is None:
-            seconds = None if self.max_seconds is None else max(self.max_seconds - self.searched, 1e-3)
+            seconds = None if self.deadline is None else max(self.deadline - time.perf_counter(), 1e-3)
             left = None if self.max_effort is None else max(self.max_effort - self.spent, 1e-9)
             inverter.set_params(directions=best_known(seconds, left))
-        fitted, reason, seconds = _fitted(inverter, given)
-        self.searched += seconds
+        fitted, reason = _fitted(inverter, given)
         self.spent += effort(fitted.n_starts_, fitted.batch_size_, given.shape[0], resolve(given.activation))
         return fitted, reason
 
     @property
-    def _is_spent(self) -> str:
+    def is_past_deadline(self) -> bool:
+        """Whether the seconds of a cap are spent."""
+        return self.deadline is not None and time.perf_counter() >= self.deadline
+
+    @property
+    def is_spent(self) -> str:
         """What was spent before all layers had their turn, in words, or nothing."""
-        if self.max_seconds is not None and self.searched >= self.max_seconds:
-            return f"not attacked: the {self.max_seconds:g} seconds of the cap were spent before"
+        if self.is_past_deadline:
+            return "not attacked: the seconds of the cap were spent before"
         if self.max_effort is not None and self.spent >= self.max_effort:
             return f"not attacked: the effort of {self.max_effort:g} was spent before"
         return ""
@@ -140,7 +143,7 @@ class LayerAttack:
         """Ask the layer's own gradient about inputs that come from another layer; it may know more labels."""
         asking = clone(self.inverter).set_params(directions=KnownInputs(inputs=batch.inputs), batch_size=None)
         try:
-            inverter, _, _ = _fitted(asking, self.subject.layer_gradient(name))
+            inverter, _ = _fitted(asking, self.subject.layer_gradient(name))
         except ValueError:  # a batch too large for the layer, of which the others tell
             return None, batch
         order = match_batches(batch.inputs, inverter.inputs_).order
@@ -149,16 +152,14 @@ class LayerAttack:
         return inverter, replace(batch, labels=labels)
 
 
-def _fitted(inverter: GradientInverter, given: LayerGradient) -> tuple[GradientInverter, str, float]:
-    """Fit an inverter to a layer; say what came of it, and the seconds without those of waiting for a thread."""
+def _fitted(inverter: GradientInverter, given: LayerGradient) -> tuple[GradientInverter, str]:
+    """Fit an inverter to a layer; say what came of it."""
     with caught_warnings() as doubts:
-        start = time.perf_counter()
         inverter.fit(given)
-        seconds = time.perf_counter() - start
     # The warning that not all is certified begins with the status and adds advice.
     messages = [inverter.status_, *(str(doubt.message) for doubt in doubts)]
     messages = [text for text in messages if not any(text != other and text in other for other in messages)]
-    return inverter, "; ".join(dict.fromkeys(messages)), seconds
+    return inverter, "; ".join(dict.fromkeys(messages))
 
 
 def _at_least(row: LayerRow, given: LayerGradient, inverter: GradientInverter, *, rounding: float = 1e-4) -> int:

@@ -13,8 +13,12 @@ from sparsedl_fl.models.naming import plain_name
 
 __all__ = ["Cleaned", "check_is_update", "without_penalties"]
 
-MOST_ROWS = 512
-"""Rows of a matrix that are looked at: any rows of it have the same multiple of the weights in them."""
+BLOCKS = (96, 512)
+"""Rows of a part of a matrix that is looked at, with twice as many columns: any part has the same multiple of the
+weights in it. A small one says for most gradients that their rank is low, and that there is no such multiple."""
+
+FULL_RANK = 1e-5
+"""Smallest singular value of a part over its largest, below which its rank is not full: rounding has 1e-7."""
 
 LEAST_ROWS = 8
 """Rows and columns below which so few eigenvalues agree by chance."""
@@ -75,12 +79,12 @@ def without_penalties(model: nn.Module, gradients: Mapping[str, torch.Tensor | N
         weight = parameters.get(name)
         if tensor is None or weight is None or weight.ndim != 2 or min(weight.shape) < LEAST_ROWS:
             continue
-        u, W = (part.detach().cpu().double().numpy() for part in (tensor, weight))
-        for what, penalty in (("the weights", W), ("the signs of the weights", np.sign(W))):
-            factor = _factor(u, penalty)
+        tensor, weight = tensor.detach().cpu(), weight.detach().cpu()
+        for what, penalty in (("the weights", weight), ("the signs of the weights", weight.sign())):
+            factor = _factor(tensor, penalty)
             if factor is None:
                 continue
-            cleaned[name] = torch.from_numpy(u - factor * penalty)
+            cleaned[name] = tensor.double() - factor * penalty.double()
             notes.append(
                 f"the update of {name!r} has {factor:.3g} times {what} in it, which is no gradient of a batch (weight "
                 "decay, or a penalty in the loss) and was taken away"
@@ -88,24 +92,36 @@ def without_penalties(model: nn.Module, gradients: Mapping[str, torch.Tensor | N
             bias = name.removesuffix("weight") + "bias"
             if bias != name and bias in parameters and gradients.get(bias) is not None:
                 own = parameters[bias].detach().cpu().double()
-                own = own if penalty is W else own.sign()
+                own = own if penalty is weight else own.sign()
                 cleaned[bias] = _bias_without(cleaned[name], gradients[bias].detach().cpu().double(), factor * own)
             break
     return Cleaned(cleaned, tuple(notes))
 
 
-def _factor(u: np.ndarray, W: np.ndarray) -> float | None:
+def _factor(gradient: torch.Tensor, penalty: torch.Tensor) -> float | None:
     """Return the factor at which a penalty is in a gradient, or None where it is not."""
-    if u.shape[0] > u.shape[1]:
+    if gradient.shape[0] > gradient.shape[1]:
+        gradient, penalty = gradient.T, penalty.T
+    rng, found = np.random.default_rng(0), None
+    alive = [np.flatnonzero(gradient.any(dim=axis).numpy()) for axis in (1, 0)]
+    for n_rows in BLOCKS:
+        rows, columns = rng.permutation(alive[0])[:n_rows], rng.permutation(alive[1])[: 2 * n_rows]
+        if min(len(rows), len(columns)) < LEAST_ROWS:
+            return None
+        u, W = (tensor[rows][:, columns].double().numpy() for tensor in (gradient, penalty))
+        values = np.linalg.svd(u, compute_uv=False)
+        if values[-1] <= FULL_RANK * values[0]:
+            return None
+        found = _factor_of_block(u, W)
+        if found is not None:
+            break
+    return found
+
+
+def _factor_of_block(u: np.ndarray, W: np.ndarray) -> float | None:
+    if len(u) > u.shape[1]:
         u, W = u.T, W.T
-    rows = np.random.default_rng(0).permutation(len(u))[:MOST_ROWS]
-    u, W = u[rows], W[rows]
-    alive = u.any(axis=1) & W.any(axis=1)
-    u, W = u[alive], W[alive]
-    if len(u) < LEAST_ROWS:
-        return None
-    inverse = np.linalg.pinv(W)
-    values = np.sort(np.linalg.eigvals(u @ inverse).real)
+    values = np.sort(np.linalg.eigvals(u @ np.linalg.pinv(W)).real)
     factor = float(np.median(values))
     low, high = np.quantile(values, [0.375, 0.625])
     if abs(factor) * np.linalg.norm(W) <= LEAST * np.linalg.norm(u) or high - low > AGREE * abs(factor):

@@ -9,8 +9,9 @@
 A framework is one file, which pairs what was sent with what came back and leaves the rest to `LeakPolicy`.
 """
 
+from sparsedl_fl.federation.checked import Checked, Finding
 from sparsedl_fl.federation.checking import check_update
-from sparsedl_fl.federation.policy import Checked, LeakPolicy, LeakWarning
+from sparsedl_fl.federation.policy import LeakPolicy, LeakWarning
 from sparsedl_fl.federation.rounds import RoundTable
 
-__all__ = ["Checked", "LeakPolicy", "LeakWarning", "RoundTable", "check_update"]
+__all__ = ["Checked", "Finding", "LeakPolicy", "LeakWarning", "RoundTable", "check_update"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from copy import deepcopy
 from typing import Any
 
@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from sparsedl.process import neutral_modes
-from sparsedl_fl.audit import AuditResult, audit_model, out_of_range
+from sparsedl_fl.audit import AuditResult, Verdict, audit_model, out_of_range
+from sparsedl_fl.federation.arguments import check_client, check_model
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.models import gradients_of_update, plain_names
 from sparsedl_fl.models.naming import check_same_tensors, unwrapped
@@ -37,7 +38,7 @@ def check_update(
     batch_size: int | None = None,
     example: torch.Tensor | None = None,
     loss: str | Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
-    max_effort: float | None = 10.0,
+    max_effort: float | None = None,
     max_seconds: float | None = None,
     random_state: int = 0,
 ) -> AuditResult:
@@ -53,15 +54,18 @@ def check_update(
     learning_rate : float
         The client's.
     n_steps, momentum, weight_decay, optimizer
-        Of the client, as of `sparsedl_fl.models.gradients_of_update`; another optimiser than "sgd" is OUT OF RANGE.
+        Of the client, as of `sparsedl_fl.models.gradients_of_update`; any other optimiser of `torch.optim` than "sgd"
+        is OUT OF RANGE.
     is_difference : bool, default=False
-        Whether ``after`` holds the difference to ``before`` instead.
+        Whether ``after`` holds the difference to ``before`` instead. Arrays that are nearer to zero than to ``before``
+        may be differences or gradients whatever is said: they are looked at both ways, and the worst result counts.
     batch_size : int or None, default=None
         Records behind the update; None finds it.
     example, loss
         As of `sparsedl_fl.audit.audit_model`.
-    max_effort, max_seconds : float or None, default=10 and None
-        Budget of the searches, as of `sparsedl_fl.audit.audit_model`; seconds take the place of effort.
+    max_effort, max_seconds : float or None, default=None
+        Caps on the searches, as of `sparsedl_fl.audit.audit_model`; None lets each come to its own end. An audit that a
+        cap has cut short is not complete (`AuditResult.is_complete`), and concludes nothing from what it did not find.
     random_state : int, default=0
         Seed.
 
@@ -73,7 +77,7 @@ def check_update(
     Raises
     ------
     ValueError
-        If the states are not of this model; the tensor that does not fit is named.
+        If an argument makes no sense, or the states are not of this model; the tensor that does not fit is named.
 
     Examples
     --------
@@ -84,21 +88,58 @@ def check_update(
     >>> str(check_update(model, before, after, learning_rate=0.1, n_steps=1).verdict)
     'RECOVERED'
     """
+    client = {"n_steps": n_steps, "momentum": momentum, "weight_decay": weight_decay}
+    audit = {"example": example, "loss": loss, "max_effort": max_effort, "max_seconds": max_seconds}
+    check_model(model)
+    check_client(learning_rate=learning_rate, optimizer=optimizer, batch_size=batch_size, **client, **audit)
     inner = _at(model, before)
-    told = {"optimizer": optimizer, "n_steps": n_steps, "momentum": momentum or None, "weight_decay": weight_decay}
+    sent = state_of(inner, after, "after")
     if obstacle_of_optimizer(optimizer):
-        return out_of_range(inner, obstacle_of_optimizer(optimizer), example, **told)
-    parameters = {name: tensor.detach() for name, tensor in inner.named_parameters()}
-    ends = state_of(inner, after, "after")
-    if is_difference:
-        ends = {name: parameters[name] + ends[name] for name in parameters}
-    gradients = gradients_of_update(
-        parameters, ends, learning_rate, n_steps=n_steps, momentum=momentum, weight_decay=weight_decay
-    )
-    rate = None if n_steps == 1 else learning_rate
+        spoilt = [name for name, tensor in sent.items() if not tensor.isfinite().all()]
+        told = client | {"optimizer": optimizer, "momentum": momentum or None, "missing": spoilt or None}
+        moves = {n: sent[n] if is_difference else tensor.detach() - sent[n] for n, tensor in inner.named_parameters()}
+        return out_of_range(inner, obstacle_of_optimizer(optimizer), example, gradients=moves, **told)
     inverter = GradientInverter(batch_size=batch_size, random_state=random_state)
-    limits = {"max_effort": max_effort, "max_seconds": max_seconds}
-    return audit_model(inner, gradients, inverter, example=example, loss=loss, learning_rate=rate, **limits)
+    return _worst_reading(inner, sent, is_difference, learning_rate, client, inverter, audit)
+
+
+def _worst_reading(
+    model: nn.Module,
+    sent: Mapping[str, torch.Tensor],
+    is_difference: bool,
+    learning_rate: float,
+    client: Mapping[str, Any],
+    inverter: GradientInverter,
+    audit: Mapping[str, Any],
+) -> AuditResult:
+    """Audit arrays as what they may stand for; an interrupt ends that."""
+    parameters, results = {name: tensor.detach() for name, tensor in model.named_parameters()}, []
+    rate = None if client["n_steps"] == 1 else learning_rate
+    for ends in _readings(parameters, sent, is_difference):
+        gradients = gradients_of_update(parameters, ends, learning_rate, **client)
+        results.append(audit_model(model, gradients, inverter, learning_rate=rate, **audit))
+        if results[-1].is_interrupted:
+            break
+    return min(results, key=_comfort)
+
+
+def _readings(
+    parameters: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], is_difference: bool
+) -> list[dict[str, torch.Tensor]]:
+    """Return the weights after training that arrays may stand for, as themselves or as differences."""
+    starts = {name: tensor.cpu().double() for name, tensor in parameters.items()}
+    given = {name: given[name].cpu().double() for name in starts}
+    added = {name: tensor + given[name] for name, tensor in starts.items()}
+    if is_difference:
+        return [added]
+    far = sum(float((given[name] - tensor).square().sum()) for name, tensor in starts.items())
+    size = sum(float(tensor.square().sum()) for tensor in given.values())
+    return [given, added] if size < far else [given]
+
+
+def _comfort(result: AuditResult) -> tuple[bool, bool, bool]:
+    """Return how little a result worries: leaks first, then what was not finished, then what was out of range."""
+    return not result.verdict.is_leak, result.is_complete, result.verdict is Verdict.NOT_RECOVERED
 
 
 def _at(model: nn.Module | Callable[[], nn.Module], before: State | None) -> nn.Module:
@@ -115,6 +156,8 @@ def _at(model: nn.Module | Callable[[], nn.Module], before: State | None) -> nn.
 def state_of(model: nn.Module, given: State, argument: str) -> dict[str, torch.Tensor]:
     """Return a whole state of a model by plain name; what is not given, such as buffers, stays as the model has it."""
     own = model.state_dict()
+    if not isinstance(given, Sized):
+        raise ValueError(f"{argument} must hold arrays by name or in order, got {type(given).__name__}")
     if len(given) == 0:
         raise ValueError(f"{argument} holds no arrays: they travel elsewhere, or secure aggregation masks them, and "
                          "then the sum can be audited")  # fmt: skip
@@ -125,8 +168,21 @@ def state_of(model: nn.Module, given: State, argument: str) -> dict[str, torch.T
         if names is None:
             raise ValueError(f"{argument} has {len(arrays)} arrays, and the model's state has {len(own)}")
         given = dict(zip(names, arrays, strict=True))
-    named = {name: torch.as_tensor(np.asarray(value)) if not isinstance(value, torch.Tensor) else value
-             for name, value in plain_names(argument, given).items()}  # fmt: skip
+    named = {name: _as_tensor(value, argument, name) for name, value in plain_names(argument, given).items()}
     check_same_tensors(own, named, argument, needed=[name for name, _ in model.named_parameters()])
+    for name, tensor in named.items():
+        if own[name].is_floating_point() and not tensor.is_floating_point():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise ValueError(f"{argument} has {name!r} in {kind}, and the model has weights there: what was rounded to "
+                             "integers or packed cannot be read; audit it before that")  # fmt: skip
     return own | {name: tensor.detach().to(own[name].dtype) if not own[name].is_floating_point() else tensor.detach()
                   for name, tensor in named.items()}  # fmt: skip
+
+
+def _as_tensor(value: Any, argument: str, name: str) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value
+    try:
+        return torch.as_tensor(np.asarray(value))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{argument} has {name!r} that is no array of numbers: {error}") from error

@@ -26,17 +26,22 @@ BLOCKED = 451
 
 
 class LeakAuditMod:
-    """A client-side mod that audits an update before it leaves; put it first in the list, outermost.
+    """A client-side mod that audits what a client sends before it leaves; put it first in the list, outermost.
 
     A mod sees what those behind it in the list have done: ``[LeakAuditMod(...), LocalDpMod(...)]`` audits what really
-    leaves, the other order what leaves before noise, and the mod warns of that. Messages that are not for training
-    pass.
+    leaves, the other order what leaves before noise, and the mod warns of that.
+
+    Looked at is every array record of every reply, whether to a message for training, for evaluation or a query. One
+    that does not fit the model (control variates, other arrays) cannot be audited, and where updates are blocked it is
+    held: nobody looked at it. Metrics and configuration are not looked at; their names are kept in
+    `Checked.not_looked_at`. A reply without arrays passes, unless arrays were sent for training: then those of the
+    reply travel elsewhere.
 
     Parameters
     ----------
     policy : LeakPolicy
-        What is audited and how, and what happens to an update that leaks. In the mode "block" an error goes out in its
-        place.
+        What is audited and how, and what happens to an update that leaks. In the mode "block" an error goes out in the
+        place of the whole reply as soon as one of its array records is held.
 
     Examples
     --------
@@ -47,13 +52,15 @@ class LeakAuditMod:
         self.policy = _checked_policy(policy)
 
     def __call__(self, message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
-        """Let the client train, then audit its reply."""
-        if message.metadata.message_type.split(".")[0] != "train":
-            return call_next(message, context)
-        sent = _arrays(self.policy, message)
+        """Let the client work, then audit its reply."""
+        sent, were_sent = _sent_in(self.policy, message), bool(message.content.array_records)
+        server_round = _round_of(message)
         reply = call_next(message, context)
+        if reply.has_error():
+            return reply
         # SecAgg+ talks of keys in messages of this kind; what comes back with arrays is audited, whatever was sent.
-        if reply.has_error() or not (message.content.array_records or reply.content.array_records):
+        is_training = message.metadata.message_type.split(".")[0] == "train"
+        if not (reply.content.array_records or (is_training and were_sent)):
             return reply
         outside = _mods_outside()
         if outside:
@@ -63,19 +70,19 @@ class LeakAuditMod:
                 LeakWarning,
                 stacklevel=2,
             )
-        checked = self.policy.check(
-            sent, _arrays(self.policy, reply), client=context.node_id, server_round=_round_of(message)
-        )
-        if not checked.is_blocked:
+        updates = _updates_in(self.policy, reply, context.node_id, sent)
+        held = [one.reason for one in self.policy.check_all(updates, server_round=server_round) if one.is_blocked]
+        if not held:
             return reply
-        return Message(Error(BLOCKED, f"update blocked by the leak audit: {checked.reason}"), reply_to=message)
+        return Message(Error(BLOCKED, f"update blocked by the leak audit: {'; '.join(held)}"), reply_to=message)
 
 
 class LeakAuditStrategy:
     """A server's strategy around another, which audits each update before it is aggregated.
 
-    Everything that is not said here is left to the strategy inside. In the mode "block" an update that leaks is not
-    aggregated.
+    Everything that is not said here is left to the strategy inside, and replies to evaluations too: these are not
+    looked at. In the mode "block" an update that is held is not aggregated, and neither is what cannot be read; in the
+    other modes the strategy inside gets what came.
 
     Parameters
     ----------
@@ -85,7 +92,7 @@ class LeakAuditStrategy:
         What is audited and how.
     secure_sum : bool, default=False
         Whether the server sees the sum of all clients alone (SecAgg+): then that is audited as one batch, the
-        aggregate as "all clients".
+        aggregate as "all clients", and held likewise.
     """
 
     def __init__(self, strategy: Any, policy: LeakPolicy, secure_sum: bool = False) -> None:
@@ -110,51 +117,56 @@ class LeakAuditStrategy:
 
     def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Iterable[Any]:
         """Remember what is sent out."""
-        self._sent = {server_round: _named(arrays)}
+        self._sent = {server_round: _read(_named, arrays)}
         return self.strategy.configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Any]) -> Any:
-        """Audit each reply, then aggregate."""
+        """Audit every array record of each reply, then aggregate."""
         replies = list(replies)
-        sent = self._sent.get(server_round)
         if self.secure_sum:
-            found = self.strategy.aggregate_train(server_round, replies)
-            if found[0] is not None:
-                checked = self.policy.check(sent, _named(found[0]), client="all clients",
-                                            server_round=server_round)  # fmt: skip
-                if checked.is_blocked:
-                    return None, found[1]
-            return found
-        arrived = [reply for reply in replies if not reply.has_error()]
-        checked = self.policy.check_all(
-            [(reply.metadata.src_node_id, sent, _arrays(self.policy, reply), {}) for reply in arrived],
-            server_round=server_round,
-        )
-        blocked = {id(reply) for reply, one in zip(arrived, checked, strict=True) if one.is_blocked}
-        return self.strategy.aggregate_train(server_round, [reply for reply in replies if id(reply) not in blocked])
+            return self._audited_sum(server_round, self.strategy.aggregate_train(server_round, replies), _named)
+        sent = self._sent_in(server_round)
+        updates = [
+            (reply, update)
+            for reply in replies
+            if not reply.has_error()
+            for update in _updates_in(self.policy, reply, reply.metadata.src_node_id, sent)
+        ]
+        checked = self.policy.check_all([update for _, update in updates], server_round=server_round)
+        held = {id(reply) for (reply, _), one in zip(updates, checked, strict=True) if one.is_blocked}
+        return self.strategy.aggregate_train(server_round, [reply for reply in replies if id(reply) not in held])
 
     def configure_fit(self, server_round: int, parameters: Any, client_manager: Any) -> Any:
         """Remember what is sent out, in the API with parameters."""
-        self._sent = {server_round: parameters_to_ndarrays(parameters)}
+        self._sent = {server_round: _read(parameters_to_ndarrays, parameters)}
         return self.strategy.configure_fit(server_round, parameters, client_manager)
 
     def aggregate_fit(self, server_round: int, results: list, failures: list) -> Any:
         """Audit each result, then aggregate, in the API with parameters."""
-        sent = self._sent.get(server_round)
         if self.secure_sum:
             found = self.strategy.aggregate_fit(server_round, results, failures)
-            if found[0] is not None:
-                after = parameters_to_ndarrays(found[0])
-                checked = self.policy.check(sent, after, client="all clients", server_round=server_round)
-                if checked.is_blocked:
-                    return None, found[1]
-            return found
+            return self._audited_sum(server_round, found, parameters_to_ndarrays)
+        sent = self._sent_in(server_round)
         checked = self.policy.check_all(
-            [(client.cid, sent, parameters_to_ndarrays(result.parameters), {}) for client, result in results],
+            [(client.cid, sent, _read(_weights_of, result), {"not_looked_at": _metrics_of(result)})
+             for client, result in results],
             server_round=server_round,
-        )
+        )  # fmt: skip
         kept = [result for result, one in zip(results, checked, strict=True) if not one.is_blocked]
         return self.strategy.aggregate_fit(server_round, kept, failures)
+
+    def _audited_sum(self, server_round: int, found: Any, read: Callable[[Any], Any]) -> Any:
+        """Return an aggregate and its metrics after an audit, without the arrays where these are held."""
+        if found[0] is None:
+            return found
+        sent, after = self._sent_in(server_round), _read(read, found[0])
+        checked = self.policy.check(sent, after, client="all clients", server_round=server_round)
+        return (None, *found[1:]) if checked.is_blocked else found
+
+    def _sent_in(self, server_round: int) -> Any:
+        unknown = ValueError(f"nothing was sent out by this strategy in round {server_round}, so that the weights an "
+                             "update starts from are not known")  # fmt: skip
+        return self._sent.get(server_round, unknown)
 
 
 def _checked_policy(policy: Any) -> LeakPolicy:
@@ -163,37 +175,62 @@ def _checked_policy(policy: Any) -> LeakPolicy:
     return policy
 
 
-def _arrays(policy: LeakPolicy, message: Any) -> Any:
-    """Return the arrays of a message that are the model's, by name or in order; other arrays may travel with them.
-
-    Where none are, the first ones, and what is wrong with them is said when they are audited.
-    """
-    found: Any = {}
-    for record in message.content.array_records.values():
-        try:
-            named = _named(record)
-        except Exception:  # whatever travels there, it must not break a training
-            continue
-        if policy.fits(named):
-            return named
-        found = found or named
-    return found
+def _read(function: Callable[[Any], Any], given: Any) -> Any:
+    """Return what a function reads, or the exception that it raises: that is told when the update is audited."""
+    try:
+        return function(given)
+    except Exception as problem:  # whatever travels there, it must not break a training
+        return problem
 
 
 def _named(record: Any) -> Any:
     """Return a record's arrays as numpy has them: by name, or in order where the names are numbers."""
     arrays = {name: array.numpy() for name, array in record.items()}
-    return list(arrays.values()) if all(name.isdigit() for name in arrays) else arrays
+    return [arrays[name] for name in sorted(arrays, key=int)] if all(map(str.isdecimal, arrays)) else arrays
+
+
+def _weights_of(result: Any) -> list:
+    return parameters_to_ndarrays(result.parameters)
+
+
+def _metrics_of(result: Any) -> tuple[str, ...]:
+    return ("metrics",) if getattr(result, "metrics", None) else ()
+
+
+def _records(message: Any) -> dict[str, Any]:
+    """Return the arrays of each record that has any, by its name, or what was raised when they were read."""
+    read = {name: _read(_named, record) for name, record in message.content.array_records.items()}
+    return {name: arrays for name, arrays in read.items() if isinstance(arrays, Exception) or len(arrays)}
+
+
+def _sent_in(policy: LeakPolicy, message: Any) -> Any:
+    """Return the weights that a message brings: the first arrays that are the model's, else the first of all."""
+    records = list(_records(message).values())
+    return next((arrays for arrays in records if policy.fits(arrays)), records[0] if records else {})
+
+
+def _updates_in(policy: LeakPolicy, reply: Any, client: Any, sent: Any) -> list[tuple[Any, Any, Any, dict[str, Any]]]:
+    """Return what `LeakPolicy.check_all` takes of each array record of a reply, those of the model first.
+
+    A reply whose records are empty counts as one without arrays, which says so when it is audited.
+    """
+    records = sorted(_records(reply).items(), key=lambda item: not policy.fits(item[1]))
+    aside = tuple(
+        f"{kind} {name!r}"
+        for kind, others in (("metrics", reply.content.metric_records), ("config", reply.content.config_records))
+        for name in others
+    )
+    return [
+        (client, sent, arrays, {"record": name if len(records) > 1 else "", "not_looked_at": aside})
+        for name, arrays in records or [("", {})]
+    ]
 
 
 def _round_of(message: Any) -> int:
     """Return the round of a message, from its configuration or its group; 0 where neither says."""
-    for record in message.content.config_records.values():
-        for key in ("server-round", "server_round", "current_round", "round"):
-            if key in record:
-                return int(record[key])
-    group = message.metadata.group_id
-    return int(group) if str(group).isdigit() else 0
+    keys = ("server-round", "server_round", "current_round", "round")
+    told = [record[key] for record in message.content.config_records.values() for key in keys if key in record]
+    return next((int(number) for number in [*told, message.metadata.group_id] if str(number).isdigit()), 0)
 
 
 def _mods_outside() -> list[str]:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
+from numbers import Number
 from typing import Any
 
-from sparsedl_fl.federation.policy import LeakPolicy
+import numpy as np
+from torch import nn
+
+from sparsedl_fl.federation.checked import Checked
+from sparsedl_fl.federation.policy import LeakPolicy, LeakWarning
 
 try:
-    from nvflare.apis.dxo import DXO, DataKind
+    from nvflare.apis.dxo import DXO, DataKind, from_shareable
     from nvflare.apis.dxo_filter import DXOFilter
+    from nvflare.apis.shareable import ReservedHeaderKey
 except ImportError as error:
     raise ImportError("sparsedl_fl.federation.nvflare needs NVFLARE: pip install 'sparsedl[nvflare]'") from error
 
@@ -16,6 +24,9 @@ __all__ = ["GlobalModelFilter", "LeakAuditFilter"]
 
 SENT = "sparsedl_fl.sent"
 """Under which name the global model of a round is kept in the context."""
+
+HEADERS, CONTENT = ReservedHeaderKey.HEADERS, "DXO"
+"""Where a result has its headers, and its data."""
 
 ROUNDS = ("current_round", "contribution_round")
 """Headers that say which round it is."""
@@ -27,6 +38,11 @@ class GlobalModelFilter(DXOFilter):
     def __init__(self) -> None:
         super().__init__(supported_data_kinds=[DataKind.WEIGHTS], data_kinds_to_filter=None)
 
+    def process(self, shareable: Any, fl_ctx: Any) -> Any:
+        """Forget what an earlier task brought, then keep what this one brings."""
+        fl_ctx.set_prop(SENT, None, private=True, sticky=True)
+        return super().process(shareable, fl_ctx)
+
     def process_dxo(self, dxo: DXO, shareable: Any, fl_ctx: Any) -> DXO | None:
         """Keep the weights in the context, and change nothing."""
         fl_ctx.set_prop(SENT, dict(dxo.data), private=True, sticky=True)
@@ -36,9 +52,15 @@ class GlobalModelFilter(DXOFilter):
 class LeakAuditFilter(DXOFilter):
     """Audits what a client sends back; goes last into ``task_result_filters``, behind what hides or cuts numbers.
 
-    It takes weights and differences of weights. For differences, and to tell what the weights started from, it needs
-    the global model: put a `GlobalModelFilter` into ``task_data_filters``, or let the model of the policy have these
-    weights. In the mode "block" the data of an update that leaks are emptied, as NVFLARE's own example of a gate does.
+    It takes weights and differences of weights, in collections too. It needs to know what they started from: put a
+    `GlobalModelFilter` into ``task_data_filters``, or give the policy a model (not a function) that has these weights.
+    Whatever else holds arrays, lists of numbers or bytes (data of other kinds, properties beside the data, results that
+    are no DXO) cannot be audited and is written down as such; single numbers and words, such as metrics, and the
+    headers, which are NVFLARE's own, are not looked at.
+
+    In the mode "block" the data of an update that is held are emptied, as NVFLARE's own example of a gate does, and so
+    is all that cannot be audited. What is encrypted or packed (homomorphic encryption, quantisers) is of that kind: let
+    those filters come after this one.
 
     Parameters
     ----------
@@ -52,20 +74,105 @@ class LeakAuditFilter(DXOFilter):
         self.policy = policy  # as it was given: a job is written down by its components' arguments
         self._policy = _resolved(policy)
 
+    def process(self, shareable: Any, fl_ctx: Any) -> Any:
+        """Audit all of a result, whatever its return code; an error inside empties it where updates are blocked."""
+        try:
+            beside = {key: value for key, value in shareable.items() if key not in (HEADERS, CONTENT)}
+            self._look_beside(beside, shareable, shareable, fl_ctx)
+            if CONTENT in shareable:
+                dxo = from_shareable(shareable)
+                self._look(dxo, "", shareable, fl_ctx)
+                dxo.update_shareable(shareable)
+        except BaseException as problem:  # nothing may leave on the way out of an interrupt either
+            if self._policy.is_blocking:
+                _emptied(shareable)
+            if not isinstance(problem, Exception) or isinstance(problem, LeakWarning):  # an error by the user's choice
+                raise
+            self.log_error(fl_ctx, f"the leak audit failed: {type(problem).__name__}: {problem}")
+            with suppress(Exception):  # the table may be what failed
+                self._checked(None, problem, "", shareable, fl_ctx)
+        return shareable
+
     def process_dxo(self, dxo: DXO, shareable: Any, fl_ctx: Any) -> DXO | None:
-        """Audit, and empty the data of an update that is blocked."""
-        sent = fl_ctx.get_prop(SENT)
-        client = fl_ctx.get_identity_name() or "client"
-        number = next((value for value in map(shareable.get_header, ROUNDS) if value is not None), 0)
-        is_difference = dxo.data_kind == DataKind.WEIGHT_DIFF
-        checked = self._policy.check(
-            sent, dict(dxo.data), client=client, server_round=int(number), is_difference=is_difference
-        )
-        dxo.set_meta_prop("leak_audit", checked.reason)
-        if checked.is_blocked:
-            self.log_warning(fl_ctx, f"update blocked by the leak audit: {checked.reason}")
-            dxo.data = {}
+        """Audit weights or differences of weights, and empty the data of an update that is held."""
+        try:
+            self._audit(dxo, "", shareable, fl_ctx)
+        except BaseException:
+            if self._policy.is_blocking:
+                dxo.data = {}
+            raise
         return dxo
+
+    def _look(self, dxo: DXO, path: str, shareable: Any, fl_ctx: Any) -> None:
+        """Look at a DXO and at all inside."""
+        self._look_beside(dxo.meta, dxo.meta, shareable, fl_ctx)
+        if dxo.data_kind == DataKind.COLLECTION:
+            parts = {name: part for name, part in dxo.data.items() if isinstance(part, DXO)}
+            for name, part in parts.items():
+                self._look(part, f"{path}.{name}".strip("."), shareable, fl_ctx)
+            others = {name: part for name, part in dxo.data.items() if name not in parts}
+            self._look_beside(others, dxo.data, shareable, fl_ctx)
+        elif dxo.data_kind in self.data_kinds:
+            self._audit(dxo, path, shareable, fl_ctx)
+        elif not _holds_arrays(dxo.data):
+            dxo.set_meta_prop("leak_audit", f"not looked at: {_word(dxo.data_kind)}, single numbers and words")
+        else:
+            problem = ValueError(f"a DXO of the kind {_word(dxo.data_kind)} cannot be audited, and it holds arrays")
+            self._note(dxo, self._checked(None, problem, path, shareable, fl_ctx), fl_ctx)
+
+    def _look_beside(self, found: Mapping, holder: Any, shareable: Any, fl_ctx: Any) -> None:
+        """Look at what lies beside the data of an update, and take away what is held."""
+        names = [name for name, value in found.items() if _holds_arrays(value)]
+        if names:
+            problem = ValueError(f"{', '.join(map(repr, names))} holds arrays beside the weights: not looked at")
+            if self._checked(None, problem, "beside the data", shareable, fl_ctx).is_blocked:
+                for name in names:
+                    del holder[name]
+
+    def _audit(self, dxo: DXO, path: str, shareable: Any, fl_ctx: Any) -> None:
+        sent = fl_ctx.get_prop(SENT)
+        if sent is None and not isinstance(self._policy.model, nn.Module):
+            sent = ValueError("the weights that the update starts from are not known: put a GlobalModelFilter into "
+                              "task_data_filters, or give the policy the model itself")  # fmt: skip
+        is_difference = dxo.data_kind == DataKind.WEIGHT_DIFF
+        facts = {"is_difference": True} if is_difference else {}
+        self._note(dxo, self._checked(sent, dict(dxo.data), path, shareable, fl_ctx, **facts), fl_ctx)
+        dxo.add_filter_history(type(self).__name__)
+
+    def _checked(self, sent: Any, after: Any, path: str, shareable: Any, fl_ctx: Any, **facts: Any) -> Checked:
+        number = next((value for value in map(shareable.get_header, ROUNDS) if value is not None), 0)
+        client = fl_ctx.get_identity_name() or "client"
+        server_round = int(number) if str(number).isdigit() else 0
+        return self._policy.check(sent, after, client=client, server_round=server_round, record=path, **facts)
+
+    def _note(self, dxo: DXO, checked: Checked, fl_ctx: Any) -> None:
+        """Say what came of the audit in a DXO, and empty its data where they are held."""
+        if checked.is_blocked:
+            dxo.data = {}
+            self.log_warning(fl_ctx, f"update blocked by the leak audit: {checked.reason}")
+        dxo.set_meta_prop("leak_audit", checked.reason)
+
+
+def _emptied(shareable: Any) -> None:
+    """Take all out of a result but its headers; what was a DXO is one without data."""
+    had_dxo = CONTENT in shareable
+    for key in [key for key in shareable if key != HEADERS]:
+        del shareable[key]
+    if had_dxo:
+        DXO(DataKind.WEIGHTS, data={}).update_shareable(shareable)
+
+
+def _holds_arrays(value: Any) -> bool:
+    """Return whether there is anything but single numbers and words in it, by name or in lists of words."""
+    if isinstance(value, Mapping):
+        return any(_holds_arrays(part) for part in value.values())
+    if isinstance(value, list | tuple):
+        return any(not isinstance(part, str) for part in value)
+    return not (value is None or isinstance(value, str | Number | np.number | np.bool_))
+
+
+def _word(kind: Any) -> str:
+    return str(getattr(kind, "value", kind))
 
 
 def _resolved(policy: LeakPolicy | str) -> LeakPolicy:

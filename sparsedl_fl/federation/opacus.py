@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from torch import nn
 
 from sparsedl_fl.audit import AuditResult, audit_model
 from sparsedl_fl.doubts import caught_warnings
+from sparsedl_fl.federation.arguments import check_audit, check_folder, check_number
+from sparsedl_fl.federation.interrupts import Interrupts
 from sparsedl_fl.federation.policy import LeakWarning
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.models.naming import plain_name, unwrapped
@@ -21,12 +24,15 @@ __all__ = ["StepAudits", "audit_steps"]
 class StepAudits:
     """Audits of the gradients that leave a `DPOptimizer`, after clipping and noise.
 
+    They hold nothing back: the step is taken whatever they find. An interrupt (Ctrl-C) during an audit is raised again
+    before the step, once what was found by then is kept.
+
     Attributes
     ----------
     results : dict of int to AuditResult
         By step, counted from 1.
     errors : dict of int to str
-        Steps whose audit failed.
+        Steps whose audit failed, was interrupted, or could not be written down.
     n_steps : int
         Steps so far.
     """
@@ -46,17 +52,26 @@ class StepAudits:
         self.n_steps += 1
         if (self.n_steps - 1) % self._options["every"]:
             return
-        try:
-            self.results[self.n_steps] = self._audited(optimizer)
-        except Exception as error:  # whatever it is, it must not break a training
-            self.errors[self.n_steps] = f"{type(error).__name__}: {error}"
-            warnings.warn(f"step {self.n_steps}: the audit failed: {error}", LeakWarning, stacklevel=2)
+        with Interrupts() as interrupts:
+            try:
+                self._audit(optimizer)
+            except Exception as error:  # whatever it is, it must not break a training
+                self._note(f"{type(error).__name__}: {error}")
+        result = self.results.get(self.n_steps)
+        if interrupts.came or (result is not None and result.is_interrupted):
+            self._note("interrupted: the audit did not come to its end")
+            raise KeyboardInterrupt
+
+    def _note(self, error: str) -> None:
+        """Keep why there is no audit to rely on, and warn of it."""
+        self.errors[self.n_steps] = error
+        warnings.warn(f"step {self.n_steps}: the audit failed: {error}", LeakWarning, stacklevel=3)
 
     def detach(self, optimizer: Any) -> None:
         """Take the hook away, and leave the accountant's."""
         optimizer.attach_step_hook(self._before)
 
-    def _audited(self, optimizer: Any) -> AuditResult:
+    def _audit(self, optimizer: Any) -> None:
         options, size = self._options, optimizer.expected_batch_size
         scale = size if optimizer.loss_reduction == "mean" else 1
         noise = optimizer.noise_multiplier * optimizer.max_grad_norm / scale
@@ -87,13 +102,13 @@ class StepAudits:
             "delta": options["delta"],
             "unit": "record",
         }
-        result = replace(result, context={**result.context, "dp": statement})
+        self.results[self.n_steps] = result = replace(result, context={**result.context, "dp": statement})
         if options["out"] is not None:
             folder = Path(options["out"])
             folder.mkdir(parents=True, exist_ok=True)
             result.to_json(folder / f"step-{self.n_steps:05}.json")
-            result.to_html(folder / f"step-{self.n_steps:05}.html")
-        return result
+            with suppress(ImportError):  # without Jinja2 there is the JSON
+                result.to_html(folder / f"step-{self.n_steps:05}.html")
 
     def _epsilon(self) -> float | None:
         accountant = self._options["accountant"]
@@ -114,7 +129,7 @@ def audit_steps(
     batch_size: int | None = None,
     example: Any = None,
     loss: Any = None,
-    max_effort: float | None = 5.0,
+    max_effort: float | None = None,
     max_seconds: float | None = None,
     out: str | Path | None = None,
 ) -> StepAudits:
@@ -136,8 +151,9 @@ def audit_steps(
         Records in a step; None takes the expected ones under noise, and else finds them.
     example, loss
         As of `sparsedl_fl.audit.audit_model`.
-    max_effort, max_seconds : float or None, default=5 and None
-        Budget of the searches of one audit, as of `sparsedl_fl.audit.audit_model`; seconds take the place of effort.
+    max_effort, max_seconds : float or None, default=None
+        Caps on the searches of one audit, as of `sparsedl_fl.audit.audit_model`. None lets each come to its own end; an
+        audit that is cut short concludes nothing (`AuditResult.is_complete`). To save time audit fewer steps.
     out : str or Path or None, default=None
         Folder of a report for each step that is audited.
 
@@ -145,6 +161,11 @@ def audit_steps(
     -------
     StepAudits
         Fills as training goes on.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If an argument makes no sense; it is named.
     """
     try:
         from opacus.optimizers import DPOptimizer
@@ -152,8 +173,9 @@ def audit_steps(
         raise ImportError("audit_steps needs Opacus: pip install 'sparsedl[dp]'") from error
     if not isinstance(optimizer, DPOptimizer):
         raise TypeError(f"optimizer must be an opacus DPOptimizer, got {type(optimizer).__name__}")
-    if every < 1:
-        raise ValueError(f"every must be at least 1, got {every!r}")
+    check_number("every", every, is_positive=True, is_whole=True)
+    check_audit(batch_size=batch_size, example=example, loss=loss, max_effort=max_effort, max_seconds=max_seconds)
+    check_folder("out", out)
     options = {"accountant": accountant, "delta": delta, "every": every, "batch_size": batch_size, "example": example}
     options |= {"loss": loss, "max_effort": max_effort, "max_seconds": max_seconds, "out": out}
     return StepAudits(optimizer, model, options)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,52 +14,32 @@ from joblib import Parallel, delayed
 from torch import nn
 
 from sparsedl.process import neutral_modes
-from sparsedl_fl.audit import AuditResult, Verdict
-from sparsedl_fl.doubts import caught_warnings
-from sparsedl_fl.federation.checking import State, check_update, state_of
+from sparsedl_fl.audit import Verdict
+from sparsedl_fl.federation.arguments import check_choice, check_client, check_folder, check_model
+from sparsedl_fl.federation.checked import Checked, Finding
+from sparsedl_fl.federation.checking import State, state_of
+from sparsedl_fl.federation.outcome import Outcome, audited
 from sparsedl_fl.federation.rounds import RoundTable
 from sparsedl_fl.models.naming import unwrapped
 
-__all__ = ["MODES", "Checked", "LeakPolicy", "LeakWarning"]
+__all__ = ["MODES", "OUT_OF_RANGE", "LeakPolicy", "LeakWarning"]
 
 MODES = ("report", "warn", "block")
+
+OUT_OF_RANGE = ("hold", "release")
+
+LEAKS = tuple(verdict for verdict in Verdict if verdict.is_leak)
+"""Verdicts that always count as a leak."""
+
+OF_THE_CHECK = (
+    "learning_rate", "n_steps", "momentum", "weight_decay", "optimizer", "batch_size", "example", "loss",
+    "max_effort", "max_seconds",
+)  # fmt: skip
+"""Fields of a policy that go to `check_update`."""
 
 
 class LeakWarning(UserWarning):
     """An update gives something away, or could not be audited."""
-
-
-@dataclass(frozen=True, eq=False)
-class Checked:
-    """What came of one update.
-
-    Attributes
-    ----------
-    client, server_round : str, int
-        Whose update, and when.
-    result : AuditResult or None
-        The audit; None where it failed.
-    error : str
-        Why it failed, or empty.
-    is_blocked : bool
-        Whether the update must not leave.
-    seconds : float
-        What the check cost.
-    """
-
-    client: str
-    server_round: int
-    result: AuditResult | None
-    error: str
-    is_blocked: bool
-    seconds: float
-
-    @property
-    def reason(self) -> str:
-        """What there is to say, in a sentence."""
-        return (
-            f"the audit failed: {self.error}" if self.result is None else f"{self.result.verdict}: {self.result.reason}"
-        )
 
 
 @dataclass
@@ -74,25 +53,38 @@ class LeakPolicy:
     learning_rate : float
         The clients'.
     mode : {"report", "warn", "block"}, default="warn"
-        Write down alone; warn as well (`LeakWarning`); or block. Blocking fails closed: an update that could not be
-        audited does not leave either.
-    leaks : tuple of Verdict, default=(RECOVERED, PARTLY)
-        Verdicts that count as a leak. With ``Verdict.OUT_OF_RANGE`` among them, what cannot be judged is blocked too.
+        Write down alone; warn as well of what "block" would hold (`LeakWarning`); or hold. Blocking fails closed: an
+        update leaves only after a complete audit that ended NOT RECOVERED. Held is a leak, an audit that was
+        interrupted, that a cap has cut short, or that failed anywhere (in reading the update and in writing the report
+        too), and numbers that are not finite.
+    out_of_range : {"hold", "release"}, default="hold"
+        What becomes of an update of which a complete audit has no conclusion, OUT OF RANGE. "release" says that you
+        take the risk: nothing was learned of such an update. It releases nothing else.
+    leaks : tuple of Verdict, default=(RECOVERED, PARTLY, LIKELY)
+        Verdicts that count as a leak. These three always do, and what is given can only add to them: with
+        ``Verdict.OUT_OF_RANGE`` what cannot be judged is held whatever ``out_of_range`` says, with
+        ``Verdict.NOT_RECOVERED`` everything is.
     n_steps, momentum, weight_decay, optimizer, batch_size, example, loss
         Of the clients, as of `check_update`.
-    max_effort, max_seconds : float or None, default=10 and None
-        Budget of the searches for one update, as of `sparsedl_fl.audit.audit_model`; seconds take the place of effort.
+    max_effort, max_seconds : float or None, default=None
+        Caps on the searches for one update, as of `sparsedl_fl.audit.audit_model`. None lets each come to its own end;
+        an update whose audit is cut short is held.
     out : str or Path or None, default=None
         Folder of a report for each update (samples are left out), and of the table.
     n_jobs : int, default=1
         Updates of a round that a server audits at the same time, through joblib, with the backend that
         `joblib.parallel_config` says; the default's processes run side by side, threads wait for each other.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If an argument makes no sense; it is named.
     """
 
     model: nn.Module | Callable[[], nn.Module]
     learning_rate: float
     mode: str = "warn"
-    leaks: tuple[Verdict, ...] = (Verdict.RECOVERED, Verdict.PARTLY)
+    leaks: tuple[Verdict, ...] = LEAKS
     n_steps: int | None = None
     momentum: float = 0.0
     weight_decay: float | None = 0.0
@@ -100,38 +92,65 @@ class LeakPolicy:
     batch_size: int | None = None
     example: torch.Tensor | None = None
     loss: Any = None
-    max_effort: float | None = 10.0
+    max_effort: float | None = None
     max_seconds: float | None = None
     out: str | Path | None = None
     n_jobs: int = 1
+    out_of_range: str = "hold"
     table: RoundTable = field(init=False)
     _shapes: nn.Module | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise ValueError(f"mode must be one of {MODES}, got {self.mode!r}")
+        self.check_arguments()
+        check_folder("out", self.out)
+        self.leaks = _all_leaks(self.leaks)
         self.table = RoundTable(self.out)
 
+    def check_arguments(self) -> None:
+        """Raise ``ValueError`` or ``TypeError`` that names the first argument with which nothing can be audited."""
+        check_model(self.model)
+        check_choice("mode", self.mode, MODES)
+        check_choice("out_of_range", self.out_of_range, OUT_OF_RANGE)
+        _all_leaks(self.leaks)
+        check_client(**self._options)
+        if not isinstance(self.n_jobs, int) or isinstance(self.n_jobs, bool) or self.n_jobs == 0:
+            raise ValueError(f"n_jobs must be an integer other than zero, got {self.n_jobs!r}")
+
+    @property
+    def is_blocking(self) -> bool:
+        """Whether what is not clear is held; a mode that is none, set later, holds as well."""
+        return self.mode not in ("report", "warn")
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in OF_THE_CHECK}
+
     def check(self, before: State, after: State, *, client: Any, server_round: int, **facts: Any) -> Checked:
-        """Audit one update. Nothing raised inside gets out.
+        """Audit one update. Nothing raised inside gets out but an interrupt, and that after the update is held.
 
         Parameters
         ----------
-        before, after : mapping or sequence
-            As of `check_update`.
+        before, after : mapping or sequence, or Exception
+            As of `check_update`; what could not be read is given as the exception that it raised.
         client : object
             Whose update it is; its text names it.
         server_round : int
             The round.
         **facts
-            What is known better of this one update, such as ``batch_size``.
+            What is known better of this one update, such as ``batch_size``; ``record`` and ``not_looked_at`` are kept
+            in the `Checked`.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            If one came during the audit, though the search took it.
         """
         return self.check_all([(client, before, after, facts)], server_round=server_round)[0]
 
     def check_all(
         self, updates: Iterable[tuple[Any, State, State, Mapping[str, Any]]], *, server_round: int
     ) -> list[Checked]:
-        """Audit the updates of one round, ``n_jobs`` at the same time. Nothing raised inside gets out.
+        """Audit the updates of one round, ``n_jobs`` at the same time. Raises as `check` does.
 
         Parameters
         ----------
@@ -140,27 +159,41 @@ class LeakPolicy:
         server_round : int
             The round.
         """
-        options = {
-            "learning_rate": self.learning_rate,
-            "n_steps": self.n_steps,
-            "momentum": self.momentum,
-            "weight_decay": self.weight_decay,
-            "optimizer": self.optimizer,
-            "batch_size": self.batch_size,
-            "example": self.example,
-            "loss": self.loss,
-            "max_effort": self.max_effort,
-            "max_seconds": self.max_seconds,
-        }
-        clients, tasks = [], []
+        notes, tasks = [], []
         for client, before, after, facts in updates:
-            clients.append(str(client))
-            tasks.append(delayed(_audited)(self.model, before, after, options | dict(facts)))
+            facts = dict(facts)
+            notes.append({"client": str(client), "record": facts.pop("record", ""),
+                          "not_looked_at": facts.pop("not_looked_at", ())})  # fmt: skip
+            tasks.append((self.model, before, after, self._options | facts))
         try:
-            outcomes = Parallel(n_jobs=1 if len(tasks) == 1 else self.n_jobs)(tasks)
-        except Exception:  # what cannot be sent to another process is audited here
-            outcomes = Parallel(n_jobs=1)(tasks)
-        return [self._noted(client, server_round, *found) for client, found in zip(clients, outcomes, strict=True)]
+            self.check_arguments()
+        except (TypeError, ValueError) as problem:  # set after the policy was made
+            tasks = [(self.model, problem, problem, {}) for _ in tasks]
+        checked, is_interrupted = [], False
+        for note, outcome in zip(notes, self._outcomes(tasks), strict=False):
+            checked.append(self._noted(server_round, outcome, **note))
+            is_interrupted = is_interrupted or outcome.is_interrupted
+        if is_interrupted:
+            raise KeyboardInterrupt
+        return checked
+
+    def _outcomes(self, tasks: list[tuple]) -> Iterator[Outcome]:
+        """Yield what came of each update in turn; an interrupt is the last."""
+        if self.n_jobs != 1 and len(tasks) > 1:
+            try:
+                outcomes = Parallel(n_jobs=self.n_jobs)(delayed(audited)(*task) for task in tasks)
+            except KeyboardInterrupt:
+                outcomes = [Outcome(is_interrupted=True)]
+            except Exception:  # what cannot be sent to another process is audited here
+                outcomes = []
+            if outcomes:
+                yield from outcomes
+                return
+        for task in tasks:
+            outcome = audited(*task)
+            yield outcome
+            if outcome.is_interrupted:
+                return
 
     @neutral_modes(gradients=True)
     def fits(self, state: State) -> bool:
@@ -174,30 +207,55 @@ class LeakPolicy:
             return False
         return True
 
-    def _noted(self, client: str, server_round: int, result: AuditResult | None, error: str, seconds: float) -> Checked:
+    def _noted(self, server_round: int, outcome: Outcome, **note: Any) -> Checked:
         """Write down what came of an update, and warn where that is asked for."""
-        is_leak = result is None or result.verdict in self.leaks
-        blocked = self.mode == "block" and is_leak
-        checked = Checked(client, server_round, result, error, blocked, seconds)
+        checked = self._judged(outcome, server_round=server_round, **note)
         try:
             self.table.add(checked)
-        except OSError as problem:
-            warnings.warn(f"the report of client {client} could not be written: {problem}", LeakWarning, stacklevel=4)
-        if self.mode != "report" and is_leak:
-            word = "blocked: " if blocked else ""
-            warnings.warn(f"client {client}, round {server_round}: {word}{checked.reason}", LeakWarning, stacklevel=4)
+        except Exception as problem:  # no disk, no right, no template: nobody will read of this update
+            text = f"the report of client {checked.client} could not be written: {problem}"
+            warnings.warn(text, LeakWarning, stacklevel=4)
+            error = "; ".join(part for part in (outcome.error, text) if part)
+            written = self._judged(replace(outcome, error=error), server_round=server_round, **note)
+            self.table.replace(checked, written)
+            checked = written
+        if self.mode != "report" and self._is_held(checked.finding):
+            word = "blocked: " if checked.is_blocked else ""
+            text = f"client {checked.client}, round {server_round}: {word}{checked.reason}"
+            warnings.warn(text, LeakWarning, stacklevel=4)
         return checked
 
+    def _judged(self, outcome: Outcome, **note: Any) -> Checked:
+        finding = self._finding(outcome)
+        is_blocked = self.is_blocking and self._is_held(finding)
+        return Checked(result=outcome.result, error=outcome.error, is_blocked=is_blocked, seconds=outcome.seconds,
+                       finding=finding, **note)  # fmt: skip
 
-def _audited(
-    model: nn.Module | Callable[[], nn.Module], before: State, after: State, options: Mapping[str, Any]
-) -> tuple[AuditResult | None, str, float]:
-    """Audit one update; return the result, or why there is none, and the seconds that it took."""
-    result, error = None, ""
-    with caught_warnings():
-        start = time.perf_counter()
-        try:
-            result = check_update(model, before, after, **options)
-        except Exception as problem:  # whatever it is, it must not break a training
-            error = f"{type(problem).__name__}: {problem}"
-        return result, error, time.perf_counter() - start
+    def _finding(self, outcome: Outcome) -> Finding:
+        result = outcome.result
+        if result is not None and (result.verdict in LEAKS or result.verdict in self.leaks):
+            return Finding.LEAK
+        if outcome.is_interrupted:
+            return Finding.INTERRUPTED
+        if result is None or outcome.error:
+            return Finding.ERROR
+        if not result.is_complete:
+            return Finding.CAP
+        return Finding.CLEAR if result.verdict is Verdict.NOT_RECOVERED else Finding.OUT_OF_RANGE
+
+    def _is_held(self, finding: Finding) -> bool:
+        """Return whether blocking holds an update of which that was found."""
+        is_released = finding is Finding.OUT_OF_RANGE and self.out_of_range == "release"
+        return finding is not Finding.CLEAR and not is_released
+
+
+def _all_leaks(given: Any) -> tuple[Verdict, ...]:
+    """Return the verdicts that count as a leak: those that always do, and what a user adds."""
+    try:
+        added = () if isinstance(given, str) else tuple(map(Verdict, given))
+    except (TypeError, ValueError):
+        added = None
+    if added is None or isinstance(given, str):
+        words = ", ".join(repr(str(verdict)) for verdict in Verdict)
+        raise ValueError(f"leaks must be a tuple of verdicts ({words}), got {given!r}")
+    return tuple(verdict for verdict in Verdict if verdict in LEAKS or verdict in added)

@@ -20,6 +20,10 @@ __all__ = ["NO_SUM", "get_tensor", "layer_of_model", "passes_on", "pick_layer"]
 
 Layer = TypeVar("Layer")
 
+MOST_BEHIND = 8
+"""Layers behind one that are looked at: each adds equations, and of the networks measured none had more than five. All
+of a thousand layers would take minutes for one step of a search."""
+
 NO_SUM = (
     "its weight is also that of an embedding, or it runs several times with other biases, a normalisation or its "
     "weight transposed: its gradient is a sum over all, which is not taken apart"
@@ -112,13 +116,18 @@ def _layers_behind(
     And the one that is behind all these, where there is one.
     """
     found, current = [], trace.using(use.next_weight)
-    while current is not None and passes_on(current, trace) and named.get(current.next_weight) is not None:
+    while (
+        current is not None
+        and len(found) < MOST_BEHIND
+        and passes_on(current, trace)
+        and named.get(current.next_weight) is not None
+    ):
         weight, gradient = parameters[current.weight], named[current.next_weight]
         weight = weight.T if current.is_transposed else weight
         gradient = gradient.T if current.next_is_transposed else gradient
         found.append(LayerBehind(weight, parameters.get(current.bias), current.activation, gradient))
         current = trace.using(current.next_weight)
-    return found, current
+    return found, None if len(found) == MOST_BEHIND else current
 
 
 def _head(model: nn.Module, use: LinearUse, trace: Trace, parameters: dict[str, Any], loss: Any) -> Head | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from scipy.spatial import cKDTree
 
 from sparsedl.arrays import as_tensor
 from sparsedl.linalg import normalized
@@ -220,18 +221,24 @@ def _largest_tolerance(width: int, batch_size: int, activation: Activation) -> f
 
 
 def _stand_for(
-    weight: torch.Tensor, bias: torch.Tensor, *, alike: float = 1 - 1e-4, n_probes: int = 32
+    weight: torch.Tensor, bias: torch.Tensor, *, alike: float = 1 - 1e-4, n_probes: int = 32, n_first: int = 8
 ) -> torch.Tensor | None:
     """Return how many units each stands for, of shape (m,); None where all differ.
 
     Units whose weights and biases have one direction are copies. One without either says the same of all inputs.
+    Copies are near by their first few probes, of which a tree finds the pairs: all products are too many.
     """
     probes = torch.randn((weight.shape[1], n_probes), generator=torch.Generator().manual_seed(0), dtype=torch.float32)
     rows = torch.cat([weight.float() @ probes, n_probes**0.5 * bias.float()[:, None]], dim=1)
-    rows = normalized(rows, dim=1)
-    first = (rows @ rows.T > alike).to(torch.uint8).argmax(dim=1)
-    counts = torch.bincount(first[rows.any(dim=1)], minlength=len(rows))
-    return None if (counts == 1).all() else counts.double()
+    rows, index, copies = np.unique(normalized(rows, dim=1).numpy(), axis=0, return_index=True, return_inverse=True)
+    near = cKDTree(rows[:, :n_first]).query_pairs(1.01 * np.sqrt(2 * (1 - alike)), output_type="ndarray")
+    near = near[np.einsum("ij,ij->i", rows[near[:, 0]], rows[near[:, 1]]) > alike]
+    first = index.copy()
+    for one, other in (near.T, near.T[::-1]):
+        np.minimum.at(first, one, index[other])
+    first = np.where(rows.any(axis=1), first, -1)[copies.reshape(-1)]
+    counts = np.bincount(first[first >= 0], minlength=len(weight))
+    return None if (counts == 1).all() else torch.from_numpy(counts).double()
 
 
 def lengths(activations: torch.Tensor) -> torch.Tensor:

@@ -55,3 +55,46 @@ def maker():
 @pytest.fixture
 def counting():
     return Counting
+
+
+@pytest.fixture
+def flower_task(monkeypatch):
+    """Flower's messages want to know which task they come from."""
+    from flwr.supercore.task_identity import TaskIdentity
+
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+class Told:
+    """What an audit might return."""
+
+    best, replay, likely, tokens = None, None, (), ()
+
+    def __init__(self, verdict, is_complete=True, is_interrupted=False, missing=None):
+        self.verdict, self.is_complete, self.is_interrupted = verdict, is_complete, is_interrupted
+        self.context, self.reason = {"missing": missing}, "0 of 8 inputs"
+
+    def to_json(self, path):
+        path.write_text("{}")
+
+    to_html = to_json
+
+
+@pytest.fixture
+def audit_says(monkeypatch):
+    """Let every audit end with what is given, or raise it; return the calls."""
+
+    def put(what, **state):
+        calls = []
+
+        def check(*arguments, **options):
+            calls.append(arguments)
+            if isinstance(what, BaseException):
+                raise what
+            return Told(what, **state)
+
+        monkeypatch.setattr("sparsedl_fl.federation.outcome.check_update", check)
+        return calls
+
+    return put

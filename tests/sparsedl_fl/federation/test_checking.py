@@ -111,15 +111,11 @@ def test_an_error_inside_is_a_warning_and_fails_closed_where_it_blocks(mode):
     assert "audit failed" in policy.table.to_table()
 
 
-def test_what_counts_as_a_leak_is_a_choice(maker, train):
+def test_arguments_that_make_no_sense_are_named(maker, train):
     before, after = trained(maker, train)
-    policy = LeakPolicy(maker, RATE, mode="block", n_steps=1, leaks=())
-    assert not policy.check(before, after, client=1, server_round=1).is_blocked
-    strict = LeakPolicy(maker, RATE, mode="block", optimizer="adam", leaks=(Verdict.OUT_OF_RANGE,))
-    with pytest.warns(LeakWarning, match="blocked"):
-        assert strict.check(before, after, client=1, server_round=1).is_blocked
-    with pytest.raises(ValueError, match="mode must be one of"):
-        LeakPolicy(maker, RATE, mode="forbid")
+    for name, value in (("optimizer", "smg"), ("loss", "nonsense"), ("learning_rate", 0), ("batch_size", 1.5)):
+        with pytest.raises(ValueError, match=f"{name} must be"):
+            check_update(maker, before, after, **({"learning_rate": RATE} | {name: value}))
 
 
 def test_table_has_a_row_a_client_and_a_column_a_round(maker, train):

@@ -19,7 +19,7 @@ from sparsedl_fl.federation import LeakPolicy, LeakWarning
 from sparsedl_fl.federation.flower import LeakAuditMod, LeakAuditStrategy
 
 RATE = 0.05
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("flower_task")]
 
 
 def client_app(maker, train, mods=()):
@@ -38,15 +38,6 @@ def client_app(maker, train, mods=()):
         return Message(RecordDict({"metrics": MetricRecord({"num-examples": 8, "loss": 1.0})}), reply_to=message)
 
     return app
-
-
-@pytest.fixture(autouse=True)
-def identity(monkeypatch):
-    """Messages want to know which task they come from."""
-    from flwr.supercore.task_identity import TaskIdentity
-
-    for name in ("_task_id", "_run_id", "_node_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
 
 
 class Grid:
