@@ -87,7 +87,7 @@ class Case:
     def made(self) -> tuple[torch.nn.Module, Sent]:
         """Return the model that the server sent out and what arrives there, drawn from the case's name and seed."""
         network, wire = NETWORKS[self.network], WIRES[self.wire]
-        rng = np.random.default_rng([self.seed, crc32(self.name.encode())])
+        rng = np.random.default_rng(self.seed + crc32(self.name.encode()))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed + crc32(self.network.encode()))
             model = network.build().train(network.training)
