@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+from scipy.special import expit, softmax
 
-from sparsedl_fl.activations import resolve
 from sparsedl_fl.assembly import Assembly
 from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit
 from sparsedl_fl.audit.subject import Subject
-from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.labels import NO_LABEL
 from sparsedl_fl.models import LinearUse
+from sparsedl_fl.models.naming import plain_name
 from sparsedl_fl.peeling import KnownBatch
 from sparsedl_fl.spectrum import precision_of
 
@@ -30,6 +30,9 @@ __all__ = ["has_rank_one", "record_of", "single_records"]
 MOST_EXCESS = 2.0
 """Largest singular value beside a record over that of white noise of the same strength, up to which it is noise."""
 
+BY_LOSS = 1e-4
+"""Distance from what the loss has for a record and a label, relative to the gradient, that rounding may leave."""
+
 RANK_ONE = 1e-5
 """Share of a gradient beyond one input that rounding of single precision may leave (1e-7 in the median)."""
 
@@ -37,8 +40,9 @@ RANK_ONE = 1e-5
 def single_records(subject: Subject, found: Mapping[str, LayerAudit], batch_size: int | None) -> dict[str, LayerAudit]:
     """Return the layers whose gradient is one of one record, with the record where it is known to be one.
 
-    It is known where the caller said so, or where another layer shows it: one whose single input is certified, or
-    whose gradient has rank one behind more outputs than two and a smooth activation, which two inputs do not share.
+    It is known where the caller said so, where the last layer's gradient is what the loss has for it, or where another
+    layer shows it: one whose single input is certified, or whose gradient has rank one behind more outputs than two and
+    a smooth activation, which two inputs do not share.
 
     Parameters
     ----------
@@ -49,30 +53,45 @@ def single_records(subject: Subject, found: Mapping[str, LayerAudit], batch_size
     batch_size : int or None
         Records, as the caller said.
     """
-    layers: dict[str, LayerGradient] = {}
+    layers: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for name, layer in found.items():
         use = subject.trace.use_of(name)
-        if use is None or use.rows != 1 or subject.trace.n_uses(name) != 1 or layer.n_certified:
+        if (
+            use is None
+            or use.rows != 1
+            or subject.trace.n_uses(name) != 1
+            or (layer.n_certified and layer.n_inputs > 1)
+        ):
             continue
         if subject.learning_rate is not None and use.feeds != FED_THE_INPUT:
             continue  # what a layer behind is fed changes with the steps
-        try:
-            given = subject.layer_gradient(name)
-        except ValueError:
+        G, g = (subject.gradients.get(parameter) for parameter in (use.weight, use.bias))
+        if G is None or g is None or not g.any():
             continue
-        if has_rank_one(given) or (batch_size == 1 and is_noise_beside(given)):
-            layers[name] = given
-    is_shown = batch_size == 1 or any(_shows_one(layer) for layer in found.values()) or any(
-        _tells_apart(subject.trace.use_of(name), given) for name, given in layers.items()
-    )  # fmt: skip
+        G, g = (part.detach().cpu().double().numpy() for part in (G.T if use.is_transposed else G, g))
+        if has_rank_one(G, g) or (batch_size == 1 and is_noise_beside(G, g)):
+            layers[name] = G, g
+    labels = {name: _label(subject, name, *sent) for name, sent in layers.items()}
+    is_contradicted = subject.loss is not None and any(
+        subject.trace.use_of(name).is_last and label == NO_LABEL for name, label in labels.items()
+    )
+    is_shown = (
+        (batch_size == 1 and not is_contradicted)
+        or any(label != NO_LABEL for label in labels.values())
+        or any(_shows_one(layer) for layer in found.values())
+        or any(_tells_apart(subject.trace.use_of(name)) for name in layers)
+    )
     changed = {}
-    for name, given in layers.items():
+    for name, sent in layers.items():
         if is_shown:
             text, source = "1 of 1 inputs: the weight gradient over the bias gradient", "a batch of one record"
+            batch = replace(record_of(*sent), labels=np.array([max(labels.values())]))
+            if found[name].n_certified and found[name].worst_error <= batch.errors[0]:
+                continue
             changed[name] = replace(
-                found[name], batch=record_of(given), reason=text, source=source, at_least=0, likely_candidates=()
+                found[name], batch=batch, reason=text, source=source, at_least=0, likely_candidates=()
             )
-        else:
+        elif not found[name].n_certified:
             text = (
                 "its gradient has rank one, as that of a single record has, and of any batch behind so few outputs: "
                 "the weight gradient over the bias gradient is then a mean of the inputs, weighted by their "
@@ -82,48 +101,66 @@ def single_records(subject: Subject, found: Mapping[str, LayerAudit], batch_size
     return changed
 
 
+def _label(subject: Subject, name: str, weight_grad: np.ndarray, bias_grad: np.ndarray) -> int:
+    """Return the label for which the loss of a model's last layer has this gradient for this record, or `NO_LABEL`.
+
+    A mean of several records does not fulfil ``g = p(W x + b) - y``.
+    """
+    use, parameters = subject.trace.use_of(name), dict(subject.model.named_parameters())
+    parameters = {plain_name(key): tensor for key, tensor in parameters.items()}
+    bias = parameters.get(use.bias)
+    if not use.is_last or subject.loss not in (None, "cross_entropy", "binary_cross_entropy") or bias is None:
+        return NO_LABEL
+    weight = parameters[use.weight].detach().cpu().double().numpy()
+    record = weight_grad.T @ bias_grad / (bias_grad @ bias_grad)
+    z = (weight.T if use.is_transposed else weight) @ record + bias.detach().cpu().double().numpy()
+    label = (expit(z) if len(z) == 1 else softmax(z)) - bias_grad
+    nearest = np.array([np.round(label[0])]) if len(z) == 1 else np.eye(len(z))[np.argmax(label)]
+    if np.linalg.norm(label - nearest) > BY_LOSS * np.linalg.norm(bias_grad):
+        return NO_LABEL
+    return int(nearest[0]) if len(z) == 1 else int(np.argmax(label))
+
+
 def _shows_one(layer: LayerAudit) -> bool:
     return layer.n_certified == 1 and layer.n_samples == 1 and layer.is_size_known
 
 
-def _tells_apart(use: LinearUse, given: LayerGradient) -> bool:
+def _tells_apart(use: LinearUse) -> bool:
     """Return whether two inputs of a layer would give its gradient a rank of two."""
-    if given.shape[0] < 3:
+    if use.width < 3:
         return False
-    activation = resolve(given.activation)
+    activation = use.activation
     is_smooth = activation is not None and not activation.is_piecewise_linear and not activation.has_flat_part
-    return use.is_last or (use.activation is not None and is_smooth)
+    return use.is_last or is_smooth
 
 
-def record_of(given: LayerGradient) -> KnownBatch:
-    """Return the record behind a layer's gradient, if it is one of one record; its error is by what is left over."""
-    G, g = given.weight_grad.astype(np.float64), given.bias_grad.astype(np.float64)
-    square = float(g @ g)
-    if square == 0:
-        raise ValueError("bias_grad is all zeros: the scale of the record is not known")
-    x = G.T @ g / square
-    left = G - np.outer(g, x)
-    noise = np.sqrt(np.sum(left**2) / max(1, (len(g) - 1) * len(x))) if len(g) > 1 else 0.0
-    rounding = max(np.finfo(np.float32).eps, precision_of(G)) * np.sqrt(np.mean(x**2))
+def record_of(weight_grad: np.ndarray, bias_grad: np.ndarray) -> KnownBatch:
+    """Return the record behind a layer's gradient, if it is one of one record; its error is by what is left over.
+
+    Parameters
+    ----------
+    weight_grad, bias_grad : ndarray of shape (m, n) and (m,)
+        The gradient.
+    """
+    square = float(bias_grad @ bias_grad)
+    x = weight_grad.T @ bias_grad / square
+    left = weight_grad - np.outer(bias_grad, x)
+    noise = np.sqrt(np.sum(left**2) / max(1, left.size - len(x)))
+    rounding = max(np.finfo(np.float32).eps, precision_of(weight_grad)) * np.sqrt(np.mean(x**2))
     # Noise on the weights' gradient, and as much on each entry of the bias's.
     error = float(np.hypot(noise / np.sqrt(square) * np.sqrt(1 + np.mean(x**2)), rounding))
     certified = error <= Assembly.worthless * np.sqrt(np.mean(x**2))
-    return KnownBatch(x[None], g[:, None], np.array([error]), np.array([bool(certified)]), np.array([NO_LABEL]))
+    return KnownBatch(x[None], bias_grad[:, None], np.array([error]), np.array([bool(certified)]), np.array([NO_LABEL]))
 
 
-def has_rank_one(given: LayerGradient) -> bool:
+def has_rank_one(weight_grad: np.ndarray, bias_grad: np.ndarray) -> bool:
     """Return whether a layer's gradient is one of one input, with that of its bias."""
-    together = np.column_stack([given.weight_grad, given.bias_grad]).astype(np.float64)
-    largest = together[np.argmax(np.linalg.norm(together, axis=1))]
-    factors = together @ largest / (largest @ largest)
-    return bool(np.linalg.norm(together - np.outer(factors, largest)) <= RANK_ONE * np.linalg.norm(together))
+    x = weight_grad.T @ bias_grad / (bias_grad @ bias_grad)
+    return bool(np.linalg.norm(weight_grad - np.outer(bias_grad, x)) <= RANK_ONE * np.linalg.norm(weight_grad))
 
 
-def is_noise_beside(given: LayerGradient) -> bool:
+def is_noise_beside(weight_grad: np.ndarray, bias_grad: np.ndarray) -> bool:
     """Return whether what a layer's gradient has beside one input is no more than noise."""
-    G, g = given.weight_grad.astype(np.float64), given.bias_grad.astype(np.float64)
-    if not g.any():
-        return False
-    left = G - np.outer(g, G.T @ g) / (g @ g)
-    level = np.sqrt(np.mean(left**2))
-    return bool(np.linalg.norm(left, 2) <= MOST_EXCESS * level * (np.sqrt(len(G)) + np.sqrt(G.shape[1])))
+    left = weight_grad - np.outer(bias_grad, weight_grad.T @ bias_grad) / (bias_grad @ bias_grad)
+    level = np.sqrt(np.mean(left**2)) * (np.sqrt(len(left)) + np.sqrt(left.shape[1]))
+    return bool(np.linalg.norm(left, 2) <= MOST_EXCESS * level)

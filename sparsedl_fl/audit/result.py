@@ -236,7 +236,13 @@ class AuditResult(Mapping):
         return _written(as_json(self, show_samples), path)
 
     def to_html(
-        self, path: str | Path | None = None, *, show_samples: bool = False, decoder: Any = None, sweep: Any = None
+        self,
+        path: str | Path | None = None,
+        *,
+        show_samples: bool = False,
+        decoder: Any = None,
+        sweep: Any = None,
+        vocabulary: Mapping[int, str] | None = None,
     ) -> str:
         """Return the report as one self-contained page, and write it where a path is given.
 
@@ -252,10 +258,13 @@ class AuditResult(Mapping):
             has the shape of one, and numbers else.
         sweep : SweepResult or None, default=None
             Measured effect of defences, for the chapter about them.
+        vocabulary : mapping of int to str or None, default=None
+            Tokens by their ids, for those that the batch holds.
         """
         from sparsedl_fl.audit.report import as_html
 
-        return _written(as_html(self, show_samples=show_samples, decoder=decoder, sweep=sweep), path)
+        options = {"decoder": decoder, "sweep": sweep, "vocabulary": vocabulary}
+        return _written(as_html(self, show_samples=show_samples, **options), path)
 
     def plot(self, axes: Any = None) -> Any:
         """Draw how much of its batch each layer gives away; needs matplotlib."""

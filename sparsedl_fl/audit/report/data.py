@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsedl_fl.audit.report.words import next_steps, plain_sentences, what_features_are
 from sparsedl_fl.audit.result import AuditResult, LayerAudit
 
 __all__ = ["SCHEMA_VERSION", "as_dict", "as_json", "schema"]
@@ -33,6 +34,9 @@ def as_dict(result: AuditResult, show_samples: bool = False) -> dict[str, Any]:
         "verdict": str(result.verdict),
         "meaning": result.verdict.meaning,
         "reason": result.reason,
+        "plain": plain_sentences(result),
+        "next_steps": next_steps(result),
+        "features": what_features_are(result),
         "is_complete": result.is_complete,
         "is_interrupted": result.is_interrupted,
         "notes": list(result.notes),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -20,6 +21,7 @@ SECTIONS = {
     "threat": "Threat model",
     "seen": "What the server saw",
     "recovered": "What was recovered",
+    "tokens": "Which tokens the batch holds",
     "untested": "What was not tested, and why",
     "defences": "Defences and their measured effect",
     "privacy": "Statement on differential privacy",
@@ -30,8 +32,27 @@ SECTIONS = {
 impact assessment, and NIST AI 100-2."""
 
 
+OPEN = ("summary", "recovered")
+"""Chapters that are not folded away: what somebody who signs reads."""
+
+LEAKS_BY = {
+    "zeros": "its own gradient, which is zero where units are inactive",
+    "span": "its own gradient and that of the next layer",
+    "rest": "its own gradient, and the network behind it with the loss",
+    "head": "its own gradient and the loss",
+    "rows": "rows of its gradient",
+}
+"""What a layer leaks by, in words."""
+
+
 def as_html(
-    result: AuditResult, *, show_samples: bool = False, decoder: Any = None, sweep: Any = None, title: str = ""
+    result: AuditResult,
+    *,
+    show_samples: bool = False,
+    decoder: Any = None,
+    sweep: Any = None,
+    vocabulary: Mapping[int, str] | None = None,
+    title: str = "",
 ) -> str:
     """Return a report as one self-contained page (see `AuditResult.to_html`)."""
     try:
@@ -49,8 +70,11 @@ def as_html(
     environment.filters["number"] = _number
     return environment.get_template("page.html").render(
         title=title or "Audit of a federated-learning update",
-        report=as_dict(result),
+        report=as_dict(result, show_samples),
         sections=SECTIONS,
+        unfolded=OPEN,
+        leaks_by=LEAKS_BY,
+        vocabulary=vocabulary or {},
         samples=shown_samples(result, decoder) if show_samples else None,
         sweep=None if sweep is None else sweep.to_dict(),
     )
@@ -60,7 +84,7 @@ def as_table(result: AuditResult) -> str:
     """Return a short table of the layers, for notebooks."""
     rows = "".join(
         f"<tr><td>{escape(layer.name)}</td><td>{escape(layer.what)}</td><td><b>{layer.verdict}</b></td>"
-        f"<td>{layer.n_certified} of {layer.n_inputs}</td><td>{_number(layer.worst_error)}</td>"
+        f"<td>{escape(layer.count)}</td><td>{_number(layer.worst_error)}</td>"
         f"<td>{escape(layer.source or layer.reason)}</td></tr>"
         for layer in result.layers
     )
