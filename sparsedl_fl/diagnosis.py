@@ -15,6 +15,7 @@ from sparsedl_fl.wording import argument
 __all__ = [
     "advice",
     "advice_for_crowd",
+    "is_clipped",
     "is_of_one_size",
     "is_sparsified",
     "obstacle",
@@ -122,6 +123,29 @@ def is_of_one_size(moduli: np.ndarray, *, equal: float = 0.02, most: float = 1.5
         return moduli.size > 1 and bool(np.ptp(moduli) <= 1e-3 * moduli.max())
     middle = np.median(moduli)
     return bool(moduli.max() <= most * middle and np.mean(np.abs(moduli - middle) <= equal * middle) >= share)
+
+
+def is_clipped(layer_gradient: LayerGradient, *, share: float = 5e-3, near: float = 0.98, fewest: int = 8) -> bool:
+    """Return whether entries were cut to a largest size, one by one.
+
+    Parameters
+    ----------
+    layer_gradient : LayerGradient
+        The gradient.
+    share : float, default=5e-3
+        Of the entries that have the largest size exactly.
+    near : float, default=0.98
+        Of that size, up to which the next ones reach: those of a few bits are a step of their grid away.
+    fewest : int, default=8
+        Entries at that size.
+    """
+    _, moduli = _alive(layer_gradient)
+    if moduli.size == 0:
+        return False
+    largest = moduli.max()
+    at_most = moduli >= (1 - 1e-6) * largest
+    below = moduli[~at_most]
+    return bool(at_most.sum() >= max(fewest, share * moduli.size) and below.size and below.max() >= near * largest)
 
 
 def too_large(layer_gradient: LayerGradient, batch_size: int, limit: int) -> str:

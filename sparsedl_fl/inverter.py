@@ -87,6 +87,8 @@ class GradientInverter(BaseEstimator):
         How the search ended: with everything found, by its own count of starts, by a budget of the caller, by Ctrl-C.
     signal_to_noise_ : float
         Smallest singular value of the batch over the largest beyond it: how clearly its size shows.
+    size_is_clear_ : bool
+        Whether that, the caller, or a coarse format whose rounding is known, leaves no doubt of the batch's size.
     noise_excess_ : float
         Largest singular value beyond the batch over that of white noise: about one for noise, up to 3.3 for rounding.
     uses_next_layer_ : bool
@@ -188,6 +190,7 @@ class GradientInverter(BaseEstimator):
         self._expose(problem.layer_gradient, batch, hypothesis.proposed, candidates, scale)
         self.search_end_ = SearchEnd.INTERRUPTED if hypothesis.is_interrupted else candidates.end
         self.signal_to_noise_, self.noise_excess_ = problem.factors.signal_to_noise, problem.factors.excess
+        self.size_is_clear_ = self.batch_size is not None or problem.factors.ends_clearly or problem.factors.is_coarse
         self.uses_next_layer_ = problem.behind is not None
         self.preactivation_gradients_ *= units[:, None]
         # What may stand for others far off has no label: four such had that of another one.
@@ -240,7 +243,7 @@ class GradientInverter(BaseEstimator):
         with one_thread():
             batch, self.labels_ = crowded_batch(problem, found.whitened)
         self.search_end_, self.signal_to_noise_, self.noise_excess_ = found.end, np.inf, 1.0
-        self.uses_next_layer_ = True
+        self.uses_next_layer_ = self.size_is_clear_ = True
         proposed = np.arange(problem.batch_size) < len(found.whitened)
         self._expose(given, batch, proposed, found, scale)
         if not batch.recovered.all():

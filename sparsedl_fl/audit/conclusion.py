@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 from sparsedl_fl.activations import resolve
 from sparsedl_fl.candidates import SearchEnd
+from sparsedl_fl.diagnosis import is_clipped
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
-from sparsedl_fl.lowrank import LowRankGradient
 from sparsedl_fl.models import LayerRow, LinearUse
 from sparsedl_fl.theory import largest_batch
 from sparsedl_fl.wording import argument
 
-__all__ = ["reach_of", "why_open"]
+__all__ = ["MOST_EXCESS", "reach_of", "why_open"]
 
 MOST_EXCESS = 5.0
 """Largest singular value beyond the batch over that of white noise, from which on it is no noise: rounding has up to
@@ -50,7 +50,7 @@ def why_open(
     """
     b, (attack, limit) = inverter.batch_size_, reach_of(row, given, inverter.uses_next_layer_)
     n_found = int((inverter.provenance_ == "column found").sum())
-    is_size_clear = inverter.batch_size is not None or inverter.signal_to_noise_ >= LowRankGradient.clear_gap
+    is_size_clear = inverter.batch_size is not None or inverter.size_is_clear_
     # In order of what a reader can do most about.
     doubts = [
         (inverter.search_end_ is SearchEnd.INTERRUPTED, "the search was interrupted"),
@@ -78,6 +78,12 @@ def why_open(
             f"{n_found} columns of the gradient were found that nothing certifies: noise hides what would, or these "
             "are not the weights, the activation or the loss of the client",
         ),
+        (
+            not resolve(given.activation).has_flat_part and (inverter.noise_level is None or given.is_update),
+            "no input fits the layer's equations, of which there are enough: the loss, the activation, the number of "
+            "steps or the noise is another than said",
+        ),
+        (is_clipped(given), "many entries have the largest size exactly: they were clipped, which hides the rank"),
         (
             attack in ("rest", "head") and loss is None,
             "what the layer leaks by rests on the loss, which nobody said: pass loss (cross-entropy was taken)",

@@ -142,6 +142,11 @@ class LayerAudit:
         return 0 if self.batch is None else int(np.sum(self.batch.labels != NO_LABEL))
 
     @property
+    def n_unproven(self) -> int:
+        """Columns of the gradient that the attack found and nothing certifies."""
+        return 0 if self.inverter is None else int(np.sum(self.inverter.provenance_ == "column found"))
+
+    @property
     def verdict(self) -> Verdict:
         """What these attacks got out of the layer."""
         if self.n_certified:

@@ -17,7 +17,9 @@ import torch
 from scipy.stats import binom, hypergeom
 
 from sparsedl_fl.activations import resolve
+from sparsedl_fl.audit.conclusion import MOST_EXCESS
 from sparsedl_fl.audit.findings import Candidate
+from sparsedl_fl.diagnosis import is_clipped
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
 
@@ -46,6 +48,8 @@ def likely_candidates(inverter: GradientInverter, given: LayerGradient) -> tuple
     activation = resolve(given.activation)
     if activation is None or not activation.has_flat_part or inverter.recovered_.all():
         return ()
+    if not inverter.size_is_clear_ or inverter.noise_excess_ > MOST_EXCESS or is_clipped(given):
+        return ()  # a rank that is not the batch's, for which the law does not hold
     found = np.full(inverter.batch_size_, np.nan)
     # What is active and has no gradient may have been dropped out, and then the other half of the units tells.
     for is_dropped in (True, False):

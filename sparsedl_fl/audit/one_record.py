@@ -20,7 +20,6 @@ from sparsedl_fl.assembly import Assembly
 from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit
 from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.labels import NO_LABEL
-from sparsedl_fl.models import LinearUse
 from sparsedl_fl.models.naming import plain_name
 from sparsedl_fl.peeling import KnownBatch
 from sparsedl_fl.spectrum import precision_of
@@ -31,8 +30,12 @@ __all__ = ["has_rank_one", "record_of", "single_records"]
 MOST_EXCESS = 2.0
 """Largest singular value beside a record over that of white noise of the same strength, up to which it is noise."""
 
-BY_LOSS = 1e-4
+BY_LOSS = 1e-5
 """Distance from what the loss has for a record and a label, relative to the gradient, that rounding may leave."""
+
+LEAST_SPREAD = 0.1
+"""Root mean square of what weights make of a record, from which on two records have other gradients. Means of records
+fulfil a loss to the square of it: behind a head of zeros any mean of one class does."""
 
 RANK_ONE = 1e-5
 """Share of a gradient beyond one input that rounding of single precision may leave (1e-7 in the median)."""
@@ -78,9 +81,9 @@ def single_records(subject: Subject, found: Mapping[str, LayerAudit], batch_size
     )
     is_shown = (
         (batch_size == 1 and not is_contradicted)
-        or any(label != NO_LABEL for label in labels.values())
+        or any(label != NO_LABEL and _spreads(subject, name, *layers[name]) for name, label in labels.items())
         or any(_shows_one(layer) for layer in found.values())
-        or any(_tells_apart(subject.trace.use_of(name)) for name in layers)
+        or any(_tells_apart(subject, name, *sent) for name, sent in layers.items())
     )
     changed = {}
     for name, sent in layers.items():
@@ -107,14 +110,12 @@ def _label(subject: Subject, name: str, weight_grad: np.ndarray, bias_grad: np.n
 
     A mean of several records does not fulfil ``g = p(W x + b) - y``.
     """
-    use, parameters = subject.trace.use_of(name), dict(subject.model.named_parameters())
-    parameters = {plain_name(key): tensor for key, tensor in parameters.items()}
-    bias = parameters.get(use.bias)
+    use = subject.trace.use_of(name)
+    bias = {plain_name(key): tensor for key, tensor in subject.model.named_parameters()}.get(use.bias)
     if not use.is_last or subject.loss not in (None, "cross_entropy", "binary_cross_entropy") or bias is None:
         return NO_LABEL
-    weight = parameters[use.weight].detach().cpu().double().numpy()
     record = weight_grad.T @ bias_grad / (bias_grad @ bias_grad)
-    z = (weight.T if use.is_transposed else weight) @ record + bias.detach().cpu().double().numpy()
+    z = _weight(subject, name) @ record + bias.detach().cpu().double().numpy()
     label = (expit(z) if len(z) == 1 else softmax(z)) - bias_grad
     nearest = np.array([np.round(label[0])]) if len(z) == 1 else np.eye(len(z))[np.argmax(label)]
     if np.linalg.norm(label - nearest) > BY_LOSS * np.linalg.norm(bias_grad):
@@ -126,13 +127,30 @@ def _shows_one(layer: LayerAudit) -> bool:
     return layer.n_certified == 1 and layer.n_samples == 1 and layer.is_size_known
 
 
-def _tells_apart(use: LinearUse) -> bool:
+def _tells_apart(subject: Subject, name: str, weight_grad: np.ndarray, bias_grad: np.ndarray) -> bool:
     """Return whether two inputs of a layer would give its gradient a rank of two."""
-    if use.width < 3:
+    use = subject.trace.use_of(name)
+    # Of a gradient that was cut to its largest entries one row may be left, which has rank one whatever the batch.
+    n_rows = int(weight_grad.any(axis=1).sum())
+    if n_rows < 3 or (use.is_last and n_rows < len(weight_grad)) or not _spreads(subject, name, weight_grad, bias_grad):
         return False
     activation = use.activation
     is_smooth = activation is not None and not activation.is_piecewise_linear and not activation.has_flat_part
     return use.is_last or is_smooth
+
+
+def _spreads(subject: Subject, name: str, weight_grad: np.ndarray, bias_grad: np.ndarray) -> bool:
+    """Return whether a layer's weights make something of a record, so that others would have other gradients."""
+    z = _weight(subject, name) @ (weight_grad.T @ bias_grad / (bias_grad @ bias_grad))
+    z = z - z.mean() if subject.trace.use_of(name).is_last and len(z) > 1 else z
+    return bool(np.sqrt(np.mean(z**2)) >= LEAST_SPREAD)
+
+
+def _weight(subject: Subject, name: str) -> np.ndarray:
+    use = subject.trace.use_of(name)
+    parameters = {plain_name(key): tensor for key, tensor in subject.model.named_parameters()}
+    weight = parameters[use.weight].detach().cpu().double().numpy()
+    return weight.T if use.is_transposed else weight
 
 
 def record_of(weight_grad: np.ndarray, bias_grad: np.ndarray) -> KnownBatch:

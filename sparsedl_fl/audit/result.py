@@ -80,7 +80,8 @@ class AuditResult(Mapping):
             return Verdict.LIKELY
         if self.tokens:
             return Verdict.PARTLY
-        return Verdict.NOT_RECOVERED if self.is_complete and self._resisting else Verdict.OUT_OF_RANGE
+        is_open = not self.is_complete or any(layer.n_unproven for layer in self.layers)
+        return Verdict.OUT_OF_RANGE if is_open or not self._resisting else Verdict.NOT_RECOVERED
 
     @property
     def is_interrupted(self) -> bool:

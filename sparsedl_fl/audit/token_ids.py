@@ -90,7 +90,7 @@ def token_ids(weight: torch.Tensor, gradient: torch.Tensor, is_tied: bool = Fals
     if not touched.any():
         return TokenIds((), {}, "its gradient is all zeros")
     how = "rows of its gradient that are not zero"
-    if is_tied and touched.mean() > MOST:
+    if is_tied:
         touched, how = _outside_of_head(G), "rows outside the span of what the head that shares this table is fed"
     elif touched.mean() > MOST:
         without_decay = _without_decay(G, weight.detach().cpu().double().numpy())
@@ -104,21 +104,36 @@ def token_ids(weight: torch.Tensor, gradient: torch.Tensor, is_tied: bool = Fals
     return TokenIds(ids, _counts(G[touched], ids), how)
 
 
-def _outside_of_head(G: np.ndarray) -> np.ndarray | None:
-    """Return which rows lie outside the span of the head's inputs: most rows of a large table are of no token."""
+def _outside_of_head(G: np.ndarray, *, most: float = 0.5, gap: float = 10.0, clear: float = 100.0) -> np.ndarray | None:
+    """Return which rows lie outside the span of the head's inputs: most rows of a large table are of no token.
+
+    Parameters
+    ----------
+    G : ndarray of shape (n_tokens, n_features)
+        The gradient.
+    most : float, default=0.5
+        Share of all rows that may be tokens, and of the features that the head's inputs may span.
+    gap : float, default=10
+        How many times further out the nearest token lies than the furthest other row.
+    clear : float, default=100
+        Gap of the singular values behind the span.
+    """
     n_rows, n_features = G.shape
     sizes = np.linalg.norm(G, axis=1)
     order = np.argsort(sizes)
     quiet = order[sizes[order] > 0][: min(n_rows // 2, 4 * n_features)]
-    if len(quiet) < 2 * n_features:
+    if len(quiet) < n_features:
         return None
     _, values, right = np.linalg.svd(G[quiet] / sizes[quiet, None], full_matrices=False)
     gaps = values[:-1] / np.maximum(values[1:], np.finfo(float).tiny)
     rank = int(np.argmax(gaps)) + 1
-    if gaps[rank - 1] < 100 or rank >= n_features:
+    if gaps[rank - 1] < clear or rank > most * n_features:
         return None  # the head is fed more rows than it has features: its span is everything
-    outside = np.linalg.norm(G - (G @ right[:rank].T) @ right[:rank], axis=1)
-    return outside > np.maximum(1e-3 * sizes, 1e-6 * sizes.max())
+    outside = np.linalg.norm(G - (G @ right[:rank].T) @ right[:rank], axis=1) / np.maximum(sizes, np.finfo(float).tiny)
+    is_token = outside > np.sqrt(np.finfo(np.float32).eps)
+    if not is_token.any() or is_token.mean() > most or outside[is_token].min() < gap * outside[~is_token].max():
+        return None
+    return is_token
 
 
 def _without_decay(G: np.ndarray, W: np.ndarray) -> np.ndarray | None:

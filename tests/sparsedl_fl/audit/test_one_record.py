@@ -27,7 +27,7 @@ def binary(outputs, labels):
 def client(name, b):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(b)
-        model, x = MODELS[name](), torch.randn(b, 50)
+        model, x = MODELS[name](), 3 * torch.randn(b, 50)
     labels = torch.arange(b) % 2
     loss = binary if name == "one logit" else functional.cross_entropy
     return model, x, client_gradient(model, x, labels, loss)
@@ -50,6 +50,24 @@ def test_a_mean_of_several_is_certified_by_nothing(name):
     assert audit.verdict is Verdict.OUT_OF_RANGE
     assert "mean of the inputs" in audit.reason
     assert audit.samples == ()
+
+
+@pytest.mark.parametrize("n_classes", [2, 10])
+def test_a_head_of_zeros_says_nothing_of_how_many_records_there_are(n_classes):
+    model, x = nn.Sequential(nn.Linear(50, n_classes)), torch.randn(4, 50, generator=torch.Generator().manual_seed(0))
+    nn.init.zeros_(model[0].weight)
+    nn.init.zeros_(model[0].bias)
+    audit = audit_model(model, client_gradient(model, x, torch.ones(4, dtype=torch.long)), example=x[:1])
+    assert audit.samples == ()
+    assert audit.verdict is Verdict.OUT_OF_RANGE
+
+
+def test_one_row_that_a_wire_left_is_no_record():
+    model, _, gradients = client("ten classes", 4)
+    row = gradients["0.weight"].abs().sum(dim=1).argmax()
+    kept = torch.arange(10) == row
+    cut = {"0.weight": gradients["0.weight"] * kept[:, None], "0.bias": gradients["0.bias"] * kept}
+    assert audit_model(model, cut).samples == ()
 
 
 def test_a_loss_that_is_declared_contradicts_a_batch_size_of_one():
