@@ -121,6 +121,10 @@ class LayerProblem:
         return is_coarse_head or is_sparsified(self.layer_gradient)
 
     @property
+    def is_stored(self) -> bool:
+        return self.factors.signal_to_noise < 1e4
+
+    @property
     def span(self) -> ActivationSpan | None:
         """What the next layer's gradient says of a candidate, where there is one that can be used."""
         return None if self.behind is None else self.behind.spans[0]

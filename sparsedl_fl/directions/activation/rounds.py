@@ -22,6 +22,7 @@ from sparsedl_fl.directions.activation.knowledge import Knowledge
 from sparsedl_fl.directions.activation.last_fit import LastFit
 from sparsedl_fl.directions.activation.natural import NaturalForward
 from sparsedl_fl.directions.activation.others import Others
+from sparsedl_fl.directions.activation.own_zeros import OwnZeros
 from sparsedl_fl.directions.activation.paired import PairedReflection
 from sparsedl_fl.directions.activation.projection import Projection
 from sparsedl_fl.directions.activation.reflection import Reflection
@@ -105,7 +106,12 @@ class Rounds:
                 spans = behind.scaled_to(forward.preactivations(forward.draw(N_TYPICAL, generator)))
                 self.everything = Together((spans, rest))
         # Where ends are polished without what is known, columns need not be exact.
-        precision = {} if self.whole is None else {"own_product": INEXACT_COLUMN}
+        precision = {} if self.whole is None and not problem.is_stored else {"own_product": INEXACT_COLUMN}
+        if problem.is_stored:
+            precision["surely_off"] = 0.01
+        self.own_zeros, self.zeros_of_inputs = stage(search.own_zeros, OwnZeros()), None
+        if problem.is_stored:
+            self.zeros_of_inputs = problem.factors.transposed.zero_test
         columns = tuple(view for view in (rest, problem.column) if view is not None)
         self.knowledge = Knowledge(problem.factors.zero_test, views, columns, trusts_behind=self.is_beyond, **precision)
         by_rest = rest if behind is not None and rest is not None and rest.identifies else None
@@ -283,12 +289,24 @@ class Rounds:
         elif leader in ("span", "columns") and views.free.shape[1] > 1:  # a last one follows from all columns
             is_determined &= self.fits.near_spans(inputs, knowledge.inputs)
         elif leader in ("scale", "chain", "pairs") and self.is_exact:
-            inputs = self.fits.fitted(inputs)
-            kept = self.fits.near_spans(inputs, knowledge.inputs) | ~is_determined
-            inputs, is_determined = inputs[kept], is_determined[kept]
+            inputs, is_determined = self._near_spans(self.fits.fitted(inputs), is_determined)
         is_new = knowledge.add_inputs(inputs, is_determined)
         self.lead.learn((knowledge.n_known - n_before) / share)
         return is_new
+
+    def _near_spans(self, inputs: torch.Tensor, is_determined: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the ends that the spans confirm, and under rounding those that zeros do."""
+        knowledge, is_near = self.knowledge, self.fits.near_spans(inputs, self.knowledge.inputs)
+        if self.zeros_of_inputs is None:
+            kept = is_near | ~is_determined
+            return inputs[kept], is_determined[kept]
+        rough = inputs
+        inputs, proven = self.own_zeros.polished(self.zeros_of_inputs, knowledge.views, rough)
+        knowledge.add_trusted(self.own_zeros.columns(knowledge, rough[~is_near & ~proven]))
+        drawn = self.own_zeros.drawn(self.zeros_of_inputs, knowledge.views, self.generator)
+        inputs = self.own_zeros._sorted(self.zeros_of_inputs, knowledge.views, torch.cat([inputs[proven], drawn]))
+        inputs = torch.cat([inputs[self.own_zeros.are_confirmed(knowledge, inputs)], rough[is_near & ~proven]])
+        return inputs, torch.ones(len(inputs), dtype=torch.bool)
 
     def _descended(self, starts: torch.Tensor, at_first: View) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the inputs that descents from some ``p`` at their true scale end at, and which are determined."""

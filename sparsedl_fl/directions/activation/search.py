@@ -19,6 +19,7 @@ from sparsedl_fl.directions.activation.budget import Budget, effort
 from sparsedl_fl.directions.activation.by_classes import ClassStarts
 from sparsedl_fl.directions.activation.descent import Descent
 from sparsedl_fl.directions.activation.last_fit import LastFit
+from sparsedl_fl.directions.activation.own_zeros import OwnZeros
 from sparsedl_fl.directions.activation.paired import PairedReflection
 from sparsedl_fl.directions.activation.projection import Projection
 from sparsedl_fl.directions.activation.reflection import Reflection
@@ -96,6 +97,7 @@ class ActivationDirections(Directions):
     class_starts: ClassStarts | None = None
     descent: Descent | None = None
     last_fit: LastFit | None = None
+    own_zeros: OwnZeros | None = None
     withheld: WithheldSearch | None = None
     fallback_reach: float = 0.25
     fallback: Directions | None = None
