@@ -10,11 +10,13 @@ import torch
 
 from sparsedl.arrays import as_tensor
 from sparsedl.process import one_thread
+from sparsedl.zeros import ZeroTest
 from sparsedl_fl.activations import Activation, Identity, resolve
 from sparsedl_fl.diagnosis import is_sparsified
 from sparsedl_fl.factorization import factorize_with_bias
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
+from sparsedl_fl.stored import step_of_stored_weights
 from sparsedl_fl.views import ActivationSpan, BackwardChain, ColumnView, ForwardView, RestView, SpansAt, SpansBehind
 
 __all__ = ["LayerProblem"]
@@ -120,9 +122,15 @@ class LayerProblem:
         is_coarse_head = isinstance(self.activation, Identity) and self.factors.is_coarse
         return is_coarse_head or is_sparsified(self.layer_gradient)
 
-    @property
+    @cached_property
     def is_stored(self) -> bool:
-        return self.factors.signal_to_noise < 1e4
+        """Whether the gradient is the difference of stored weights (see `sparsedl_fl.stored`)."""
+        return step_of_stored_weights(self.layer_gradient.weight, self.layer_gradient.weight_grad) is not None
+
+    @cached_property
+    def zeros_of_inputs(self) -> ZeroTest:
+        """What decides on zeros of the inputs: ``G^T`` is the same problem as ``G``."""
+        return self.factors.transposed.zero_test
 
     @property
     def span(self) -> ActivationSpan | None:

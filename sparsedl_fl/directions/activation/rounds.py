@@ -106,12 +106,10 @@ class Rounds:
                 spans = behind.scaled_to(forward.preactivations(forward.draw(N_TYPICAL, generator)))
                 self.everything = Together((spans, rest))
         # Where ends are polished without what is known, columns need not be exact.
-        precision = {} if self.whole is None and not problem.is_stored else {"own_product": INEXACT_COLUMN}
-        if problem.is_stored:
-            precision["surely_off"] = 0.01
-        self.own_zeros, self.zeros_of_inputs = stage(search.own_zeros, OwnZeros()), None
-        if problem.is_stored:
-            self.zeros_of_inputs = problem.factors.transposed.zero_test
+        precision = {} if self.whole is None else {"own_product": INEXACT_COLUMN}
+        self.own_zeros = stage(search.own_zeros, OwnZeros()) if problem.is_stored and has_flat_part else None
+        if self.own_zeros is not None:
+            precision = {"own_product": INEXACT_COLUMN, "surely_off": self.own_zeros.margins[0]}
         columns = tuple(view for view in (rest, problem.column) if view is not None)
         self.knowledge = Knowledge(problem.factors.zero_test, views, columns, trusts_behind=self.is_beyond, **precision)
         by_rest = rest if behind is not None and rest is not None and rest.identifies else None
@@ -204,25 +202,13 @@ class Rounds:
             return
         if not self.activation.has_flat_part:
             knowledge.inputs = self.fits.fitted(knowledge.inputs)
+        elif self.own_zeros is not None and self.own_zeros.settle(self.problem.zeros_of_inputs, knowledge):
+            return
         elif self.is_exact and is_whole:
-            self._fit_inputs_of_columns()
+            self.fits.fit_inputs_of_columns(knowledge)
         if self.rest is not None and self.is_exact and len(knowledge.inputs) == knowledge.inputs.shape[1]:
             self._fit_together()
         knowledge.settle()
-
-    def _fit_inputs_of_columns(self) -> None:
-        """Fit the inputs that all columns together make to the spans, where they lie beside these, and those known.
-
-        One column that is a little of another takes some inputs away, and all the others stay. Where the spans say
-        less of an input than all columns do it is as these have it: near half of the width up to ten times as exact.
-        """
-        knowledge = self.knowledge
-        knowledge.inputs, _ = self.fits.fitted_where_beside(knowledge.inputs)
-        of_columns = normalized(torch.linalg.inv(knowledge.views.found.T), dim=1)
-        own = of_columns[knowledge.views.overlaps(knowledge.inputs, knowledge.views.found).argmax(dim=1)]
-        knowledge.inputs = self.fits.where_better(knowledge.inputs, own)
-        inputs, is_new = self.fits.fitted_where_beside(of_columns)
-        knowledge.add_inputs(inputs[is_new], is_new[is_new])
 
     def _fit_together(self) -> None:
         """Fit a whole batch at once, and draw how exact it is then."""
@@ -289,23 +275,21 @@ class Rounds:
         elif leader in ("span", "columns") and views.free.shape[1] > 1:  # a last one follows from all columns
             is_determined &= self.fits.near_spans(inputs, knowledge.inputs)
         elif leader in ("scale", "chain", "pairs") and self.is_exact:
-            inputs, is_determined = self._near_spans(self.fits.fitted(inputs), is_determined)
+            inputs, is_determined = self._confirmed(self.fits.fitted(inputs), is_determined)
         is_new = knowledge.add_inputs(inputs, is_determined)
         self.lead.learn((knowledge.n_known - n_before) / share)
         return is_new
 
-    def _near_spans(self, inputs: torch.Tensor, is_determined: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the ends that the spans confirm, and under rounding those that zeros do."""
-        knowledge, is_near = self.knowledge, self.fits.near_spans(inputs, self.knowledge.inputs)
-        if self.zeros_of_inputs is None:
-            kept = is_near | ~is_determined
+    def _confirmed(self, inputs: torch.Tensor, is_determined: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the ends that the spans confirm; of stored weights those that zeros confirm come first."""
+        knowledge, known = self.knowledge, self.knowledge.inputs
+        if self.own_zeros is None:
+            kept = self.fits.near_spans(inputs, known) | ~is_determined
             return inputs[kept], is_determined[kept]
-        rough = inputs
-        inputs, proven = self.own_zeros.polished(self.zeros_of_inputs, knowledge.views, rough)
-        knowledge.add_trusted(self.own_zeros.columns(knowledge, rough[~is_near & ~proven]))
-        drawn = self.own_zeros.drawn(self.zeros_of_inputs, knowledge.views, self.generator)
-        inputs = self.own_zeros._sorted(self.zeros_of_inputs, knowledge.views, torch.cat([inputs[proven], drawn]))
-        inputs = torch.cat([inputs[self.own_zeros.are_confirmed(knowledge, inputs)], rough[is_near & ~proven]])
+        exact, rough = self.own_zeros.run(self.problem.zeros_of_inputs, knowledge, inputs, self.generator)
+        is_near = self.fits.near_spans(rough, known)
+        knowledge.add_trusted(self.own_zeros.columns(knowledge, rough[~is_near]))
+        inputs = torch.cat([exact, rough[is_near]])
         return inputs, torch.ones(len(inputs), dtype=torch.bool)
 
     def _descended(self, starts: torch.Tensor, at_first: View) -> tuple[torch.Tensor, torch.Tensor]:
