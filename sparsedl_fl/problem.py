@@ -124,8 +124,9 @@ class LayerProblem:
 
     @cached_property
     def is_stored(self) -> bool:
-        """Whether the gradient is the difference of stored weights (see `sparsedl_fl.stored`)."""
-        return step_of_stored_weights(self.layer_gradient.weight, self.layer_gradient.weight_grad) is not None
+        """Whether the gradient is the difference of stored weights, one step apart (see `sparsedl_fl.stored`)."""
+        given = self.layer_gradient
+        return not given.is_update and step_of_stored_weights(given.weight, given.weight_grad) is not None
 
     @cached_property
     def zeros_of_inputs(self) -> ZeroTest:

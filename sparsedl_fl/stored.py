@@ -91,7 +91,9 @@ def _last_digits(weight: np.ndarray) -> np.ndarray | None:
         if not is_single:
             return None
         patterns = digits.view(np.uint32)
-        low = FLOAT32_BITS if (patterns & 0x1FFF).any() else FLOAT16_BITS if (patterns & 0xFFFF).any() else BFLOAT16_BITS
+        low = (
+            FLOAT32_BITS if (patterns & 0x1FFF).any() else FLOAT16_BITS if (patterns & 0xFFFF).any() else BFLOAT16_BITS
+        )
         bits = max(bits, low)
     exponents = np.frexp(weight)[1]
     return np.where(weight != 0, np.ldexp(1.0, exponents - bits), 0.0)

@@ -48,6 +48,8 @@ class OwnZeros(BaseEstimator):
     most_missing, n_draws : int, default=8 and 1024
         Inputs missing from which on some of their zeros are drawn as well, and how often. (Where four numbers in ten
         are zero, seven of one input are in one draw of 600.)
+    n_kept, small : int and float, default=64 and 0.02
+        Draws that go on, those with the most small numbers: so small beside the others of that draw.
     """
 
     n_refits: int = 10
@@ -59,6 +61,8 @@ class OwnZeros(BaseEstimator):
     roughly_own: float = 0.1
     most_missing: int = 8
     n_draws: int = 1024
+    n_kept: int = 64
+    small: float = 0.02
 
     def run(
         self, test: ZeroTest, knowledge: Knowledge, ends: torch.Tensor, generator: torch.Generator
@@ -89,17 +93,20 @@ class OwnZeros(BaseEstimator):
         return found[torch.tensor(confirmed, dtype=torch.bool)], ends[~proven]
 
     def settle(self, test: ZeroTest, knowledge: Knowledge) -> bool:
-        """Take the columns that all inputs make together, where all are known by their own zeros; return whether."""
+        """Take inputs and columns as zeros of all inputs have them, where all are known and these prove them.
+
+        Returns
+        -------
+        bool
+            Whether they do.
+        """
         b = knowledge.inputs.shape[1]
-        if len(knowledge.inputs) < b:
+        if max(knowledge.n_found, len(knowledge.inputs)) < b:
             return False
-        of_columns = torch.linalg.inv(knowledge.views.found.T) if knowledge.n_found == b else knowledge.inputs[:0]
-        ends = torch.cat([knowledge.inputs, of_columns])
-        ends, proven = self._polished(test, knowledge.views, ends)
-        inputs = self._better(test, knowledge.views, knowledge.inputs, ends[proven])
-        within = normalized(inputs * knowledge.views.sizes, dim=1)
+        whole = torch.linalg.inv(knowledge.views.found.T) if knowledge.n_found == b else knowledge.inputs
+        inputs, proven = self._polished(test, knowledge.views, whole)
         columns, is_singular = torch.linalg.inv_ex(inputs.T)
-        if is_singular or not test.prove(within, test.zeros(within)).all():
+        if is_singular or not proven.all():
             return False
         knowledge.take_whole(normalized(columns, dim=1), inputs)
         return True
@@ -110,9 +117,7 @@ class OwnZeros(BaseEstimator):
         is_known = (overlaps > self.roughly_own).any(dim=1)
         return torch.cat([ends[:0], *(self._column(knowledge, p) for p in ends[~is_known])])
 
-    def _polished(
-        self, test: ZeroTest, views: TwoViews, inputs: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _polished(self, test: ZeroTest, views: TwoViews, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return unit rows ``p`` as zeros of their own have them, and which these prove."""
         if len(inputs) == 0:
             return inputs, torch.zeros(0, dtype=torch.bool)
@@ -128,7 +133,11 @@ class OwnZeros(BaseEstimator):
             return views.free.T[:0]
         rows = test.observations @ (views.sizes[:, None] * views.free)
         weights = test.distinct_rows.double().expand(self.n_draws, -1)
-        inputs, proven = self._polished(test, views, random_kernels(rows, weights, generator) @ views.free.T)
+        kernels = random_kernels(rows, weights, generator)
+        entries = (kernels @ rows.T).abs()
+        n_small = (entries < self.small * entries.square().mean(dim=1, keepdim=True).sqrt()).sum(dim=1)
+        likely = kernels[n_small.argsort(descending=True, stable=True)[: self.n_kept]]
+        inputs, proven = self._polished(test, views, likely @ views.free.T)
         return inputs[proven]
 
     def _distinct(self, test: ZeroTest, views: TwoViews, inputs: torch.Tensor) -> torch.Tensor:
@@ -137,9 +146,7 @@ class OwnZeros(BaseEstimator):
         order = test.zeros(within).sum(dim=1).argsort(descending=True, stable=True)
         return inputs[order][leaders(within[order], self.alike).unique()]
 
-    def _better(
-        self, test: ZeroTest, views: TwoViews, known: torch.Tensor, found: torch.Tensor
-    ) -> torch.Tensor:
+    def _better(self, test: ZeroTest, views: TwoViews, known: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
         """Return inputs that are known, those that have more zeros where they were found again as they are there."""
         if len(known) == 0 or len(found) == 0:
             return known

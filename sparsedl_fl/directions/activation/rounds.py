@@ -289,8 +289,7 @@ class Rounds:
         exact, rough = self.own_zeros.run(self.problem.zeros_of_inputs, knowledge, inputs, self.generator)
         is_near = self.fits.near_spans(rough, known)
         knowledge.add_trusted(self.own_zeros.columns(knowledge, rough[~is_near]))
-        inputs = torch.cat([exact, rough[is_near]])
-        return inputs, torch.ones(len(inputs), dtype=torch.bool)
+        return torch.cat([exact, rough[is_near]]), torch.ones(len(exact) + int(is_near.sum()), dtype=torch.bool)
 
     def _descended(self, starts: torch.Tensor, at_first: View) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the inputs that descents from some ``p`` at their true scale end at, and which are determined."""

@@ -66,9 +66,9 @@ class ActivationDirections(Directions):
         A cap on the time; what it cuts short depends on the machine, and the status says so.
     schedule : Schedule or None, default=None
         The order of the stages; None takes its defaults.
-    alternation, reflection, projection, scaled, paired, class_starts, descent, last_fit : default=None
+    alternation, reflection, projection, scaled, paired, class_starts, descent, last_fit, own_zeros : default=None
         The stages, an `Alternation`, `Reflection`, `Projection`, `ScaledReflection`, `PairedReflection`, `ClassStarts`,
-        `Descent` and `LastFit`; None takes their defaults.
+        `Descent`, `LastFit` and `OwnZeros`; None takes their defaults.
     withheld : WithheldSearch or None, default=None
         What goes first behind activations that are straight around zero; None takes its defaults.
     fallback_reach : float, default=0.25
