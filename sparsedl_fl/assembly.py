@@ -132,7 +132,7 @@ class Assembly:
         has_pattern = problem.activation.has_flat_part
         is_coarse = noise_share > self.refine_above and has_pattern and not given.is_update
         # A fit of all at once moves the others where one of them is none.
-        if is_coarse and hypothesis.proposed.all() and self._are_inputs(hypothesis, whitened):
+        if is_coarse and hypothesis.proposed.all() and (problem.over_noise(whitened) <= self.beside).all():
             gradients, inputs, fitted = maximum_likelihood(given, inputs, factors.noise_level, problem.activation)
             disaggregation, used, ends = factors.left.T @ gradients, gradients == 0, [fitted]
             determined = np.ones_like(determined)
@@ -169,13 +169,6 @@ class Assembly:
             uncertainty=uncertainty,
             resolution=resolution,
         )
-
-    def _are_inputs(self, hypothesis: Hypothesis, whitened: np.ndarray) -> bool:
-        """Return whether no input lies beside the spans, or all are known by zeros of their own, without these."""
-        problem, known = hypothesis.problem, hypothesis.known
-        if problem.is_stored and known is not None and np.isfinite(known).all():
-            return True
-        return bool((problem.over_noise(whitened) <= self.beside).all())
 
     def _with_doubt_in_scale(
         self, hypothesis: Hypothesis, preactivations: np.ndarray, sizes: np.ndarray, certificate: Certificate

@@ -108,6 +108,9 @@ class OwnZeros(BaseEstimator):
         columns, is_singular = torch.linalg.inv_ex(inputs.T)
         if is_singular or not proven.all():
             return False
+        for index, p in enumerate(inputs):  # zeros of its own say more of a column than all the other inputs
+            by_zeros = knowledge.column_of(p, torch.cat([inputs[:index], inputs[index + 1 :]]), alone=True)
+            columns[index] = by_zeros[0] if len(by_zeros) else columns[index]
         knowledge.take_whole(normalized(columns, dim=1), inputs)
         return True
 
@@ -129,7 +132,11 @@ class OwnZeros(BaseEstimator):
 
     def _drawn(self, test: ZeroTest, views: TwoViews, generator: torch.Generator) -> torch.Tensor:
         """Return what some zeros lead to of what is missing, where that is little; all of it is orthogonal to ``q``."""
-        if not 1 < views.free.shape[1] <= self.most_missing:
+        n_missing = views.free.shape[1]
+        if n_missing == 1:  # it is orthogonal to all columns
+            inputs, proven = self._polished(test, views, views.free.T)
+            return inputs[proven]
+        if not 0 < n_missing <= self.most_missing:
             return views.free.T[:0]
         rows = test.observations @ (views.sizes[:, None] * views.free)
         weights = test.distinct_rows.double().expand(self.n_draws, -1)
