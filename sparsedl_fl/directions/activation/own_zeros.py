@@ -35,7 +35,7 @@ class OwnZeros(BaseEstimator):
     same : float, default=0.9
         Cosine of an end and where its zeros lead below which these are of another one.
     alike : float, default=0.99
-        Cosine from which on of two inputs only that with more zeros counts.
+        Cosine above which of two inputs only that with more zeros counts.
     margins : tuple of float, default=(0.01, 0.03, 0.1)
         A unit is clearly off that is so by this much of the spread of the pre-activations, for an input that its zeros
         made exact the first, for others one after the other.
@@ -103,8 +103,10 @@ class OwnZeros(BaseEstimator):
         b = knowledge.inputs.shape[1]
         if max(knowledge.n_found, len(knowledge.inputs)) < b:
             return False
-        whole = torch.linalg.inv(knowledge.views.found.T) if knowledge.n_found == b else knowledge.inputs
-        inputs, proven = self._polished(test, knowledge.views, whole)
+        ends = torch.linalg.inv_ex(knowledge.views.found.T)[0] if knowledge.n_found == b else knowledge.inputs
+        if not ends.isfinite().all():
+            return False
+        inputs, proven = self._polished(test, knowledge.views, ends)
         columns, is_singular = torch.linalg.inv_ex(inputs.T)
         if is_singular or not proven.all():
             return False
@@ -159,7 +161,7 @@ class OwnZeros(BaseEstimator):
             return known
         before, after = (normalized(inputs * views.sizes, dim=1) for inputs in (known, found))
         n_before, n_after = (test.zeros(within).sum(dim=1) for within in (before, after))
-        n_after = torch.where((before @ after.T).abs() > self.same, n_after, 0)
+        n_after = torch.where((before @ after.T).abs() > self.alike, n_after, 0)
         most, index = n_after.max(dim=1)
         return torch.where((most > n_before)[:, None], found[index], known)
 

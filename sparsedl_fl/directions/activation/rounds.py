@@ -282,13 +282,12 @@ class Rounds:
 
     def _confirmed(self, inputs: torch.Tensor, is_determined: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the ends that the spans confirm; of stored weights those that zeros confirm come first."""
-        knowledge, known = self.knowledge, self.knowledge.inputs
         if self.own_zeros is None:
-            kept = self.fits.near_spans(inputs, known) | ~is_determined
+            kept = self.fits.near_spans(inputs, self.knowledge.inputs) | ~is_determined
             return inputs[kept], is_determined[kept]
-        exact, rough = self.own_zeros.run(self.problem.zeros_of_inputs, knowledge, inputs, self.generator)
-        is_near = self.fits.near_spans(rough, known)
-        knowledge.add_trusted(self.own_zeros.columns(knowledge, rough[~is_near]))
+        exact, rough = self.own_zeros.run(self.problem.zeros_of_inputs, self.knowledge, inputs, self.generator)
+        is_near = self.fits.near_spans(rough, self.knowledge.inputs)
+        self.knowledge.add_trusted(self.own_zeros.columns(self.knowledge, rough[~is_near]))
         return torch.cat([exact, rough[is_near]]), torch.ones(len(exact) + int(is_near.sum()), dtype=torch.bool)
 
     def _descended(self, starts: torch.Tensor, at_first: View) -> tuple[torch.Tensor, torch.Tensor]:
