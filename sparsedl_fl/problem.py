@@ -10,11 +10,13 @@ import torch
 
 from sparsedl.arrays import as_tensor
 from sparsedl.process import one_thread
+from sparsedl.zeros import ZeroTest
 from sparsedl_fl.activations import Activation, Identity, resolve
 from sparsedl_fl.diagnosis import is_sparsified
 from sparsedl_fl.factorization import factorize_with_bias
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient
+from sparsedl_fl.stored import step_of_stored_weights
 from sparsedl_fl.views import ActivationSpan, BackwardChain, ColumnView, ForwardView, RestView, SpansAt, SpansBehind
 
 __all__ = ["LayerProblem"]
@@ -119,6 +121,17 @@ class LayerProblem:
         """
         is_coarse_head = isinstance(self.activation, Identity) and self.factors.is_coarse
         return is_coarse_head or is_sparsified(self.layer_gradient)
+
+    @cached_property
+    def is_stored(self) -> bool:
+        """Whether the gradient is the difference of stored weights, one step apart (see `sparsedl_fl.stored`)."""
+        given = self.layer_gradient
+        return not given.is_update and step_of_stored_weights(given.weight, given.weight_grad) is not None
+
+    @cached_property
+    def zeros_of_inputs(self) -> ZeroTest:
+        """What decides on zeros of the inputs: ``G^T`` is the same problem as ``G``."""
+        return self.factors.transposed.zero_test
 
     @property
     def span(self) -> ActivationSpan | None:

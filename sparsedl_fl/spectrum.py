@@ -205,7 +205,7 @@ def _are_scaled_singles(block: np.ndarray, *, n_rows: int = 4, n_entries: int = 
     rows = np.argsort(-counts, kind="stable")[:n_rows]
     if counts[rows].sum() < n_rows * n_entries // 2:  # too few to tell
         return False
-    for row in rows:
+    for row in rows[counts[rows] > 0]:
         entries = block[row][block[row] != 0]
         entries = entries[np.argsort(-np.abs(entries), kind="stable")[:n_entries]]
         for ratio in np.frexp(np.abs(entries[1:] / entries[0]))[0]:

@@ -32,7 +32,7 @@ LAYERS = {
         {"behind"},
         {"models"},
         {"formats", "gradients", "metrics", "simulation", "spectrum", "transformers", "vision"},
-        {"diagnosis"},
+        {"diagnosis", "stored"},
         {"bias_input", "likelihood", "lowrank"},
         {"factorization"},
         {"candidates", "units", "views"},

@@ -197,6 +197,15 @@ def test_numbers_that_were_single_once_are_no_more_precise(scale):
     assert spectrum.precision_of((single + 1e-3 * rng.standard_normal((20, 30))) * factor) == np.finfo(float).eps
 
 
+def test_a_gradient_with_hardly_a_row_has_a_precision():
+    few = np.zeros((5, 40))
+    few[:2] = np.random.default_rng(0).standard_normal((2, 40))
+    assert spectrum.precision_of(few) == np.finfo(float).eps
+    few[0] = np.arange(40) / 3
+    few[1] = 0
+    assert spectrum.precision_of(few) == np.finfo(np.float32).eps
+
+
 @pytest.mark.parametrize("b", [8, 32])
 def test_one_hot_rows_behind_evaluated_batch_norm_are_counted(b):
     """Columns of one-hot rows are multiples of each other, and what is left of these is the rounding of doubles."""

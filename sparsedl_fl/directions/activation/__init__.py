@@ -2,8 +2,8 @@
 
 - `search`: the strategy, `ActivationDirections`: runs stages until the columns found are a basis.
 - `rounds`: one round after the other; `schedule`: which stage runs next, with how many starts, and when to give up.
-- `alternation`, `reflection`, `projection`, `scaled`, `paired`, `by_classes`, `descent`, `last_fit`: the stages, one
-  file each; every number is a field of its stage.
+- `alternation`, `reflection`, `projection`, `scaled`, `paired`, `by_classes`, `descent`, `last_fit`, `own_zeros`: the
+  stages, one file each; every number is a field of its stage.
 - `withheld`: what goes first behind activations that are straight around zero, where most units are on.
 - `two_views`, `natural`, `links`, `estimates`, `knowledge`: what the stages work on, and what is known so far.
 """
@@ -12,6 +12,7 @@ from sparsedl_fl.directions.activation.alternation import Alternation
 from sparsedl_fl.directions.activation.by_classes import ClassStarts
 from sparsedl_fl.directions.activation.descent import Descent
 from sparsedl_fl.directions.activation.last_fit import LastFit
+from sparsedl_fl.directions.activation.own_zeros import OwnZeros
 from sparsedl_fl.directions.activation.paired import PairedReflection
 from sparsedl_fl.directions.activation.projection import Projection
 from sparsedl_fl.directions.activation.reflection import Reflection
@@ -26,6 +27,7 @@ __all__ = [
     "ClassStarts",
     "Descent",
     "LastFit",
+    "OwnZeros",
     "PairedReflection",
     "Projection",
     "Reflection",

@@ -140,15 +140,20 @@ class Knowledge:
         elif not self.views.activation.has_flat_part:
             columns = [self._from_behind(self.inputs[missing], self.inputs, torch.tensor(missing, dtype=torch.long))]
         else:
-            columns = [self._column_of(self.inputs[i], _without_row(self.inputs, i)) for i in missing]
+            columns = [self.column_of(self.inputs[i], _without_row(self.inputs, i)) for i in missing]
         columns = torch.cat([nothing, *columns])
         if not self.views.activation.has_flat_part:
             return self._deflate_by(columns) or len(self.inputs) > n_before
         self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
         unsure = inputs[~is_determined]
-        columns = [self._column_of(unsure[i], nothing) for i in self._without_column(unsure)]
+        columns = [self.column_of(unsure[i], nothing) for i in self._without_column(unsure)]
         self.pool.add_proven(torch.cat([nothing, *columns]), self.test)
         return self._deflate() or len(self.inputs) > n_before
+
+    def add_trusted(self, columns: torch.Tensor) -> bool:
+        """Take in columns that need no further proof; return whether any is new."""
+        self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
+        return self._deflate()
 
     def repeat_behind(self, *, n_iterations: int = 5) -> bool:
         """Take all columns from behind once more, at the inputs that they make together; these become more exact.
@@ -201,7 +206,7 @@ class Knowledge:
         z = inputs @ self.views.forward.T
         is_inactive = self.views.activation.is_off(z, self.surely_off * z.std(dim=1, keepdim=True))
         doubtful = torch.nonzero((is_inactive & ~self.test.zeros(found)).any(dim=1))[:, 0].tolist()
-        columns = [self._column_of(inputs[i], _without_row(inputs, i), alone=True) for i in doubtful]
+        columns = [self.column_of(inputs[i], _without_row(inputs, i), alone=True) for i in doubtful]
         columns = torch.cat([found[:0], *columns])
         self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
         self._deflate()
@@ -214,7 +219,7 @@ class Knowledge:
             :, 0
         ].tolist()
 
-    def _column_of(self, p: torch.Tensor, others: torch.Tensor, alone: bool = False) -> torch.Tensor:
+    def column_of(self, p: torch.Tensor, others: torch.Tensor, alone: bool = False) -> torch.Tensor:
         """Return the column of an input as one row, or none before its inactive rows and other inputs determine it.
 
         Where they leave it open, the next layer's weights are asked, unless zeros and inputs are to do it alone.

@@ -22,6 +22,7 @@ from sparsedl_fl.directions.activation.knowledge import Knowledge
 from sparsedl_fl.directions.activation.last_fit import LastFit
 from sparsedl_fl.directions.activation.natural import NaturalForward
 from sparsedl_fl.directions.activation.others import Others
+from sparsedl_fl.directions.activation.own_zeros import OwnZeros
 from sparsedl_fl.directions.activation.paired import PairedReflection
 from sparsedl_fl.directions.activation.projection import Projection
 from sparsedl_fl.directions.activation.reflection import Reflection
@@ -106,6 +107,9 @@ class Rounds:
                 self.everything = Together((spans, rest))
         # Where ends are polished without what is known, columns need not be exact.
         precision = {} if self.whole is None else {"own_product": INEXACT_COLUMN}
+        self.own_zeros = stage(search.own_zeros, OwnZeros()) if problem.is_stored and has_flat_part else None
+        if self.own_zeros is not None:
+            precision = {"own_product": INEXACT_COLUMN, "surely_off": self.own_zeros.margins[0]}
         columns = tuple(view for view in (rest, problem.column) if view is not None)
         self.knowledge = Knowledge(problem.factors.zero_test, views, columns, trusts_behind=self.is_beyond, **precision)
         by_rest = rest if behind is not None and rest is not None and rest.identifies else None
@@ -198,25 +202,13 @@ class Rounds:
             return
         if not self.activation.has_flat_part:
             knowledge.inputs = self.fits.fitted(knowledge.inputs)
+        elif self.own_zeros is not None and self.own_zeros.settle(self.problem.zeros_of_inputs, knowledge):
+            return
         elif self.is_exact and is_whole:
-            self._fit_inputs_of_columns()
+            self.fits.fit_inputs_of_columns(knowledge)
         if self.rest is not None and self.is_exact and len(knowledge.inputs) == knowledge.inputs.shape[1]:
             self._fit_together()
         knowledge.settle()
-
-    def _fit_inputs_of_columns(self) -> None:
-        """Fit the inputs that all columns together make to the spans, where they lie beside these, and those known.
-
-        One column that is a little of another takes some inputs away, and all the others stay. Where the spans say
-        less of an input than all columns do it is as these have it: near half of the width up to ten times as exact.
-        """
-        knowledge = self.knowledge
-        knowledge.inputs, _ = self.fits.fitted_where_beside(knowledge.inputs)
-        of_columns = normalized(torch.linalg.inv(knowledge.views.found.T), dim=1)
-        own = of_columns[knowledge.views.overlaps(knowledge.inputs, knowledge.views.found).argmax(dim=1)]
-        knowledge.inputs = self.fits.where_better(knowledge.inputs, own)
-        inputs, is_new = self.fits.fitted_where_beside(of_columns)
-        knowledge.add_inputs(inputs[is_new], is_new[is_new])
 
     def _fit_together(self) -> None:
         """Fit a whole batch at once, and draw how exact it is then."""
@@ -283,12 +275,20 @@ class Rounds:
         elif leader in ("span", "columns") and views.free.shape[1] > 1:  # a last one follows from all columns
             is_determined &= self.fits.near_spans(inputs, knowledge.inputs)
         elif leader in ("scale", "chain", "pairs") and self.is_exact:
-            inputs = self.fits.fitted(inputs)
-            kept = self.fits.near_spans(inputs, knowledge.inputs) | ~is_determined
-            inputs, is_determined = inputs[kept], is_determined[kept]
+            inputs, is_determined = self._confirmed(self.fits.fitted(inputs), is_determined)
         is_new = knowledge.add_inputs(inputs, is_determined)
         self.lead.learn((knowledge.n_known - n_before) / share)
         return is_new
+
+    def _confirmed(self, inputs: torch.Tensor, is_determined: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the ends that the spans confirm; of stored weights those that zeros confirm come first."""
+        if self.own_zeros is None:
+            kept = self.fits.near_spans(inputs, self.knowledge.inputs) | ~is_determined
+            return inputs[kept], is_determined[kept]
+        exact, rough = self.own_zeros.run(self.problem.zeros_of_inputs, self.knowledge, inputs, self.generator)
+        is_near = self.fits.near_spans(rough, self.knowledge.inputs)
+        self.knowledge.add_trusted(self.own_zeros.columns(self.knowledge, rough[~is_near]))
+        return torch.cat([exact, rough[is_near]]), torch.ones(len(exact) + int(is_near.sum()), dtype=torch.bool)
 
     def _descended(self, starts: torch.Tensor, at_first: View) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the inputs that descents from some ``p`` at their true scale end at, and which are determined."""

@@ -19,6 +19,7 @@ from sparsedl_fl.directions.activation.budget import Budget, effort
 from sparsedl_fl.directions.activation.by_classes import ClassStarts
 from sparsedl_fl.directions.activation.descent import Descent
 from sparsedl_fl.directions.activation.last_fit import LastFit
+from sparsedl_fl.directions.activation.own_zeros import OwnZeros
 from sparsedl_fl.directions.activation.paired import PairedReflection
 from sparsedl_fl.directions.activation.projection import Projection
 from sparsedl_fl.directions.activation.reflection import Reflection
@@ -63,9 +64,9 @@ class ActivationDirections(Directions):
         A cap on the time; what it cuts short depends on the machine, and the status says so.
     schedule : Schedule or None, default=None
         The order of the stages; None takes its defaults.
-    alternation, reflection, projection, scaled, paired, class_starts, descent, last_fit : default=None
+    alternation, reflection, projection, scaled, paired, class_starts, descent, last_fit, own_zeros : default=None
         The stages, an `Alternation`, `Reflection`, `Projection`, `ScaledReflection`, `PairedReflection`, `ClassStarts`,
-        `Descent` and `LastFit`; None takes their defaults.
+        `Descent`, `LastFit` and `OwnZeros`; None takes their defaults.
     withheld : WithheldSearch or None, default=None
         What goes first behind activations that are straight around zero; None takes its defaults.
     fallback_reach : float, default=0.25
@@ -94,6 +95,7 @@ class ActivationDirections(Directions):
     class_starts: ClassStarts | None = None
     descent: Descent | None = None
     last_fit: LastFit | None = None
+    own_zeros: OwnZeros | None = None
     withheld: WithheldSearch | None = None
     fallback_reach: float = 0.25
     fallback: Directions | None = None
