@@ -21,6 +21,7 @@ from sparsedl_fl.audit.result import AuditResult, LayerAudit
 from sparsedl_fl.audit.spreading import Spreading
 from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.audit.suspicions import check_is_update, without_penalties
+from sparsedl_fl.audit.targets import targets_of
 from sparsedl_fl.audit.token_ids import embedded_tokens
 from sparsedl_fl.audit.verdicts import Verdict
 from sparsedl_fl.candidates import SearchEnd
@@ -158,8 +159,8 @@ class _Attack:
             inverter = clone(inverter).set_params(noise_level=None if noise is None else noise * factor)
             learning_rate = None if learning_rate is None else learning_rate / factor
         cleaned = without_penalties(model, scaled)
-        loss = usable_loss(loss, trace.n_outputs)
-        subject = Subject(model, cleaned.gradients, trace, loss, learning_rate, tables)
+        usable = usable_loss(loss, trace.n_outputs)
+        subject = Subject(model, cleaned.gradients, trace, usable, learning_rate, tables, loss)
         return cls(subject, rows, LayerAttack(subject, inverter, report, **caps), named, cleaned.notes)
 
     def run(self, peel: bool) -> AuditResult:
@@ -203,7 +204,10 @@ class _Attack:
         result = AuditResult(layers, replayed, why_not, shape, context, LabelSigns(), self.notes, told, is_interrupted)
         is_exact = self.one.inverter.noise_level is None and not self.notes
         size = result.batch_size if result.is_batch_size_known else None
-        return replace(result, label_signs=signs_of(self.subject, size, replayed, is_exact))
+        signs = signs_of(self.subject, size, replayed, is_exact)
+        return replace(
+            result, label_signs=signs, targets=targets_of(self.subject, result.best, self.subject.given_loss)
+        )
 
     def _spread(self, start: LayerAudit) -> None:
         """Go from a layer whose whole batch came back to all that follow from it."""
