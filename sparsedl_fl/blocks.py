@@ -20,6 +20,7 @@ __all__ = [
     "row_factor",
     "row_norms",
     "significands",
+    "squares_beside",
     "times",
     "transposed_times",
 ]
@@ -83,6 +84,12 @@ def residual_norms(matrix: np.ndarray, left: np.ndarray, right: np.ndarray) -> t
         rows += squares.sum(axis=1)
         columns[part] = squares.sum(axis=0)
     return np.sqrt(rows), np.sqrt(columns)
+
+
+def squares_beside(matrix: np.ndarray, column: np.ndarray, row: np.ndarray) -> float:
+    """Return the sum of the squares of ``matrix - column row^T``."""
+    blocks = column_blocks(matrix)
+    return float(sum(np.sum((block - np.outer(column, row[part])) ** 2) for part, block in blocks))
 
 
 def row_norms(matrix: np.ndarray) -> np.ndarray:
