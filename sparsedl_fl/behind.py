@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,23 @@ import torch
 from sparsedl_fl.activations import HEAD, KNOWN, Activation
 from sparsedl_fl.rest import RestOfNetwork
 
-__all__ = ["Head", "LayerBehind", "as_float_array", "check_activation_given", "check_chain"]
+__all__ = ["LARGE", "Head", "LayerBehind", "Shared", "as_float_array", "check_activation_given", "check_chain"]
 
 LARGE = ("weight", "weight_grad", "next_weight")
 """Arrays that stay in single precision where they come in it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """A large array or tensor that nobody changes as long as it is in use, so that it need not be copied.
+
+    Attributes
+    ----------
+    value : ndarray or torch.Tensor
+        It.
+    """
+
+    value: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +66,12 @@ class LayerBehind:
             if not np.isfinite(array).all():
                 raise ValueError(f"{name} of a layer behind contains NaN or infinity")
             object.__setattr__(self, name, array)
+
+    def scaled(self, exponent: int) -> LayerBehind:
+        """Return the same with its gradient times a power of two."""
+        found = copy(self)  # nothing that was checked changes
+        object.__setattr__(found, "next_weight_grad", np.ldexp(self.next_weight_grad, exponent))
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +133,12 @@ def check_chain(width: int, behind: Sequence[LayerBehind], head: Head | None = N
 
 
 def as_float_array(name: str, value: Any) -> np.ndarray:
-    """Return a tensor or array as NumPy's, copied, in double precision unless its name is one of `LARGE`."""
+    """Return a tensor or array as NumPy's, in double precision unless its name is one of `LARGE`.
+
+    It is copied, unless it is `Shared`.
+    """
+    is_copied = not isinstance(value, Shared)
+    value = value if is_copied else value.value
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         # Half precision is rounding of known size; NumPy has no bfloat16.
@@ -122,4 +147,4 @@ def as_float_array(name: str, value: Any) -> np.ndarray:
     array = array.astype(np.float32) if array.dtype == np.float16 else array
     if array.dtype not in (np.float32, np.float64):
         raise TypeError(f"{name} must be of a floating type, got {array.dtype}; turn quantised numbers back first")
-    return array.astype(array.dtype if name in LARGE else np.float64)
+    return array.astype(array.dtype if name in LARGE else np.float64, copy=is_copied)

@@ -16,6 +16,7 @@ from sparsedl_fl.gradients import LayerGradient
 
 __all__ = [
     "LayerGradientWithBias",
+    "gradient_with_bias",
     "n_features",
     "unit_of_bias",
     "with_bias_as_input",
@@ -51,12 +52,19 @@ def n_features(given: LayerGradient) -> int:
 
 def with_bias_as_input(given: LayerGradient) -> LayerGradientWithBias:
     """Return a layer with one input more, that of the bias."""
-    unit = unit_of_bias(given)
-    further = (unit * given.bias_grad[:, None]).astype(given.weight_grad.dtype)
-    weight_grad = np.hstack([given.weight_grad, further])
     weight = np.hstack([given.weight, np.zeros_like(given.weight[:, :1])])
-    rest = {field.name: getattr(given, field.name) for field in fields(given)}
-    return LayerGradientWithBias(**{**rest, "weight": weight, "weight_grad": weight_grad}, constant_input=unit)
+    changed = {"weight": weight, "weight_grad": gradient_with_bias(given), "constant_input": unit_of_bias(given)}
+    found = object.__new__(LayerGradientWithBias)  # all of it was checked and copied: a constructor would copy again
+    for field in fields(LayerGradientWithBias):
+        value = changed[field.name] if field.name in changed else getattr(given, field.name)
+        object.__setattr__(found, field.name, value)
+    return found
+
+
+def gradient_with_bias(given: LayerGradient) -> np.ndarray:
+    """Return ``[G, u g]`` of shape (m, n + 1), in the precision of ``G``."""
+    further = (unit_of_bias(given) * given.bias_grad[:, None]).astype(given.weight_grad.dtype)
+    return np.hstack([given.weight_grad, further])
 
 
 def with_constant(given: LayerGradient, inputs: np.ndarray) -> np.ndarray:

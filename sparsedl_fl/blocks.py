@@ -6,28 +6,54 @@ time is brought to double precision.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 
 from sparsedl.arrays import CHUNK_ENTRIES, chunks
 
 __all__ = [
+    "OutOfTime",
     "column_blocks",
+    "cut_at",
     "in_double",
     "power_of_two",
     "residual_norms",
     "row_factor",
     "row_norms",
     "significands",
+    "squares_beside",
     "times",
     "transposed_times",
 ]
 
 
+_LIMIT: ContextVar[float | None] = ContextVar("limit", default=None)
+
+
+class OutOfTime(RuntimeError):
+    """Work on a large matrix went on for longer than it may."""
+
+
+@contextmanager
+def cut_at(limit: float | None) -> Iterator[None]:
+    """Cut work on matrices of several blocks between two of them, from a moment of `time.perf_counter` on."""
+    token = _LIMIT.set(limit)
+    try:
+        yield
+    finally:
+        _LIMIT.reset(token)
+
+
 def column_blocks(matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield slices of columns and those columns in double precision."""
+    """Yield slices of columns and those columns in double precision; raise `OutOfTime` where that takes too long."""
+    limit = _LIMIT.get() if matrix.size > CHUNK_ENTRIES else None
     for part in chunks(matrix.shape[1], matrix.shape[0]):
+        if limit is not None and time.perf_counter() > limit:
+            raise OutOfTime("the layer is too large for the seconds of the cap: what came of it until then is left out")
         yield part, matrix[:, part].astype(np.float64, copy=False)
 
 
@@ -53,7 +79,10 @@ def significands(block: np.ndarray) -> tuple[np.ndarray, bool]:
 
 def times(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return ``matrix @ right`` in double precision."""
-    return sum(block @ right[part] for part, block in column_blocks(matrix))
+    product = np.zeros((matrix.shape[0], *right.shape[1:]))
+    for part, block in column_blocks(matrix):
+        product += block @ right[part]
+    return product
 
 
 def transposed_times(matrix: np.ndarray, left: np.ndarray) -> np.ndarray:
@@ -83,6 +112,12 @@ def residual_norms(matrix: np.ndarray, left: np.ndarray, right: np.ndarray) -> t
         rows += squares.sum(axis=1)
         columns[part] = squares.sum(axis=0)
     return np.sqrt(rows), np.sqrt(columns)
+
+
+def squares_beside(matrix: np.ndarray, column: np.ndarray, row: np.ndarray) -> float:
+    """Return the sum of the squares of ``matrix - column row^T``."""
+    blocks = column_blocks(matrix)
+    return float(sum(np.sum((block - np.outer(column, row[part])) ** 2) for part, block in blocks))
 
 
 def row_norms(matrix: np.ndarray) -> np.ndarray:

@@ -179,8 +179,7 @@ class LayerGradient:
         for name in ("weight_grad", "bias_grad", "next_weight_grad"):
             given = getattr(self, name)
             object.__setattr__(scaled, name, None if given is None else np.ldexp(given, exponent))
-        behind = [replace(layer, next_weight_grad=np.ldexp(layer.next_weight_grad, exponent)) for layer in self.behind]
-        object.__setattr__(scaled, "behind", behind)
+        object.__setattr__(scaled, "behind", [layer.scaled(exponent) for layer in self.behind])
         if self.learning_rate is not None:
             object.__setattr__(scaled, "learning_rate", float(np.ldexp(self.learning_rate, -exponent)))
         return scaled, float(np.ldexp(1.0, exponent))

@@ -15,7 +15,19 @@ from sparsedl.process import neutral_modes
 from sparsedl_fl.losses import LOSSES, Loss, total_loss
 from sparsedl_fl.smoothing import Smoothing
 
-__all__ = ["RestOfNetwork"]
+__all__ = ["RestOfNetwork", "double_copy"]
+
+
+def double_copy(module: nn.Module) -> nn.Module:
+    """Return a copy of a module on the CPU in double precision, with no copy in its own precision on the way."""
+    copies: dict[int, Any] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        if type(tensor) not in (nn.Parameter, torch.Tensor) or not tensor.is_floating_point() or not tensor.is_leaf:
+            continue
+        own = tensor.detach().to("cpu", torch.float64, copy=True)
+        is_parameter = isinstance(tensor, nn.Parameter)
+        copies[id(tensor)] = nn.Parameter(own, requires_grad=tensor.requires_grad) if is_parameter else own
+    return deepcopy(module, copies).cpu().double()
 
 
 class RestOfNetwork:
@@ -52,12 +64,17 @@ class RestOfNetwork:
         if not (loss is None or isinstance(loss, str) or callable(loss)):
             raise TypeError(f"loss must be a name, a callable or None, got {type(loss).__name__}")
         self.loss, self._n_labels, self._deviations, self.units = loss, n_labels, (), None
-        self._modules = {torch.float64: deepcopy(module).cpu().double().eval().requires_grad_(False)}
+        self._modules = {torch.float64: double_copy(module).eval().requires_grad_(False)}
 
     @classmethod
     def of_head(cls, loss: str | Loss | None = None) -> RestOfNetwork:
         """Return what lies behind a model's last layer: nothing but the loss."""
         return cls(nn.Identity(), loss)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of its parameters."""
+        return sum(tensor.nbytes for module in self._modules.values() for tensor in module.parameters())
 
     def smoothed(self, deviations: Sequence[float]) -> RestOfNetwork:
         """Return the same with its kinks smoothed, by as much at each of them in turn (see `Smoothing`)."""

@@ -56,12 +56,11 @@ def step_of_stored_weights(
     100.0
     >>> step_of_stored_weights(weight, gradient)
     """
-    digits = _last_digits(weight)
-    if digits is None:
+    bits = _bits_of(weight)
+    if bits is None:
         return None
-    stride = max(1, weight.size // n_entries)
-    moduli = np.abs(weight_grad.ravel()[::stride].astype(np.float64))
-    digits = digits.ravel()[::stride]
+    looked_at = np.unravel_index(np.arange(0, weight.size, max(1, weight.size // n_entries)), weight.shape)
+    moduli, digits = np.abs(weight_grad[looked_at].astype(np.float64)), _last_digits(weight[looked_at], bits)
     told = (moduli > 0) & (digits > 0)
     if told.sum() < fewest:
         return None
@@ -83,8 +82,8 @@ def step_of_stored_weights(
     return float(unit) if is_odd else None
 
 
-def _last_digits(weight: np.ndarray) -> np.ndarray | None:
-    """Return the size of the last digit of each weight, or None where they are more exact than single precision."""
+def _bits_of(weight: np.ndarray) -> int | None:
+    """Return the bits of a weight's significand, or None where weights are more exact than single precision."""
     bits = 0
     for _, block in column_blocks(weight):
         digits, is_single = significands(block)
@@ -95,6 +94,11 @@ def _last_digits(weight: np.ndarray) -> np.ndarray | None:
             FLOAT32_BITS if (patterns & 0x1FFF).any() else FLOAT16_BITS if (patterns & 0xFFFF).any() else BFLOAT16_BITS
         )
         bits = max(bits, low)
+    return bits
+
+
+def _last_digits(weight: np.ndarray, bits: int) -> np.ndarray:
+    """Return the size of the last digit of each weight of so many bits."""
     exponents = np.frexp(weight)[1]
     return np.where(weight != 0, np.ldexp(1.0, exponents - bits), 0.0)
 

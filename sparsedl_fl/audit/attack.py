@@ -18,6 +18,7 @@ from sparsedl_fl.audit.layer_attack import LayerAttack
 from sparsedl_fl.audit.one_record import single_records
 from sparsedl_fl.audit.replaying import replay_found
 from sparsedl_fl.audit.result import AuditResult, LayerAudit
+from sparsedl_fl.audit.room import check_room
 from sparsedl_fl.audit.spreading import Spreading
 from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.audit.suspicions import check_is_update, rounding_noted, without_penalties
@@ -93,7 +94,7 @@ def audit_model(
     Raises
     ------
     TypeError, ValueError
-        If model and gradients are not what they should be.
+        If model and gradients are not what they should be, or the memory of this machine does not hold the work.
 
     Warns
     -----
@@ -143,6 +144,8 @@ class _Attack:
         caps: Mapping[str, float | None],
     ) -> _Attack:
         """Look at the model; raise before any work where model and gradients do not belong together."""
+        layers = None if layers is None else list(layers)
+        check_room(model, layers)
         check_finite(model)
         trace = trace_model(model, example)
         tables = token_tables(model, trace.example if example is None else example)
@@ -247,4 +250,4 @@ def _caps(max_seconds: float | None, max_effort: float | None) -> dict[str, floa
             raise ValueError(f"{name} must be a number that is not negative, or None, got {cap!r}")
     if max_seconds is None:
         return {"max_effort": max_effort}
-    return {"deadline": time.perf_counter() + max_seconds}
+    return {"deadline": time.perf_counter() + max_seconds, "max_seconds": max_seconds}

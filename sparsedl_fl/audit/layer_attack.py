@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,11 +10,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from sklearn.base import clone
 
+from sparsedl.arrays import CHUNK_ENTRIES
 from sparsedl_fl.activations import resolve
 from sparsedl_fl.audit.conclusion import why_open
 from sparsedl_fl.audit.findings import LayerAudit
 from sparsedl_fl.audit.likely import likely_candidates
 from sparsedl_fl.audit.subject import Subject
+from sparsedl_fl.blocks import OutOfTime, cut_at
 from sparsedl_fl.candidates import SearchEnd
 from sparsedl_fl.diagnosis import visible_reason
 from sparsedl_fl.directions import KnownInputs, best_known
@@ -43,8 +46,9 @@ class LayerAttack:
         What attacks each layer, a clone each.
     report : callable
         Called with a line before each step.
-    deadline, max_effort : float or None
-        By `time.perf_counter`, until when layers are attacked; effort of the searches of all layers together.
+    deadline, max_effort, max_seconds : float or None
+        By `time.perf_counter`, until when layers are attacked; effort of the searches of all layers together; the
+        seconds of the cap.
     spent : float
         Effort spent on them so far.
     """
@@ -54,6 +58,7 @@ class LayerAttack:
     report: Callable[[str], None]
     deadline: float | None = None
     max_effort: float | None = None
+    max_seconds: float | None = None
     spent: float = 0.0
 
     def __call__(self, row: LayerRow) -> LayerAudit:
@@ -71,7 +76,11 @@ class LayerAttack:
             inverter = clone(self.inverter)
             if inverter.batch_size is not None:
                 inverter.set_params(batch_size=inverter.batch_size * given.rows_per_sample)
-            inverter, reason = self._with_either_size(inverter, given)
+            with cut_at(self.latest):
+                inverter, reason = self._with_either_size(inverter, given)
+        except OutOfTime:
+            why, seconds = self._too_large(given), time.perf_counter() - start
+            return LayerAudit(row.name, None, why, row, why_open=why, seconds=seconds, end=SearchEnd.CUT)
         except (ValueError, RuntimeError) as error:
             why = str(error)
             return LayerAudit(row.name, None, why, row, why_open=why, seconds=time.perf_counter() - start)
@@ -124,8 +133,23 @@ class LayerAttack:
             left = None if self.max_effort is None else max(self.max_effort - self.spent, 1e-9)
             inverter.set_params(directions=best_known(seconds, left))
         fitted, reason = _fitted(inverter, given)
+        if given.weight.size > CHUNK_ENTRIES:  # what refers to itself holds copies of a large gradient for a while
+            gc.collect()
         self.spent += effort(fitted.n_starts_, fitted.batch_size_, given.shape[0], resolve(given.activation))
         return fitted, reason
+
+    @property
+    def latest(self) -> float | None:
+        """When work on a large layer is cut: half of a tenth, or of ten seconds, after the deadline.
+
+        A search ends at the deadline, and what it found is worth looking at; the other half is for what follows.
+        """
+        return None if self.deadline is None else self.deadline + max(0.1 * (self.max_seconds or 0.0), 10.0) / 2
+
+    def _too_large(self, given: LayerGradient) -> str:
+        m, n = given.shape
+        cap = argument_with("max_seconds", f"{self.max_seconds:g}")
+        return f"too large for {cap}: it has {m} x {n} weights, and was not looked at to the end; give it more seconds"
 
     @property
     def is_past_deadline(self) -> bool:
@@ -145,8 +169,9 @@ class LayerAttack:
         """Ask the layer's own gradient about inputs that come from another layer; it may know more labels."""
         asking = clone(self.inverter).set_params(directions=KnownInputs(inputs=batch.inputs), batch_size=None)
         try:
-            inverter, _ = _fitted(asking, self.subject.layer_gradient(name))
-        except ValueError:  # a batch too large for the layer, of which the others tell
+            with cut_at(self.latest):
+                inverter, _ = _fitted(asking, self.subject.layer_gradient(name))
+        except (ValueError, OutOfTime):  # a batch or a layer too large, of which the others tell
             return None, batch
         order = match_batches(batch.inputs, inverter.inputs_).order
         own = np.where(order >= 0, inverter.labels_[order], NO_LABEL)

@@ -19,6 +19,7 @@ from scipy.stats import binom, hypergeom
 from sparsedl_fl.activations import resolve
 from sparsedl_fl.audit.conclusion import MOST_EXCESS
 from sparsedl_fl.audit.findings import Candidate
+from sparsedl_fl.blocks import times
 from sparsedl_fl.diagnosis import is_clipped
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
@@ -86,7 +87,7 @@ def disagreements(
         Chance at which a column that has nothing to do with the input agrees as well.
     """
     z = given.preactivations(inputs)
-    columns = np.abs(given.weight_grad.astype(np.float64) @ np.linalg.pinv(inputs))
+    columns = np.abs(times(given.weight_grad, np.linalg.pinv(inputs)))
     live = columns.any(axis=1)
     is_on = ~resolve(given.activation).is_off(torch.from_numpy(z)).numpy()[live]
     columns = columns[live]

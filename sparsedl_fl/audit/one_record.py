@@ -14,11 +14,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+import torch
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, svds
 from scipy.special import expit, softmax
 
+from sparsedl.arrays import CHUNK_ENTRIES
 from sparsedl_fl.assembly import Assembly
 from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit
 from sparsedl_fl.audit.subject import Subject
+from sparsedl_fl.blocks import column_blocks, row_norms, squares_beside, times
 from sparsedl_fl.labels import NO_LABEL
 from sparsedl_fl.models.naming import plain_name
 from sparsedl_fl.peeling import KnownBatch
@@ -72,7 +76,7 @@ def single_records(subject: Subject, found: Mapping[str, LayerAudit], batch_size
         G, g = (subject.gradients.get(parameter) for parameter in (use.weight, use.bias))
         if G is None or g is None or not g.any():
             continue
-        G, g = (part.detach().cpu().double().numpy() for part in (G.T if use.is_transposed else G, g))
+        G, g = _as_sent(G.T if use.is_transposed else G), g.detach().cpu().double().numpy()
         if has_rank_one(G, g) or (batch_size == 1 and is_noise_beside(G, g)):
             layers[name] = G, g
     labels = {name: _label(subject, name, *sent) for name, sent in layers.items()}
@@ -114,8 +118,7 @@ def _label(subject: Subject, name: str, weight_grad: np.ndarray, bias_grad: np.n
     bias = {plain_name(key): tensor for key, tensor in subject.model.named_parameters()}.get(use.bias)
     if not use.is_last or subject.loss not in (None, "cross_entropy", "binary_cross_entropy") or bias is None:
         return NO_LABEL
-    record = weight_grad.T @ bias_grad / (bias_grad @ bias_grad)
-    z = _weight(subject, name) @ record + bias.detach().cpu().double().numpy()
+    z = _outputs(subject, name, _quotient(weight_grad, bias_grad)) + bias.detach().cpu().double().numpy()
     label = (expit(z) if len(z) == 1 else softmax(z)) - bias_grad
     nearest = np.array([np.round(label[0])]) if len(z) == 1 else np.eye(len(z))[np.argmax(label)]
     if np.linalg.norm(label - nearest) > BY_LOSS * np.linalg.norm(bias_grad):
@@ -141,16 +144,29 @@ def _tells_apart(subject: Subject, name: str, weight_grad: np.ndarray, bias_grad
 
 def _spreads(subject: Subject, name: str, weight_grad: np.ndarray, bias_grad: np.ndarray) -> bool:
     """Return whether a layer's weights make something of a record, so that others would have other gradients."""
-    z = _weight(subject, name) @ (weight_grad.T @ bias_grad / (bias_grad @ bias_grad))
+    z = _outputs(subject, name, _quotient(weight_grad, bias_grad))
     z = z - z.mean() if subject.trace.use_of(name).is_last and len(z) > 1 else z
     return bool(np.sqrt(np.mean(z**2)) >= LEAST_SPREAD)
 
 
-def _weight(subject: Subject, name: str) -> np.ndarray:
+def _outputs(subject: Subject, name: str, record: np.ndarray) -> np.ndarray:
+    """Return what a layer's weights make of a record, without the bias."""
     use = subject.trace.use_of(name)
     parameters = {plain_name(key): tensor for key, tensor in subject.model.named_parameters()}
-    weight = parameters[use.weight].detach().cpu().double().numpy()
-    return weight.T if use.is_transposed else weight
+    weight = _as_sent(parameters[use.weight])
+    return times(weight.T if use.is_transposed else weight, record)
+
+
+def _as_sent(tensor: torch.Tensor) -> np.ndarray:
+    """Return a large tensor as NumPy's, without a copy but for half precision."""
+    tensor = tensor.detach().cpu()
+    return (tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.double()).numpy()
+
+
+def _quotient(weight_grad: np.ndarray, bias_grad: np.ndarray) -> np.ndarray:
+    """Return the weight gradient over the bias gradient, by least squares."""
+    products = np.concatenate([block.T @ bias_grad for _, block in column_blocks(weight_grad)])
+    return products / (bias_grad @ bias_grad)
 
 
 def record_of(weight_grad: np.ndarray, bias_grad: np.ndarray) -> KnownBatch:
@@ -162,9 +178,8 @@ def record_of(weight_grad: np.ndarray, bias_grad: np.ndarray) -> KnownBatch:
         The gradient.
     """
     square = float(bias_grad @ bias_grad)
-    x = weight_grad.T @ bias_grad / square
-    left = weight_grad - np.outer(bias_grad, x)
-    noise = np.sqrt(np.sum(left**2) / max(1, left.size - len(x)))
+    x = _quotient(weight_grad, bias_grad)
+    noise = np.sqrt(squares_beside(weight_grad, bias_grad, x) / max(1, weight_grad.size - len(x)))
     rounding = max(np.finfo(np.float32).eps, precision_of(weight_grad)) * np.sqrt(np.mean(x**2))
     # Noise on the weights' gradient, and as much on each entry of the bias's.
     error = float(np.hypot(noise / np.sqrt(square) * np.sqrt(1 + np.mean(x**2)), rounding))
@@ -174,12 +189,38 @@ def record_of(weight_grad: np.ndarray, bias_grad: np.ndarray) -> KnownBatch:
 
 def has_rank_one(weight_grad: np.ndarray, bias_grad: np.ndarray) -> bool:
     """Return whether a layer's gradient is one of one input, with that of its bias."""
-    x = weight_grad.T @ bias_grad / (bias_grad @ bias_grad)
-    return bool(np.linalg.norm(weight_grad - np.outer(bias_grad, x)) <= RANK_ONE * np.linalg.norm(weight_grad))
+    left = squares_beside(weight_grad, bias_grad, _quotient(weight_grad, bias_grad))
+    return bool(np.sqrt(left) <= RANK_ONE * np.linalg.norm(row_norms(weight_grad)))
 
 
 def is_noise_beside(weight_grad: np.ndarray, bias_grad: np.ndarray) -> bool:
     """Return whether what a layer's gradient has beside one input is no more than noise."""
-    left = weight_grad - np.outer(bias_grad, weight_grad.T @ bias_grad) / (bias_grad @ bias_grad)
-    level = np.sqrt(np.mean(left**2)) * (np.sqrt(len(left)) + np.sqrt(left.shape[1]))
-    return bool(np.linalg.norm(left, 2) <= MOST_EXCESS * level)
+    x = _quotient(weight_grad, bias_grad)
+    m, n = weight_grad.shape
+    level = np.sqrt(squares_beside(weight_grad, bias_grad, x) / (m * n)) * (np.sqrt(m) + np.sqrt(n))
+    if weight_grad.size <= CHUNK_ENTRIES:
+        largest = np.linalg.norm(weight_grad - np.outer(bias_grad, x), 2)
+    else:
+        largest = _largest_beside(weight_grad, bias_grad, x)
+    return bool(largest <= MOST_EXCESS * level)
+
+
+def _largest_beside(weight_grad: np.ndarray, bias_grad: np.ndarray, x: np.ndarray, *, share: float = 0.01) -> float:
+    """Return the largest singular value beside one input, to a share of it, without a copy of a large gradient.
+
+    Infinity where it is not found: then nothing is noise.
+    """
+
+    def forward(right: np.ndarray) -> np.ndarray:
+        return times(weight_grad, right.ravel()) - bias_grad * (x @ right.ravel())
+
+    def backward(left: np.ndarray) -> np.ndarray:
+        products = np.concatenate([block.T @ left.ravel() for _, block in column_blocks(weight_grad)])
+        return products - x * (bias_grad @ left.ravel())
+
+    beside = LinearOperator(weight_grad.shape, matvec=forward, rmatvec=backward, dtype=np.float64)
+    start = np.random.default_rng(0).standard_normal(min(weight_grad.shape))
+    try:
+        return float(svds(beside, k=1, tol=share, v0=start, return_singular_vectors=False)[0])
+    except ArpackNoConvergence:
+        return np.inf

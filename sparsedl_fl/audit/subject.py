@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
+from sparsedl.arrays import CHUNK_ENTRIES
+from sparsedl_fl.behind import LARGE, Shared
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.models import Trace
 from sparsedl_fl.models.layers import layer_of_model
@@ -52,11 +55,29 @@ class Subject:
     def layer_gradient(self, name: str) -> LayerGradient:
         """Return a layer with its gradient; raises ``ValueError`` where it has none."""
         if name not in self._layers:
-            found = layer_of_model(LayerGradient, self.model, self.gradients, name, self.trace, self.loss)
-            self._layers[name] = (
-                found if self.learning_rate is None else replace(found, learning_rate=self.learning_rate)
-            )
+            found = layer_of_model(self._made, self.model, self.gradients, name, self.trace, self.loss)
+            if sum(map(_bytes_of, self._layers.values())) + _bytes_of(found) > self._most_bytes:
+                self._layers.clear()
+            self._layers[name] = found
         return self._layers[name]
+
+    def _made(self, **parts: Any) -> LayerGradient:
+        """Return a layer; its large tensors are those of the model and the client, which an audit leaves alone."""
+        shared = {
+            name: Shared(part)
+            for name, part in parts.items()
+            if name in LARGE and part is not None and part.numel() > CHUNK_ENTRIES
+        }
+        return LayerGradient(**{**parts, **shared}, learning_rate=self.learning_rate)
+
+    @cached_property
+    def _most_bytes(self) -> int:
+        """Bytes of layers that are kept: those of the update, or of a chunk.
+
+        Of a thousand layers each holds all that lie behind it: 16 GB for an update of 16 MB.
+        """
+        sent = (tensor.nbytes for tensor in self.gradients.values() if tensor is not None)
+        return max(sum(sent), 8 * CHUNK_ENTRIES)
 
     def run_from(self, name: str) -> RunFrom:
         """Return the model from a layer on; raises ``ValueError`` where it cannot be run so."""
@@ -65,3 +86,10 @@ class Subject:
     @cached_property
     def _in_double(self) -> nn.Module:
         return in_double(self.model)
+
+
+def _bytes_of(layer: LayerGradient) -> int:
+    """Return how many bytes a layer and what lies behind it hold."""
+    parts = [*vars(layer).values(), *(part for other in layer.behind for part in vars(other).values())]
+    arrays = sum(part.nbytes for part in parts if isinstance(part, np.ndarray))
+    return arrays + (0 if layer.rest is None else layer.rest.n_bytes)

@@ -10,7 +10,7 @@ import torch
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import resolve
-from sparsedl_fl.bias_input import unit_of_bias, with_bias_as_input
+from sparsedl_fl.bias_input import gradient_with_bias, unit_of_bias
 from sparsedl_fl.blocks import in_double, times
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.lowrank import LowRankGradient, cut
@@ -116,7 +116,7 @@ class CrowdedProblem:
 
 def _with_bias(given: LayerGradient, clear_gap: float) -> LowRankGradient | None:
     """Return the factors of ``[G, g]``, or None where their rank is not clear."""
-    G = in_double(with_bias_as_input(given).weight_grad)
+    G = in_double(gradient_with_bias(given))
     limit = int(min(G.any(axis=1).sum(), G.any(axis=0).sum()))
     U, S, _ = leading_left(G, None, limit)
     rank = rank_above_floor(S[:limit], G)

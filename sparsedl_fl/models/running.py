@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,14 @@ from torch import nn
 
 from sparsedl_fl.models.naming import plain_modules, unwrapped
 from sparsedl_fl.models.tracing import LinearUse, Trace
+from sparsedl_fl.rest import double_copy
 
 __all__ = ["RunFrom", "in_double"]
 
 
 def in_double(model: nn.Module) -> nn.Module:
     """Return a copy of a model without its wrappers, in double precision and evaluation mode."""
-    return deepcopy(unwrapped(model)).cpu().double().eval().requires_grad_(True)
+    return double_copy(unwrapped(model)).eval().requires_grad_(True)
 
 
 class RunFrom:

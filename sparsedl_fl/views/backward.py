@@ -54,7 +54,9 @@ class BackwardChain:
             return None
         gradients = [given.next_weight_grad, *(layer.next_weight_grad for layer in given.behind)][:-1]
         bases = [as_tensor(factors.left), *(_column_basis(G, factors.batch_size) for G in gradients)]
-        layers = tuple((as_tensor(layer.weight.astype(float)), as_tensor(layer.bias)) for layer in given.behind)
+        layers = tuple(
+            (as_tensor(layer.weight.astype(float, copy=False)), as_tensor(layer.bias)) for layer in given.behind
+        )
         return cls(tuple(bases), layers, given.head, activations)
 
     @property

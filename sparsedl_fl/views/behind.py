@@ -76,7 +76,7 @@ class SpansBehind(View):
             if span is None:
                 break
             spans.append(span)
-            layers.append((as_tensor(layer.weight.astype(float)), as_tensor(layer.bias)))
+            layers.append((as_tensor(layer.weight.astype(float, copy=False)), as_tensor(layer.bias)))
         weights = [layer.weight for layer in given.behind] or [given.next_weight]
         gradients = given.next_weight_grad, *(layer.next_weight_grad for layer in given.behind)
         pairs = [] if given.is_update else zip(weights[: len(spans)], gradients, strict=False)

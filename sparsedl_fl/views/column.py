@@ -68,11 +68,11 @@ class ColumnView:
         outputs, n_equations, b = [as_tensor(factors.left)], 0, factors.batch_size
         for span, gradient, _ in zip(behind.spans, gradients, weights, strict=False):
             n_equations += len(outputs[-1]) - b
-            outputs.append(torch.linalg.qr(as_tensor(gradient.astype(float)) @ span.basis)[0])
+            outputs.append(torch.linalg.qr(as_tensor(gradient.astype(float, copy=False)) @ span.basis)[0])
             if n_equations >= enough * b:
                 break
         n_levels = len(outputs) - 1
-        weights = tuple(as_tensor(weight.astype(float)) for weight in weights[:n_levels])
+        weights = tuple(as_tensor(weight.astype(float, copy=False)) for weight in weights[:n_levels])
         return cls(behind.up_to(n_levels), weights, tuple(outputs))
 
     def columns(self, preactivations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
