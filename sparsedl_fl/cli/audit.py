@@ -28,6 +28,9 @@ VERDICTS = {
 
 REPORTS = ("report.html", "report.json")
 
+OUT_OF_RANGE = 3
+"""Exit status without a conclusion."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
@@ -142,19 +145,25 @@ def _audited(options: argparse.Namespace) -> object:
     return replace(result, context={**result.context, **told, "kind": sent.kind})
 
 
+def _said_of(layer: object) -> str:
+    """Return how much came back of a layer, and how; without a conclusion, why there is none."""
+    if layer.verdict.exit_status == OUT_OF_RANGE:
+        return layer.why_open or layer.reason
+    return (layer.count or layer.reason) + (f" ({layer.source})" if layer.source else "")
+
+
 def _print(result: object, out: str | None) -> None:
     """Print the verdict, a line for each layer, and where the report is."""
     from sparsedl_fl.wording import escaped
 
     lines = [f"{result.verdict}: {result.reason}"]
     for layer in result.layers:
-        count = layer.count or layer.reason
-        how = f" ({layer.source})" if layer.source else ""
-        lines.append(f"  {layer.name or '(model)'}: {layer.verdict}: {count}{how}")
+        lines.append(f"  {layer.name or '(model)'}: {layer.verdict}: {_said_of(layer)}")
     present = result.labels_present
     if present:
         condition = result.label_signs.condition
-        lines.append(f"{len(present)} labels seen in the batch{f' ({condition})' if condition else ''}")
+        number = f"{len(present)} label{'s' if len(present) != 1 else ''}"
+        lines.append(f"{number} seen in the batch{f' ({condition})' if condition else ''}")
     lines.append(str(result.replay) if result.replay else f"not replayed: {result.replay_reason}")
     if out:
         lines.append(f"report: {', '.join(f'{out}/{name}' for name in REPORTS)}")
