@@ -58,11 +58,8 @@ def labels_of(
         `NO_LABEL` where it is not known: no loss of the kind expected, two inputs that came back as one, or a column
         that is not right.
     """
-    rest = problem.rest
-    if rest is None or len(inputs) == 0:
-        return np.full(len(inputs), NO_LABEL)
-    found = np.full(len(inputs), NO_LABEL)
-    if not certified.any():
+    rest, found = problem.rest, np.full(len(inputs), NO_LABEL)
+    if rest is None or not certified.any():
         return found
     preactivations = as_tensor(problem.layer_gradient.preactivations(inputs[certified]).T.copy())
     own = normalized(as_tensor(gradients.T[certified]), dim=1)
@@ -87,6 +84,7 @@ def labels_of(
         here = rest.at(preactivations)
         over_noise = here.distances / here.expected
         labels = torch.where(over_noise <= in_line * over_noise.median(), labels, NO_LABEL)
+    labels = _of_one_share(rest.rest, preactivations, as_tensor(gradients.T[certified]), labels)
     found[certified] = labels.numpy()
     return found
 
@@ -132,4 +130,22 @@ def labels_of_columns(
     nearest, order = torch.stack(distances).sort(dim=0)
     allowed = clear * as_tensor(np.asarray(errors, dtype=np.float64))
     is_clear = (nearest[0] <= allowed) & (nearest[1] > allowed) & (nearest[0] <= share * nearest[1])
-    return torch.where(is_clear, order[0], NO_LABEL).numpy()
+    return _of_one_share(rest, z, columns, torch.where(is_clear, order[0], NO_LABEL)).numpy()
+
+
+def _of_one_share(
+    rest: RestOfNetwork, z: torch.Tensor, columns: torch.Tensor, labels: torch.Tensor, *, whole: float = 0.01
+) -> torch.Tensor:
+    """Return labels without those that a single output's sign alone has for them.
+
+    There is a label for each sign, whatever the target is. Labels are what they are called where all inputs have the
+    same share in the loss, or a whole multiple of it, to within ``whole``: targets that are numbers leave any.
+    """
+    known = labels != NO_LABEL
+    if not known.any() or rest.outputs(z[:1]).shape[1] > 1:
+        return labels
+    expected = rest.gradients_for(z[known], labels[known])
+    shares = (columns[known] * expected).sum(dim=1) / expected.square().sum(dim=1).clamp_min(torch.finfo(z.dtype).tiny)
+    multiples = shares / shares.min()
+    is_one = known.sum() > 1 and bool(((multiples - multiples.round()).abs() <= whole * multiples).all())
+    return labels if is_one else torch.full_like(labels, NO_LABEL)

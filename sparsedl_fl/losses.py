@@ -76,7 +76,9 @@ def mean_loss(loss: str, outputs: torch.Tensor, labels: torch.Tensor) -> torch.T
 
 
 def usable_loss(loss: str | Loss | None, n_outputs: int) -> str | Loss | None:
-    """Return a loss, by its name where it is cross-entropy; or None, with a warning, where it cannot be evaluated.
+    """Return a loss, by its name where it is cross-entropy; or None where it cannot be evaluated.
+
+    A warning says so, unless it is one of numbers, or of several labels at a time.
 
     Parameters
     ----------
@@ -95,6 +97,8 @@ def usable_loss(loss: str | Loss | None, n_outputs: int) -> str | Loss | None:
         if not found.any() or not found.isfinite().all():
             raise ValueError("its gradient is zero, NaN or infinite")
     except Exception as error:  # a user's loss may raise anything
+        if _takes_targets(loss, outputs):
+            return None
         warnings.warn(
             f"loss could not be evaluated on outputs of shape {tuple(outputs.shape)} in double precision and integer "
             f"labels ({type(error).__name__}: {error}), and cross-entropy is taken instead: pass "
@@ -107,6 +111,15 @@ def usable_loss(loss: str | Loss | None, n_outputs: int) -> str | Loss | None:
     scale = (found * expected).sum() / expected.square().sum()
     is_cross_entropy = n_outputs > 1 and torch.allclose(found, scale * expected, rtol=0, atol=1e-9 * float(scale.abs()))
     return "cross_entropy" if is_cross_entropy else loss
+
+
+def _takes_targets(loss: Loss, outputs: torch.Tensor) -> bool:
+    """Return whether a loss takes targets of the shape of the outputs."""
+    try:
+        with torch.no_grad():
+            return bool(loss(outputs, torch.rand_like(outputs)).isfinite().all())
+    except Exception:  # a user's loss may raise anything
+        return False
 
 
 def _gradients(loss: str | Loss | None, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

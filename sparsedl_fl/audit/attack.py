@@ -20,7 +20,8 @@ from sparsedl_fl.audit.replaying import replay_found
 from sparsedl_fl.audit.result import AuditResult, LayerAudit
 from sparsedl_fl.audit.spreading import Spreading
 from sparsedl_fl.audit.subject import Subject
-from sparsedl_fl.audit.suspicions import check_is_update, without_penalties
+from sparsedl_fl.audit.suspicions import check_is_update, rounding_noted, without_penalties
+from sparsedl_fl.audit.targets import targets_of
 from sparsedl_fl.audit.token_ids import embedded_tokens
 from sparsedl_fl.audit.verdicts import Verdict
 from sparsedl_fl.candidates import SearchEnd
@@ -123,7 +124,9 @@ class _Attack:
     one: LayerAttack
     sent: Mapping[str, torch.Tensor]
     """What the client sent, in its own units."""
-    notes: tuple[str, ...] = ()
+    penalties: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    """What was taken away from that, and what is noise on it; in sentences."""
     found: dict[str, LayerAudit] = field(default_factory=dict)
 
     @classmethod
@@ -158,9 +161,10 @@ class _Attack:
             inverter = clone(inverter).set_params(noise_level=None if noise is None else noise * factor)
             learning_rate = None if learning_rate is None else learning_rate / factor
         cleaned = without_penalties(model, scaled)
-        loss = usable_loss(loss, trace.n_outputs)
-        subject = Subject(model, cleaned.gradients, trace, loss, learning_rate, tables)
-        return cls(subject, rows, LayerAttack(subject, inverter, report, **caps), named, cleaned.notes)
+        notes = rounding_noted(model, named)
+        usable = usable_loss(loss, trace.n_outputs)
+        subject = Subject(model, cleaned.gradients, trace, usable, learning_rate, tables, loss)
+        return cls(subject, rows, LayerAttack(subject, inverter, report, **caps), named, cleaned.notes, notes)
 
     def run(self, peel: bool) -> AuditResult:
         """Attack, spread and replay."""
@@ -197,13 +201,17 @@ class _Attack:
             missing=[name for name, tensor in self.subject.gradients.items() if tensor is None] or None,
             loss=self.subject.loss,
             learning_rate=self.subject.learning_rate,
-            notes=list(self.notes) or None,
         )
         told = self.one.inverter.batch_size
-        result = AuditResult(layers, replayed, why_not, shape, context, LabelSigns(), self.notes, told, is_interrupted)
-        is_exact = self.one.inverter.noise_level is None and not self.notes
+        result = AuditResult(
+            layers, replayed, why_not, shape, context, LabelSigns(), self.penalties + self.doubts, told, is_interrupted
+        )
+        is_exact = self.one.inverter.noise_level is None and not self.penalties
         size = result.batch_size if result.is_batch_size_known else None
-        return replace(result, label_signs=signs_of(self.subject, size, replayed, is_exact))
+        signs = signs_of(self.subject, size, replayed, is_exact)
+        return replace(
+            result, label_signs=signs, targets=targets_of(self.subject, result.best, self.subject.given_loss)
+        )
 
     def _spread(self, start: LayerAudit) -> None:
         """Go from a layer whose whole batch came back to all that follow from it."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from sparsedl_fl.activations import resolve
 from sparsedl_fl.candidates import SearchEnd
 from sparsedl_fl.diagnosis import is_clipped
@@ -21,13 +23,19 @@ MOST_EXCESS = 5.0
 
 
 def reach_of(row: LayerRow, given: LayerGradient, uses_next_layer: bool) -> tuple[str, int]:
-    """Return what a layer leaks by and its largest batch: those of `inspect_model`, unless the span was of no use."""
-    if row.attack != "span" or uses_next_layer:
-        return row.attack, row.largest_batch
-    activation = resolve(given.activation)
-    if activation is not None and activation.has_flat_part:
-        return "zeros", largest_batch(*given.shape, "zeros")
-    return ("rest", largest_batch(*given.shape, "rest")) if given.rest is not None else ("", 0)
+    """Return what a layer leaks by and its largest batch: those of `inspect_model`, by what its gradient has of it.
+
+    A span that noise makes useless is none, and units without a gradient have no equations.
+    """
+    attack, limit = row.attack, row.largest_batch
+    if attack == "span" and not uses_next_layer:
+        activation = resolve(given.activation)
+        if activation is not None and activation.has_flat_part:
+            attack, limit = "zeros", largest_batch(*given.shape, "zeros")
+        else:
+            attack, limit = ("rest", largest_batch(*given.shape, "rest")) if given.rest is not None else ("", 0)
+    live = np.any(given.weight_grad, axis=1).mean()
+    return attack, int(limit * live) if attack in ("zeros", "span") else limit
 
 
 def why_open(

@@ -107,6 +107,8 @@ def signs_of(subject: Subject, batch_size: int | None, replayed: Replay | None, 
         return LabelSigns()
     if subject.loss == "binary_cross_entropy" and len(gradient) > 1:
         return LabelSigns()  # of several labels at a time
+    if subject.loss is None and subject.given_loss is not None:
+        return LabelSigns()  # one that takes no labels
     fits = replayed is not None and replayed.is_match
     doubts = []
     if subject.loss is None and not fits:

@@ -44,6 +44,8 @@ class AuditResult(Mapping):
         Records behind the update, as the caller said.
     was_interrupted : bool
         Whether Ctrl-C ended the audit before its end.
+    targets : ndarray of shape (n_samples, n_outputs) or None
+        Numbers, or several labels at a time, that the samples were trained for, in their order; where the loss is told.
     """
 
     layers: tuple[LayerAudit, ...]
@@ -55,6 +57,7 @@ class AuditResult(Mapping):
     notes: tuple[str, ...] = ()
     given_batch_size: int | None = None
     was_interrupted: bool = False
+    targets: np.ndarray | None = None
 
     def __getitem__(self, name: str) -> LayerAudit:
         for layer in self.layers:

@@ -36,6 +36,8 @@ class Subject:
         Given where the gradients sum up several local steps.
     tables : tuple of str
         Plain names of the parameters whose rows the model's input ids pick.
+    given_loss : str, callable or None
+        As the caller gave it, which may take targets and no labels.
     """
 
     model: nn.Module
@@ -44,6 +46,7 @@ class Subject:
     loss: Any = None
     learning_rate: float | None = None
     tables: tuple[str, ...] = ()
+    given_loss: Any = None
     _layers: dict[str, LayerGradient] = field(default_factory=dict, repr=False)
 
     def layer_gradient(self, name: str) -> LayerGradient:

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from sparsedl_fl.models.naming import plain_name
+from sparsedl_fl.stored import step_of_stored_weights
 
-__all__ = ["Cleaned", "check_is_update", "without_penalties"]
+__all__ = ["Cleaned", "check_is_update", "rounding_noted", "without_penalties"]
 
 BLOCKS = (96, 512)
 """Rows of a part of a matrix that is looked at, with twice as many columns: any part has the same multiple of the
@@ -19,6 +20,9 @@ weights in it. A small one says for most gradients that their rank is low, and t
 
 FULL_RANK = 1e-5
 """Smallest singular value of a part over its largest, below which its rank is not full: rounding has 1e-7."""
+
+LEAST_WEIGHTS = 256
+"""Entries of a matrix below which its rounding is not looked for."""
 
 LEAST_ROWS = 8
 """Rows and columns below which so few eigenvalues agree by chance."""
@@ -59,6 +63,24 @@ def check_is_update(model: nn.Module, gradients: Mapping[str, torch.Tensor | Non
             "the update equals the model's weights: nothing was trained in between, or the file of weights was given "
             "twice; pass the weights before training as the model's, and those after it (or the gradient) as the update"
         )
+
+
+def rounding_noted(model: nn.Module, gradients: Mapping[str, torch.Tensor | None]) -> tuple[str, ...]:
+    """Say, in a sentence or none, that an update is the difference of stored weights, whose rounding is its noise."""
+    for name, weight in model.named_parameters():
+        sent = gradients.get(plain_name(name))
+        if sent is None or weight.ndim != 2 or weight.numel() < LEAST_WEIGHTS or not sent.any():
+            continue
+        weight, sent = (tensor.detach().cpu().numpy() for tensor in (weight, sent))
+        step = step_of_stored_weights(weight, sent)
+        if step is not None:
+            digits = np.spacing(np.abs(weight).astype(np.float32)).astype(np.float64)
+            share = step * np.sqrt(np.mean(digits**2) / 12) / np.sqrt(np.mean(sent.astype(np.float64) ** 2))
+            return (
+                f"the update is the difference of stored weights, at a rate of {1 / step:.3g}: their rounding is noise "
+                f"of {share:.1g} of its size, and hides inputs that left less",
+            )
+    return ()
 
 
 def without_penalties(model: nn.Module, gradients: Mapping[str, torch.Tensor | None]) -> Cleaned:

@@ -86,6 +86,13 @@ class Dropouts(TorchFunctionMode):
         self._found.append((result, float(share)))
         return result
 
+    def hides(self, example: torch.Tensor) -> bool:
+        """Return whether the model drops out numbers of its input itself, so that no layer is fed all of it."""
+        rows = example.reshape(-1)
+        return any(
+            result.numel() == rows.numel() and torch.equal(result.reshape(-1), rows) for result, _ in self._found
+        )
+
     def tell(self, uses: list, ends: list[int], recorder: Recorder) -> None:
         """Fill in the share of outputs that is dropped behind each layer, where no other layer reads them before."""
         calls = recorder.calls

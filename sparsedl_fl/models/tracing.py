@@ -95,6 +95,9 @@ def _trace(
         use.is_last = use.is_last and not is_mixed
     if model.training:
         dropouts.tell(uses, ends, recorder)
+        if dropouts.hides(example):
+            for use in uses:
+                use.feeds = "features" if use.feeds == "the model's input" else use.feeds
     return Trace(uses, example=example, n_outputs=output.shape[1] if is_table else 0)
 
 
