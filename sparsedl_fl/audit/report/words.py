@@ -13,7 +13,8 @@ BLOCK = "Until then let no such update leave a client: LeakPolicy(mode='block') 
 
 def plain_sentences(result: AuditResult) -> list[str]:
     """Return what was recovered of how many records, how sure that is, and what was not looked at."""
-    found = [text for text in (_of_samples(result), _of_likely(result), _of_tokens(result), _of_labels(result)) if text]
+    found = [text for text in (_of_samples(result), _of_targets(result), _of_likely(result),
+             _of_tokens(result), _of_labels(result)) if text]  # fmt: skip
     if not result.verdict.is_leak:
         found.insert(0, _of_nothing(result))
     return [*found, _not_looked_at(result)]
@@ -40,6 +41,12 @@ def _of_samples(result: AuditResult) -> str:
         f"Whoever sees this one update can rebuild {number}, {what}. This is proven; the worst of them is expected to "
         f"be off by {best.worst_error:.1g}, in the units of its numbers."
     )
+
+
+def _of_targets(result: AuditResult) -> str:
+    if result.targets is None or not len(result.targets):
+        return ""
+    return "What each of these records was trained for (its numbers, or its several labels) follows from them."
 
 
 def _of_likely(result: AuditResult) -> str:
