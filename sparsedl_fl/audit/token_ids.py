@@ -16,6 +16,7 @@ from scipy.stats import chi2
 
 from sparsedl_fl.audit.findings import LayerAudit
 from sparsedl_fl.audit.subject import Subject
+from sparsedl_fl.formats import rounding_noise
 from sparsedl_fl.models import LayerRow
 from sparsedl_fl.models.naming import plain_name
 
@@ -90,7 +91,9 @@ def token_ids(weight: torch.Tensor, gradient: torch.Tensor, is_tied: bool = Fals
     if not touched.any():
         return TokenIds((), {}, "its gradient is all zeros")
     how = "rows of its gradient that are not zero"
-    if is_tied:
+    if is_tied and rounding_noise(G) is not None:
+        touched = None  # small rows round to zero, and the others leave the span
+    elif is_tied:
         touched, how = _outside_of_head(G), "rows outside the span of what the head that shares this table is fed"
     elif touched.mean() > MOST:
         without_decay = _without_decay(G, weight.detach().cpu().double().numpy())

@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from sparsedl_fl.audit.writing import write_whole
+
 __all__ = ["RoundTable"]
 
 
@@ -45,9 +47,9 @@ class RoundTable:
             with suppress(ImportError):  # without Jinja2 there is the JSON
                 checked.result.to_html(folder / f"{name}.html")
         else:
-            (folder / f"{name}.txt").write_text(checked.reason + "\n", encoding="utf-8")
-        (folder / "round.md").write_text(self.of_round(checked.server_round), encoding="utf-8")
-        (self.out / "rounds.md").write_text(self.to_table(), encoding="utf-8")
+            write_whole(folder / f"{name}.txt", checked.reason + "\n")
+        write_whole(folder / "round.md", self.of_round(checked.server_round))
+        write_whole(self.out / "rounds.md", self.to_table())
 
     def replace(self, old: Any, new: Any) -> None:
         """Put what is known by now in the place of an audit."""
