@@ -53,10 +53,11 @@ def _of_likely(result: AuditResult) -> str:
     if not result.likely:
         return ""
     least = min(one.correlation for one in result.likely)
-    what = {"inputs of the model": "records"}.get(result.likely[0].kind, f"{result.likely[0].kind} of records")
+    number = f"{len(result.likely)} {'more ' if result.samples else ''}"
+    what = {"features": f"The features of {number}records", "tokens": f"{number}tokens"}
     return (
-        f"{len(result.likely)} {'more ' if result.samples else ''}{what} can probably be rebuilt, roughly: chance does "
-        f"not explain these, and nothing proves them. Each is expected to resemble a true one (correlation of "
+        f"{what.get(result.likely[0].kind, f'{number}records')} can probably be rebuilt, roughly: chance does not "
+        "explain these, and nothing proves them. Each is expected to resemble a true one (correlation of "
         f"{least:.2f} or more; 1 is a perfect copy)."
     )
 
