@@ -129,6 +129,7 @@ def test_table_has_a_row_a_client_and_a_column_a_round(maker, train):
     assert len(policy.table) == len(list(policy.table)) == 3
 
 
+@pytest.mark.slow
 def test_updates_of_a_round_are_audited_at_the_same_time(maker, train):
     updates = [(seed, *trained(maker, train, seed=seed), {"batch_size": 8}) for seed in range(3)]
     alone, together = (LeakPolicy(maker, RATE, mode="report", n_steps=1, n_jobs=jobs) for jobs in (1, 2))

@@ -260,6 +260,7 @@ class Secure:
         SecAggPlusWorkflow(3, 2, max_weight=8)(self, server)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["outside", "inside"])
 def test_secure_aggregation_with_flowers_own_protocol(maker, train, place):
     rate = 5.0  # the protocol rounds weights to multiples of 4e-6: with small steps that hides what they say

@@ -34,6 +34,7 @@ def run(model, optimizer, loader, n_steps):
         optimizer.step()
 
 
+@pytest.mark.slow
 def test_steps_are_audited_and_counted(maker, digits, tmp_path):
     engine, model, optimizer, loader = private(maker, digits, 1.0, 1.0)
     audits = audit_steps(optimizer, model, accountant=engine.accountant, every=2, max_effort=1, out=tmp_path)

@@ -137,6 +137,7 @@ def test_a_real_audit_that_is_cut_short(maker, train, limit, out_of_range):
     assert found.finding is Finding.CAP
 
 
+@pytest.mark.slow
 def test_a_real_audit_that_ends_green_leaves(maker, train):
     before, after = trained(maker, train)
     generator = torch.Generator().manual_seed(0)
@@ -259,6 +260,7 @@ def test_numbers_of_another_kind_are_no_weights(maker, train, kind):
     assert "'1.weight'" in found.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gradients", "difference", "weights"])
 def test_arrays_that_are_no_weights_are_looked_at_as_differences_too(maker, train, kind):
     before, after = trained(maker, train)
