@@ -1,7 +1,8 @@
 """Attack one update of a client, and report what came back.
 
-Exit status: 0 what could carry the batch was attacked and resisted, 1 something leaks, 2 bad usage or unreadable files,
-3 no conclusion, 130 interrupted (Ctrl-C keeps what was found). --fail-on makes more of these 1, and none of them 0.
+Exit status: 0 a layer that carries the whole batch was in range, was attacked to the end and resisted (NOT RECOVERED),
+1 something leaks (RECOVERED, PARTLY, LIKELY), 2 bad usage or unreadable files, 3 no conclusion (OUT OF RANGE), which is
+no reassurance, 130 interrupted (Ctrl-C keeps what was found). --fail-on makes more of these 1, and none of them 0.
 """
 
 from __future__ import annotations
@@ -43,14 +44,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--local-steps", type=whole(), help="the client's optimiser steps, where they are known")
     parser.add_argument("--momentum", type=number(below=1), default=0.0, help="the client's (default: 0)")
     parser.add_argument("--weight-decay", type=decay, default=0.0, help="the client's, or 'find' (default: 0)")
-    parser.add_argument("--optimizer", default="sgd", help="the client's; any but sgd is out of range (default: sgd)")
+    parser.add_argument("--optimizer", default="sgd", help="the client's; of any but sgd token ids alone are read "
+                        "(default: sgd)")  # fmt: skip
     parser.add_argument("--batch-size", type=whole(), help="inputs in the batch (default: found from the gradient)")
     parser.add_argument("--noise-level", type=number(), help="standard deviation of the noise that the client adds to "
                         "each entry of a gradient (default: found from the gradient)")  # fmt: skip
     parser.add_argument("--effort", type=number(), help="budget of the searches of all layers together, about seconds "
-                        "on one core, counted from sizes (default: none)")  # fmt: skip
+                        "on one core, counted from sizes; what it cuts short has no conclusion (default: "
+                        "none)")  # fmt: skip
     parser.add_argument("--seconds", type=number(), help="cap on them by the clock, in its place (default: none)")
-    parser.add_argument("--layers", nargs="+", metavar="NAME", help="layers to attack (default: all)")
+    parser.add_argument("--layers", nargs="+", metavar="NAME", help="layers to attack; the report says nothing of "
+                        "others (default: all)")  # fmt: skip
     parser.add_argument("--seed", type=whole(0, SEEDS), default=0, help="seed of the search (default: 0)")
     parser.add_argument("--vocabulary", metavar="FILE", help="words of token ids: a text file with one a line, or JSON")
     parser.add_argument("--out", metavar="FOLDER", help=f"where {' and '.join(REPORTS)} go")
