@@ -105,9 +105,10 @@ def test_verdicts():
 
 
 def test_nothing_recovered_is_said_as_what_it_is(digits):
-    model = net(64, 60, 60, 10)
-    gradients = client_gradient(model, digits[0][:27], digits[1][:27])
-    weak = GradientInverter(ActivationDirections(patience=1), random_state=0)
+    model = net(64, 160, 10)
+    sent, generator = client_gradient(model, digits[0][:20], digits[1][:20]), torch.Generator().manual_seed(0)
+    gradients = {name: t + 0.5 * t.std() * torch.randn(t.shape, generator=generator) for name, t in sent.items()}
+    weak = GradientInverter(ActivationDirections(patience=1), batch_size=20, random_state=0)
     audit = audit_model(model, gradients, weak, example=torch.zeros(1, 1, 8, 8), peel=False)
     assert audit.verdict is Verdict.NOT_RECOVERED
     assert audit.samples == ()
