@@ -83,7 +83,7 @@ def why_open(
         ),
         (
             n_found > 0,
-            f"{n_found} columns of the gradient were found that nothing certifies: noise hides what would, or these "
+            f"of the gradient's columns {n_found} came out that nothing certifies: noise hides what would, or these "
             "are not the weights, the activation or the loss of the client",
         ),
         (

@@ -182,7 +182,7 @@ class LayerAudit:
             return ""
         n = max(self.at_least, self.n_inputs)
         shown = f"{self.n_certified} of {'at least ' if self.at_least else ''}{n} {self.what}"
-        return shown + (f", {len(self.likely_candidates)} more likely" if self.likely_candidates else "")
+        return shown + (f", {len(self.likely_candidates)} others likely" if self.likely_candidates else "")
 
     @property
     def samples(self) -> tuple[Sample, ...]:

@@ -71,7 +71,8 @@ def rounding_noted(model: nn.Module, gradients: Mapping[str, torch.Tensor | None
         sent = gradients.get(plain_name(name))
         if sent is None or weight.ndim != 2 or weight.numel() < LEAST_WEIGHTS or not sent.any():
             continue
-        weight, sent = (tensor.detach().cpu().numpy() for tensor in (weight, sent))
+        own = (tensor.detach().cpu() for tensor in (weight, sent))
+        weight, sent = (t.float().numpy() if t.dtype is torch.bfloat16 else t.numpy() for t in own)  # numpy has none
         step = step_of_stored_weights(weight, sent)
         if step is not None:
             digits = np.spacing(np.abs(weight).astype(np.float32)).astype(np.float64)

@@ -39,12 +39,12 @@ class Verdict(StrEnum):
     def meaning(self) -> str:
         """What the word stands for, in a sentence."""
         return {
-            self.RECOVERED: "Every input of a layer that carries the whole batch came back, certified.",
-            self.PARTLY: "Some of the batch came back: inputs, certified, or the ids of its tokens.",
-            self.LIKELY: "Inputs came back that chance does not explain; nothing certifies them.",
+            self.RECOVERED: "Every record of the batch came back, certified, or the features or tokens of every one.",
+            self.PARTLY: "Some of the batch came back: records or their features, certified, or the ids of its tokens.",
+            self.LIKELY: "Records or their features came back that chance does not explain; nothing certifies them.",
             self.OUT_OF_RANGE: (
-                "No attack of ours applies, or none was carried to its end: there is no conclusion. This does not "
-                "mean that nothing leaks."
+                "No attack of ours applies, none was carried to its end, or what it rests on is in doubt: there is no "
+                "conclusion. This does not mean that nothing leaks."
             ),
             self.NOT_RECOVERED: (
                 "A layer that carries the whole batch was in range, was attacked to the end, and gave nothing. Other "

@@ -33,7 +33,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     inputs.add_argument("--example-input", metavar="FILE", help="one input of the model, any numbers: .pt, .npz, .npy "
                         "or .safetensors")  # fmt: skip
     parser.add_argument("--loss", metavar="NAME", help="cross_entropy, binary_cross_entropy, mse, or package.module:"
-                        "function of outputs and labels (default: cross-entropy)")  # fmt: skip
+                        "function of outputs and labels; mse is of labels as unit vectors (default: "
+                        "cross-entropy is taken)")  # fmt: skip
     parser.add_argument("--config", metavar="FILE", help="TOML file with options by their names; the command line wins")
 
 

@@ -1,7 +1,8 @@
 """Attack one update of a client, and report what came back.
 
-Exit status: 0 what could carry the batch was attacked and resisted, 1 something leaks, 2 bad usage or unreadable files,
-3 no conclusion, 130 interrupted (Ctrl-C keeps what was found). --fail-on makes more of these 1, and none of them 0.
+Exit status: 0 a layer that carries the whole batch was in range, was attacked to the end and resisted (NOT RECOVERED),
+1 something leaks (RECOVERED, PARTLY, LIKELY), 2 bad usage or unreadable files, 3 no conclusion (OUT OF RANGE), which is
+no reassurance, 130 interrupted (Ctrl-C keeps what was found). --fail-on makes more of these 1, and none of them 0.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ VERDICTS = {
 
 REPORTS = ("report.html", "report.json")
 
+OUT_OF_RANGE = 3
+"""Exit status without a conclusion."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
@@ -40,14 +44,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--local-steps", type=whole(), help="the client's optimiser steps, where they are known")
     parser.add_argument("--momentum", type=number(below=1), default=0.0, help="the client's (default: 0)")
     parser.add_argument("--weight-decay", type=decay, default=0.0, help="the client's, or 'find' (default: 0)")
-    parser.add_argument("--optimizer", default="sgd", help="the client's; any but sgd is out of range (default: sgd)")
+    parser.add_argument("--optimizer", default="sgd", help="the client's; of any but sgd token ids alone are read "
+                        "(default: sgd)")  # fmt: skip
     parser.add_argument("--batch-size", type=whole(), help="inputs in the batch (default: found from the gradient)")
     parser.add_argument("--noise-level", type=number(), help="standard deviation of the noise that the client adds to "
                         "each entry of a gradient (default: found from the gradient)")  # fmt: skip
     parser.add_argument("--effort", type=number(), help="budget of the searches of all layers together, about seconds "
-                        "on one core, counted from sizes (default: none)")  # fmt: skip
+                        "on one core, counted from sizes; what it cuts short has no conclusion (default: "
+                        "none)")  # fmt: skip
     parser.add_argument("--seconds", type=number(), help="cap on them by the clock, in its place (default: none)")
-    parser.add_argument("--layers", nargs="+", metavar="NAME", help="layers to attack (default: all)")
+    parser.add_argument("--layers", nargs="+", metavar="NAME", help="layers to attack; the report says nothing of "
+                        "others (default: all)")  # fmt: skip
     parser.add_argument("--seed", type=whole(0, SEEDS), default=0, help="seed of the search (default: 0)")
     parser.add_argument("--vocabulary", metavar="FILE", help="words of token ids: a text file with one a line, or JSON")
     parser.add_argument("--out", metavar="FOLDER", help=f"where {' and '.join(REPORTS)} go")
@@ -142,19 +149,25 @@ def _audited(options: argparse.Namespace) -> object:
     return replace(result, context={**result.context, **told, "kind": sent.kind})
 
 
+def _said_of(layer: object) -> str:
+    """Return how much came back of a layer, and how; without a conclusion, why there is none."""
+    if layer.verdict.exit_status == OUT_OF_RANGE:
+        return layer.why_open or layer.reason
+    return (layer.count or layer.reason) + (f" ({layer.source})" if layer.source else "")
+
+
 def _print(result: object, out: str | None) -> None:
     """Print the verdict, a line for each layer, and where the report is."""
     from sparsedl_fl.wording import escaped
 
     lines = [f"{result.verdict}: {result.reason}"]
     for layer in result.layers:
-        count = layer.count or layer.reason
-        how = f" ({layer.source})" if layer.source else ""
-        lines.append(f"  {layer.name or '(model)'}: {layer.verdict}: {count}{how}")
+        lines.append(f"  {layer.name or '(model)'}: {layer.verdict}: {_said_of(layer)}")
     present = result.labels_present
     if present:
         condition = result.label_signs.condition
-        lines.append(f"{len(present)} labels seen in the batch{f' ({condition})' if condition else ''}")
+        number = f"{len(present)} label{'s' if len(present) != 1 else ''}"
+        lines.append(f"{number} seen in the batch{f' ({condition})' if condition else ''}")
     lines.append(str(result.replay) if result.replay else f"not replayed: {result.replay_reason}")
     if out:
         lines.append(f"report: {', '.join(f'{out}/{name}' for name in REPORTS)}")

@@ -10,6 +10,12 @@ HELP = "what a model could leak: a table of its layers"
 
 COLUMNS = ("layer", "kind", "shape", "is fed", "followed by", "leaks by", "up to a batch of")
 
+ALWAYS = (
+    "A batch of one record leaks at every layer with a bias, and a larger one may leak by attacks that are not ours.",
+    "Every classifier's update shows labels of its batch.",
+)
+"""What is said below the table."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
@@ -40,13 +46,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _lines(rows: list) -> list[str]:
-    """Return the table of layers, and below it what is said of those that are out of range."""
+    """Return the table of layers, and below it what is said of those that are out of range, and of all."""
+    from sparsedl_fl.models.reach import LEAKS_BY
+
     table = [COLUMNS]
     for row in rows:
         shape = " x ".join(map(str, row.shape))
-        reach = (row.attack or "-", "any" if row.attack == "rows" else str(row.largest_batch or "-"))
+        most = "any" if row.attack == "rows" else str(row.largest_batch or (1 if row.attack else "-"))
+        reach = (LEAKS_BY.get(row.attack, row.attack) or "-", most)
         table.append((row.name or "(model)", row.kind, shape, row.feeds, row.behind, *reach))
     widths = [max(len(line[column]) for line in table) for column in range(len(COLUMNS))]
     lines = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in table]
     reasons = [f"  {row.name or '(model)'}: {row.obstacle}" for row in rows if row.obstacle and not row.attack]
-    return [*lines, "", "out of range:", *reasons] if reasons else lines
+    outside = ["", "out of range, which is no reassurance:", *reasons] if reasons else []
+    return [*lines, *outside, "", *ALWAYS]

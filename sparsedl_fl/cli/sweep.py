@@ -1,7 +1,8 @@
-"""Simulate clients on a model with batch sizes, local steps, noise and quantisation, until nothing is recovered.
+"""Simulate clients on a model, with batch sizes, local steps, noise and quantisation, and attack what each would send.
 
 Records go to the folder of --out, and the same command goes on from there after an interruption (exit status 130). Exit
-status 0 says that the sweep ended, whatever it found; 2 is bad usage.
+status 0 says that the sweep ended, whatever it found; 2 is bad usage. A setting at which these attacks recovered
+nothing may still leak: in other batches, or to other attacks.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from sparsedl_fl.cli._model import add_model_arguments, example_of, loss_of, mod
 from sparsedl_fl.cli._options import SEEDS, number, whole
 
 HELP = "simulate clients, and see at which setting the leak stops"
+
+FROM = "nothing recovered by these attacks from {} on"
+
+NONE = "not stopped by the settings tried (a leak, or out of range)"
 
 RECORDS, RESULTS = "records.jsonl", ("sweep.json", "sweep.md", "sweep.png")
 
@@ -65,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     print(result.to_json() if options.json else result.to_table(), end="")
     if not options.json:
         for defence, setting in result.weakest.items():
-            print(f"{defence}: nothing recovered by these attacks from {setting or 'none of the settings tried'} on")
+            print(f"{defence}: {FROM.format(setting) if setting else NONE}")
     return 0
 
 

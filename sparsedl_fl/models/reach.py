@@ -13,7 +13,16 @@ from sparsedl_fl.models.rest import rest_of_model
 from sparsedl_fl.models.tracing import LinearUse, Trace, mixing
 from sparsedl_fl.theory import largest_batch
 
-__all__ = ["obstacle_to", "reach_of"]
+__all__ = ["LEAKS_BY", "obstacle_to", "reach_of"]
+
+LEAKS_BY = {
+    "zeros": "its own gradient (zeros of inactive units)",
+    "span": "its own gradient and the next layer's",
+    "rest": "its own gradient, the layers after it and the loss",
+    "head": "its own gradient and the loss",
+    "rows": "rows of its gradient (token ids)",
+}
+"""What a layer leaks by, in words."""
 
 
 @neutral_modes(gradients=True)

@@ -88,11 +88,14 @@ def as_dict(result: AuditResult, show_samples: bool = False) -> dict[str, Any]:
 
 def _labels(result: AuditResult, show_samples: bool) -> dict[str, Any]:
     present = result.labels_present
+    estimated = result.label_signs.estimated
+    if not set(present) <= set(estimated) or estimated == present:  # of another batch size than the labels', or no news
+        estimated = {}
     return {
         "n_labels": len(result.labels),
         "n_labels_present": len(present),
         "labels_present": {str(label): count for label, count in present.items()} if show_samples else {},
-        "labels_estimated": {str(k): n for k, n in result.label_signs.estimated.items()} if show_samples else {},
+        "labels_estimated": {str(k): n for k, n in estimated.items()} if show_samples else {},
         "labels_condition": result.label_signs.condition,
     }
 

@@ -11,7 +11,9 @@ import numpy as np
 
 from sparsedl_fl.audit.report.data import as_dict
 from sparsedl_fl.audit.report.samples import shown_samples
-from sparsedl_fl.audit.result import AuditResult
+from sparsedl_fl.audit.result import AuditResult, LayerAudit
+from sparsedl_fl.audit.verdicts import Verdict
+from sparsedl_fl.models.reach import LEAKS_BY
 from sparsedl_fl.wording import escaped
 
 __all__ = ["SECTIONS", "as_html", "as_table"]
@@ -35,15 +37,6 @@ impact assessment, and NIST AI 100-2."""
 
 OPEN = ("summary", "recovered")
 """Chapters that are not folded away: what somebody who signs reads."""
-
-LEAKS_BY = {
-    "zeros": "its own gradient, which is zero where units are inactive",
-    "span": "its own gradient and that of the next layer",
-    "rest": "its own gradient, and the network behind it with the loss",
-    "head": "its own gradient and the loss",
-    "rows": "rows of its gradient",
-}
-"""What a layer leaks by, in words."""
 
 
 def as_html(
@@ -86,14 +79,20 @@ def as_table(result: AuditResult) -> str:
     """Return a short table of the layers, for notebooks."""
     rows = "".join(
         f"<tr><td>{_text(layer.name)}</td><td>{_text(layer.what)}</td><td><b>{layer.verdict}</b></td>"
-        f"<td>{_text(layer.count)}</td><td>{_number(layer.worst_error)}</td>"
-        f"<td>{_text(layer.source or layer.reason)}</td></tr>"
+        f"<td>{_text('' if layer.verdict is Verdict.OUT_OF_RANGE else layer.count)}</td>"
+        f"<td>{_number(layer.worst_error)}</td><td>{_text(_how(layer))}</td></tr>"
         for layer in result.layers
     )
     return (
         f"<p><b>{result.verdict}</b>: {_text(result.reason)}</p><table><tr><th>layer</th><th>what it is fed</th>"
-        f"<th>verdict</th><th>certified</th><th>expected error</th><th>how</th></tr>{rows}</table>"
+        f"<th>verdict</th><th>certified</th><th>expected error</th><th>how, or why not</th></tr>{rows}</table>"
     )
+
+
+def _how(layer: LayerAudit) -> str:
+    """Return where what came back comes from; of a layer without a conclusion, why there is none."""
+    why = layer.why_open or layer.reason if layer.verdict is Verdict.OUT_OF_RANGE else ""
+    return why or layer.source or layer.reason
 
 
 def _text(text: str) -> str:

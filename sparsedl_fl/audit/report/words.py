@@ -13,7 +13,8 @@ BLOCK = "Until then let no such update leave a client: LeakPolicy(mode='block') 
 
 def plain_sentences(result: AuditResult) -> list[str]:
     """Return what was recovered of how many records, how sure that is, and what was not looked at."""
-    found = [text for text in (_of_samples(result), _of_likely(result), _of_tokens(result), _of_labels(result)) if text]
+    found = [text for text in (_of_samples(result), _of_targets(result), _of_likely(result),
+             _of_tokens(result), _of_labels(result)) if text]  # fmt: skip
     if not result.verdict.is_leak:
         found.insert(0, _of_nothing(result))
     return [*found, _not_looked_at(result)]
@@ -37,17 +38,27 @@ def _of_samples(result: AuditResult) -> str:
     }[best.what]
     number = f"{best.n_certified} of {_batch(result)}" if best.n_samples else f"{best.n_certified} tokens"
     return (
-        f"Whoever sees this one update can rebuild {number}, {what}. This is proven, and each is expected to be right "
-        f"to within {best.worst_error:.1g}."
+        f"Whoever sees this one update can rebuild {number}, {what}. This is proven; the worst of them is expected to "
+        f"be off by {best.worst_error:.1g}, in the units of its numbers."
     )
+
+
+def _of_targets(result: AuditResult) -> str:
+    if result.targets is None or not len(result.targets):
+        return ""
+    return "What each of these records was trained for (its numbers, or its several labels) follows from them."
 
 
 def _of_likely(result: AuditResult) -> str:
     if not result.likely:
         return ""
+    least = min(one.correlation for one in result.likely)
+    number = f"{len(result.likely)} {'more ' if result.samples else ''}"
+    what = {"features": f"The features of {number}records", "tokens": f"{number}tokens"}
     return (
-        f"{len(result.likely)} {'more ' if result.samples else ''}records or their features can be guessed: nothing "
-        "proves these, and chance does not explain them."
+        f"{what.get(result.likely[0].kind, f'{number}records')} can probably be rebuilt, roughly: chance does not "
+        "explain these, and nothing proves them. Each is expected to resemble a true one (correlation of "
+        f"{least:.2f} or more; 1 is a perfect copy)."
     )
 
 
@@ -85,18 +96,28 @@ def _not_looked_at(result: AuditResult) -> str:
     skipped = sorted(
         {layer.row.kind for layer in result.layers if layer.batch is None and not layer.tokens and layer.row}
     )
-    layers = f"layers of the kinds {', '.join(skipped)}; " if skipped else ""
+    layers = f"layers that none of these attacks reads or reached ({', '.join(skipped)}); " if skipped else ""
     return (
         f"Not looked at: {layers}attacks that know similar data, use several rounds or change the model, and whether "
-        "somebody took part at all."
+        "a given person's record was in the batch."
     )
 
 
 def what_features_are(result: AuditResult) -> str:
-    """Return what features say of a picture, where features of pictures came back; else nothing."""
+    """Return what features say of a record, where features came back; else nothing."""
     best = result.best
-    if best is None or best.what != "features" or len(result.input_shape) != 3:
+    if best is None or best.what == "inputs of the model":
         return ""
+    if best.what == "tokens":
+        return (
+            "A token inside the model is a row of numbers: it stands for a word of a text or a patch of a picture, and "
+            "can be matched with the words or patches that the model makes such numbers of."
+        )
+    if len(result.input_shape) != 3:
+        return (
+            "Features are the numbers that the layers in front make of a record. They are not the record, and they say "
+            "much of what it holds: whom they belong to can be found by comparing them with those of other records."
+        )
     return (
         "Features of a picture are the numbers that the layers in front make of it. They are not the picture, and they "
         "say what it shows: whom they belong to can be found by comparing them with those of other pictures."
@@ -107,7 +128,7 @@ def next_steps(result: AuditResult) -> list[str]:
     """Return what to do next, for the verdict."""
     if result.samples or result.likely:
         start = (
-            "Treat this as a leak of personal data, if the records are personal."
+            "Treat this as a leak of personal data, if the records are about people."
             if result.samples
             else "Treat this as a leak: that it is not proven protects nobody."
         )
@@ -123,7 +144,10 @@ def next_steps(result: AuditResult) -> list[str]:
             "Keep this page with the model, the batch size and the client's settings: it holds for these alone.",
             "Audit again when any of them changes, and smaller batches too: they leak more.",
         ]
-    steps = ["Do not read this as a pass. What would bring the update into range is named below, layer by layer."]
+    steps = [
+        "Do not read this as a pass. The chapter on what was not tested says of each layer why, and what would help.",
+        "Until there is a conclusion, treat the update as one that may leak: LeakPolicy(mode='block') holds it.",
+    ]
     if result.is_interrupted or not result.is_complete:
         steps.append(
             "Let the audit run to its end: no interrupt, and no cap (--seconds, --effort) that is spent before."

@@ -121,10 +121,10 @@ class SweepResult:
         ]
         for row in self.rows:
             share = f"{row.share:.0%} ({row.what})" if row.share else "0%"
-            if not row.share and str(Verdict.OUT_OF_RANGE) in row.verdicts:
+            if not row.share and row.n_coarse:  # coarse records, likely ones, token ids
+                share = f"0%; a leak all the same in {row.n_coarse} of {sum(row.verdicts.values())}"
+            elif not row.share and str(Verdict.OUT_OF_RANGE) in row.verdicts:
                 share = "out of range"
-            elif not row.share and row.n_coarse:
-                share = f"0%; coarsely in {row.n_coarse} of {sum(row.verdicts.values())}"
             numbers = [
                 "-" if x is None else f"{x:.2g}" for x in (row.error, row.epsilon, row.accuracy_lost, row.seconds)
             ]

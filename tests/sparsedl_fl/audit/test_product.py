@@ -2,6 +2,8 @@
 
 import json
 import re
+from dataclasses import replace
+from html import unescape
 
 import jsonschema
 import numpy as np
@@ -13,9 +15,11 @@ from torch import nn
 
 from sparsedl_fl import GradientInverter
 from sparsedl_fl.audit import AuditResult, LayerAudit, Verdict, audit_model, example
+from sparsedl_fl.audit.label_signs import LabelSigns
 from sparsedl_fl.audit.report import SECTIONS, as_html, schema
 from sparsedl_fl.directions import ActivationDirections
 from sparsedl_fl.metrics import match_batches
+from sparsedl_fl.models.reach import LEAKS_BY
 from sparsedl_fl.simulation import client_gradient
 
 
@@ -101,9 +105,10 @@ def test_verdicts():
 
 
 def test_nothing_recovered_is_said_as_what_it_is(digits):
-    model = net(64, 60, 60, 10)
-    gradients = client_gradient(model, digits[0][:27], digits[1][:27])
-    weak = GradientInverter(ActivationDirections(patience=1), random_state=0)
+    model = net(64, 160, 10)
+    sent, generator = client_gradient(model, digits[0][:20], digits[1][:20]), torch.Generator().manual_seed(0)
+    gradients = {name: t + 0.5 * t.std() * torch.randn(t.shape, generator=generator) for name, t in sent.items()}
+    weak = GradientInverter(ActivationDirections(patience=1), batch_size=20, random_state=0)
     audit = audit_model(model, gradients, weak, example=torch.zeros(1, 1, 8, 8), peel=False)
     assert audit.verdict is Verdict.NOT_RECOVERED
     assert audit.samples == ()
@@ -191,3 +196,19 @@ def test_notebook_and_picture(shipped):
     assert "RECOVERED" in repr(shipped)
     axes = shipped.plot()
     assert len(axes.patches) == 6
+
+
+def test_plain_words_of_what_is_likely_of_labels_and_of_what_was_sent(shipped):
+    page = shipped.to_html()
+    assert "Taken as the gradient of one step." in page
+    assert {layer.row.attack for layer in shipped.layers} <= set(LEAKS_BY)
+    assert all(LEAKS_BY[layer.row.attack] in unescape(page) for layer in shipped.layers)
+    # Labels that are certain say that there are as many records at least, and estimates for fewer are left out.
+    signs = LabelSigns({1: None, 2: None, 3: None}, {1: 1}, True, "certain: one step of cross-entropy on hard labels")
+    nothing = AuditResult((LayerAudit("1", None, "why"),), context=shipped.context, label_signs=signs)
+    assert nothing.to_dict(show_samples=True)["labels_estimated"] == {}
+    assert "at least 3" in nothing.to_html()
+    assert "no reassurance" in nothing.to_html()
+    assert "personal data where the batch was" not in nothing.to_html()  # nothing is left out where nothing came back
+    adam = replace(nothing, replay_reason="Adam", context={**shipped.context, "attack": "none"})
+    assert "An update that is no sum of gradients" in adam.to_html()

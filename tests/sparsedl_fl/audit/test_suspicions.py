@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from sparsedl_fl.audit import Verdict, audit_model
-from sparsedl_fl.audit.suspicions import without_penalties
+from sparsedl_fl.audit.suspicions import rounding_noted, without_penalties
 from sparsedl_fl.diagnosis import is_of_one_size
 from sparsedl_fl.simulation import WIRES, client_gradient
 
@@ -70,3 +70,8 @@ def test_adam_is_named_and_never_green(client):
 def test_no_other_wire_has_entries_of_one_size(client, wire):
     moduli = WIRES[wire](client[2]["0.weight"]).float().abs().numpy()
     assert not is_of_one_size(moduli[moduli > 0])
+
+
+def test_bfloat16_is_looked_at_for_rounding_too(client):
+    model, _, gradients = client
+    assert rounding_noted(model, {name: tensor.bfloat16() for name, tensor in gradients.items()}) == ()

@@ -61,7 +61,8 @@ def test_inspect_says_what_could_leak(capsys):
     assert cli.main(["inspect", "sparsedl_fl.audit.example:model", "--input-shape", "1", "8", "8"]) == 0
     shown = capsys.readouterr().out
     assert "the model's input" in shown
-    assert "head" in shown
+    assert "its own gradient and the loss" in shown
+    assert "A batch of one record leaks" in shown
     assert cli.main(["inspect", "sparsedl_fl.audit.example:model", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["layers"][0]["attack"] == "span"
 
