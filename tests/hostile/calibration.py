@@ -1,6 +1,6 @@
 """Are likely candidates as like the truth as an audit says? Over updates that nothing certifies in full.
 
-    python -m tests.hostile.calibration [--problems 300] [--only WORD ...] [--out tests/hostile/calibration.md]
+    python -m tests.hostile.calibration [--smooth] [--problems 300] [--only WORD ...] [--out FILE]
 
 Networks x what blurs an update, of batches of 4 to 16, each audited as an ordinary user would: of every second problem
 the batch size is told. Results are kept as JSON lines beside the table, so that an interrupted run goes on.
@@ -12,7 +12,7 @@ import argparse
 import json
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -32,7 +32,7 @@ from tests.hostile import data
 from tests.hostile.judge import LEAST_CORRELATION, correlation, judged
 from tests.hostile.truth import Truth, recorded
 
-__all__ = ["BLURS", "NETWORKS", "Blur", "Problem", "problems", "run_problem", "summary"]
+__all__ = ["BLURS", "NETWORKS", "SMOOTH", "Blur", "Problem", "problems", "run_problem", "summary"]
 
 NEAR = 0.1
 """Distance between the correlation that an audit states and the true one, up to which it is right."""
@@ -45,8 +45,8 @@ BATCHES = (4, 6, 8, 12, 16)
 Tensors = dict[str, torch.Tensor]
 
 
-def _perceptron(n_inputs: int, first: int, second: int) -> nn.Sequential:
-    layers = [nn.Linear(n_inputs, first), nn.ReLU(), nn.Linear(first, second), nn.ReLU()]
+def _perceptron(n_inputs: int, first: int, second: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
+    layers = [nn.Linear(n_inputs, first), activation(), nn.Linear(first, second), activation()]
     return nn.Sequential(nn.Flatten(), *layers, nn.Linear(second, data.N_CLASSES))
 
 
@@ -67,6 +67,14 @@ NETWORKS = {
     "perceptron, numbers": (partial(_perceptron, 100, 120, 60), _gaussian),
 }
 """What makes the module from torch's global seed, and the records."""
+
+SMOOTH = {
+    "tanh, digits": (partial(_perceptron, 64, 100, 50, nn.Tanh), data.digits),
+    "GELU, digits": (partial(_perceptron, 64, 100, 50, nn.GELU), data.digits),
+    "GELU, table": (partial(_perceptron, 55, 80, 40, nn.GELU), data.table),
+    "SiLU, photographs": (partial(_perceptron, 768, 120, 60, nn.SiLU), data.photographs),
+}
+"""The same, without flat parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +141,7 @@ class Problem:
 
     def audited(self) -> dict[str, Any]:
         """Audit as a user would; return the counts, and of each likely candidate what is stated and what is true."""
-        blur, (build, records) = BLURS[self.blur], NETWORKS[self.network]
+        blur, (build, records) = BLURS[self.blur], (NETWORKS | SMOOTH)[self.network]
         rng = np.random.default_rng(self.seed)
         n, rate, n_steps = int(rng.choice(BATCHES)), float(rng.choice([0.1, 0.01])), int(rng.integers(*_closed(blur)))
         truth, is_told = Truth(), self.seed % 2 == 0
@@ -192,9 +200,9 @@ def _trained(
     return gradients_of_update(before, named, rate)
 
 
-def problems(n: int = 300) -> list[Problem]:
+def problems(n: int = 300, networks: Iterable[str] = NETWORKS) -> list[Problem]:
     """Return as many problems, the networks and blurs in turn, each kind with the batch size told and without."""
-    kinds = [(network, blur) for blur in BLURS for network in NETWORKS]
+    kinds = [(network, blur) for blur in BLURS for network in networks]
     return [Problem(*kinds[7 * (seed // 2) % len(kinds)], seed) for seed in range(n)]
 
 
@@ -228,7 +236,7 @@ def written(records: Sequence[dict[str, Any]]) -> str:
         f"# Likely candidates against the truth, {len(records)} updates",
         "",
         "As stated: the correlation that the audit states is within 0.1 of the true one. Unlike: that is below 0.7.",
-        "Medians of both correlations. Made by `python -m tests.hostile.calibration`.",
+        "Medians of both correlations. Made by `python -m tests.hostile.calibration` (`--smooth` for the table of such).",
     ]
     of_size = {True: "told", False: "not told"}
     columns = ["updates", "certified", "wrong", "false greens", "likely", "as stated", "unlike", "stated", "true"]
@@ -253,6 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the problems; return 1 if the audit does not keep its word."""
     parser = argparse.ArgumentParser(prog="python -m tests.hostile.calibration", description="Likely against true.")
     parser.add_argument("--problems", type=int, default=300, help="how many (default: 300)")
+    parser.add_argument("--smooth", action="store_true", help="networks without flat parts in their activations")
     parser.add_argument("--only", nargs="+", metavar="WORD", default=[], help="those whose name has all of these")
     parser.add_argument(
         "--out", type=Path, default=Path("calibration.md"),
@@ -262,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept = options.out.with_suffix(".jsonl")
     known = {_key(one): one for one in map(json.loads, kept.read_text().splitlines())} if kept.exists() else {}
     records = []
-    for problem in problems(options.problems):
+    for problem in problems(options.problems, SMOOTH if options.smooth else NETWORKS):
         if not all(word.lower() in problem.name.lower() for word in options.only):
             continue
         record = known.get(_key(asdict(problem))) or run_problem(problem)
