@@ -236,7 +236,7 @@ def written(records: Sequence[dict[str, Any]]) -> str:
         f"# Likely candidates against the truth, {len(records)} updates",
         "",
         "As stated: the correlation that the audit states is within 0.1 of the true one. Unlike: that is below 0.7.",
-        "Medians of both correlations. Made by `python -m tests.hostile.calibration` (`--smooth` for the table of such).",
+        "Medians of both correlations. Made by `python -m tests.hostile.calibration` (`--smooth`).",
     ]
     of_size = {True: "told", False: "not told"}
     columns = ["updates", "certified", "wrong", "false greens", "likely", "as stated", "unlike", "stated", "true"]
