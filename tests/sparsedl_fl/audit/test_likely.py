@@ -14,16 +14,16 @@ from tests.hostile.calibration import Problem, run_problem, summary
 M, N, B = 400, 40, 6
 
 QUICK = [
-    Problem("perceptron, digits", "8 bits", 2),
-    Problem("perceptron, photographs", "4 bits", 20),
-    Problem("perceptron, photographs", "6 bits", 13),
-    Problem("perceptron, numbers", "4 bits", 23),
-    Problem("perceptron, numbers", "noise", 30),
-    Problem("perceptron, photographs", "noise", 29),
-    Problem("perceptron, photographs", "2 to 9 steps", 36),
-    Problem("perceptron, numbers", "2 or 3 steps, momentum", 46),
-    Problem("perceptron, photographs", "weight decay", 53),
-    Problem("perceptron, photographs", "float16 weights", 61),
+    Problem("perceptron, digits", "2 or 3 steps, momentum", 7),
+    Problem("CNN, photographs", "noise", 24),
+    Problem("perceptron, numbers", "4 bits", 35),
+    Problem("perceptron, photographs", "4 bits", 45),
+    Problem("perceptron, photographs", "2 or 3 steps, momentum", 68),
+    Problem("perceptron, numbers", "4 bits", 107),
+    Problem("perceptron, photographs", "4 bits", 116),
+    Problem("perceptron, photographs", "4 bits", 117),
+    Problem("CNN, photographs", "2 to 9 steps", 129),
+    Problem("perceptron, digits", "8 bits", 135),
 ]
 
 
