@@ -95,7 +95,7 @@ class LayerAttack:
     def _shows_steps(self, inverter: GradientInverter, given: LayerGradient) -> bool:
         """Return whether an update has more inputs in a layer than there are records: as they were at several steps.
 
-        Their differences come back as well. (Two updates of three steps with momentum, `tests.hostile.calibration`: four
+        Their differences come back as well. (Two updates of three momentum steps, `tests.hostile.calibration`: four
         likely candidates of 24 each, seven of these eight with correlations of 0.28 to 0.73.)
         """
         told = self.inverter.batch_size
