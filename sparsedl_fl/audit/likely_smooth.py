@@ -31,7 +31,9 @@ NEARER = 0.5
 """Distance over that of the means of two, up to which a candidate is likely, whatever the number of equations."""
 
 EXPECTED = 0.95
-"""Stated correlation: how near a candidate comes says hardly more."""
+"""Stated correlation: how near a candidate comes says hardly more. (43 candidates of the first 51 updates of tanh, GELU
+and SiLU perceptrons and heads, at default effort: 0.905 and more; 43 updates in `tests/hostile/calibration_smooth.md`:
+0.98 and more. Of candidates that only complete a batch one in ten was below 0.7: these are never likely.)"""
 
 MOST_PAIRS = 200
 
