@@ -3,7 +3,8 @@
 Two halves of what is known of an input do not know of each other: which units its pre-activations switch on, by the
 weights, and which rows its column of ``D`` has entries in, by the gradient. By the arc-cosine law of two half spaces
 an angle ``t`` between a candidate and the truth makes them disagree on a share ``t / pi`` of the units. A candidate
-is made of ``b`` numbers, so that ``m - b`` of the ``m`` units are left to agree by chance.
+is made of ``b`` numbers, so that ``m - b`` of the ``m`` units are left to agree by chance. (Without a flat part there
+are no such halves: see `sparsedl_fl.audit.likely_smooth`.)
 
 References
 ----------
@@ -19,6 +20,7 @@ from scipy.stats import binom, hypergeom
 from sparsedl_fl.activations import resolve
 from sparsedl_fl.audit.conclusion import MOST_EXCESS
 from sparsedl_fl.audit.findings import Candidate
+from sparsedl_fl.audit.likely_smooth import smooth_candidates
 from sparsedl_fl.blocks import times
 from sparsedl_fl.diagnosis import is_clipped
 from sparsedl_fl.gradients import LayerGradient
@@ -47,10 +49,13 @@ def likely_candidates(inverter: GradientInverter, given: LayerGradient) -> tuple
         The layer.
     """
     activation = resolve(given.activation)
-    if activation is None or not activation.has_flat_part or inverter.recovered_.all():
+    is_rank_clear = inverter.size_is_clear_ and inverter.noise_excess_ <= MOST_EXCESS
+    if activation is None or inverter.recovered_.all() or not is_rank_clear:
+        return ()  # of a rank that is not the batch's the law does not hold
+    if not activation.has_flat_part:
+        return smooth_candidates(inverter, given)
+    if is_clipped(given):
         return ()
-    if not inverter.size_is_clear_ or inverter.noise_excess_ > MOST_EXCESS or is_clipped(given):
-        return ()  # a rank that is not the batch's, for which the law does not hold
     found = np.full(inverter.batch_size_, np.nan)
     # What is active and has no gradient may have been dropped out, and then the other half of the units tells.
     for is_dropped in (True, False):

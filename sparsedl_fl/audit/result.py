@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -172,7 +173,10 @@ class AuditResult(Mapping):
     @property
     def likely(self) -> tuple[LikelySample, ...]:
         """Candidates that chance does not explain and nothing certifies, at the layer that has most of them."""
-        return max((layer.likely for layer in self.layers), key=len, default=())
+        # Where a whole batch came back, others of as many are these again, and those of more are of several steps.
+        whole = [layer.n_inputs for layer in self.layers if layer.verdict is Verdict.RECOVERED and layer.rows == 1]
+        most = min(whole, default=math.inf)
+        return max((layer.likely for layer in self.layers if layer.n_inputs < most), key=len, default=())
 
     def _carries_all(self, layer: LayerAudit) -> bool:
         """Return whether a layer shows as many samples as any; of one that is fed tokens nothing else is known."""

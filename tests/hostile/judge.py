@@ -15,7 +15,7 @@ from sparsedl_fl.audit import AuditResult, LayerAudit, Verdict
 from sparsedl_fl.metrics import are_mislabelled, are_wrong
 from tests.hostile.truth import Truth
 
-__all__ = ["MOST_IN_HAND", "Judgement", "judged", "shown_tokens", "standing_out"]
+__all__ = ["MOST_IN_HAND", "Judgement", "correlation", "judged", "shown_tokens", "standing_out"]
 
 MOST_IN_HAND = 1 / 20
 """Share of the samples that an audit may have had in its hands and still be green."""
@@ -95,7 +95,7 @@ def judged(result: AuditResult, truth: Truth, embedding_grad: torch.Tensor | Non
     n_certified, n_wrong, n_wrong_labels = (sum(found[i] for found in layers) for i in range(3))
     tokens, said = shown_tokens(embedding_grad, truth), [int(token) for token in getattr(result, "tokens", ())]
     present = getattr(result, "labels_present", {})
-    likely = [_correlation(candidate, truth) for candidate in getattr(result, "likely", ())]
+    likely = [correlation(candidate, truth) for candidate in getattr(result, "likely", ())]
     in_hand = max((_share_in_hand(layer, truth) for layer in result.layers), default=0.0)
     is_tried = any(_is_tried(layer) for layer in result.layers)
     is_green = result.verdict == Verdict.NOT_RECOVERED
@@ -215,7 +215,7 @@ def _is_whole(layer: LayerAudit, truth: Truth) -> bool:
     return _is_tried(layer) and fed is not None and layer.inverter.batch_size_ >= len(np.unique(fed[0], axis=0))
 
 
-def _correlation(candidate: object, truth: Truth) -> float:
+def correlation(candidate: object, truth: Truth) -> float:
     """Return the largest correlation of a likely candidate with what its layer was fed."""
     fed, values = truth.fed(candidate.layer), np.ravel(candidate.values)
     if fed is None or fed[0].shape[1] != len(values):
