@@ -86,7 +86,7 @@ def is_contradicted(fed: np.ndarray, known: np.ndarray, *, far: float = 1e-2, le
     """Return whether what a layer would be fed is not what it was, by more than ``far`` of its size.
 
     A client that drops units out feeds the layer the same but for units that are off, and the others all larger by one
-    factor: that is no contradiction.
+    factor, which is as large as these are many: that is no contradiction.
 
     Parameters
     ----------
@@ -113,4 +113,9 @@ def is_contradicted(fed: np.ndarray, known: np.ndarray, *, far: float = 1e-2, le
     rows, columns = linear_sum_assignment(residuals)
     factor = factors[rows, columns]
     is_one = np.ptp(factor) <= far * factor.mean() and factor.min() >= 1 - far
+    # Of the units that would be on, dropout keeps one share, and makes these larger by its inverse.
+    were_on = np.abs(fed[rows]) > far * np.sqrt(np.mean(fed**2))
+    share, n_on = left_on[columns][were_on].mean() if were_on.any() else 1.0, max(1, int(were_on.sum()))
+    spread = 5 * np.sqrt((1 - share) / (max(share, 1 / n_on) * n_on))
+    is_one &= abs(share * factor.mean() - 1) <= far + spread
     return len(rows) < len(fed) or not is_one or bool(np.sqrt(residuals[rows, columns].mean()) > far)

@@ -27,6 +27,8 @@ def _binary_cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.
 
 
 def _squared_error(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    if outputs.shape[1] == 1:  # a number, and no class
+        return (outputs[:, 0] - labels).square().sum()
     return (outputs - functional.one_hot(labels, outputs.shape[1])).square().sum()
 
 

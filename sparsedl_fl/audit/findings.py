@@ -129,7 +129,8 @@ class LayerAudit:
     @property
     def is_size_known(self) -> bool:
         """Whether these are all inputs of the layer, as far as its gradient tells."""
-        return self.batch is not None and self.at_least == 0
+        is_clear = self.inverter is None or self.inverter.size_is_clear_
+        return self.batch is not None and self.at_least == 0 and is_clear
 
     @property
     def n_certified(self) -> int:
@@ -166,7 +167,9 @@ class LayerAudit:
     @property
     def n_samples(self) -> int:
         """How many samples of the batch the layer's gradient shows, or shows at least; zero where it does not say."""
-        return 0 if self.rows != 1 or self.what == "tokens" else max(self.n_inputs, self.at_least)
+        if self.rows != 1 or self.what == "tokens":
+            return 0
+        return self.n_inputs if self.is_size_known else self.at_least
 
     @property
     def worst_error(self) -> float:

@@ -179,7 +179,7 @@ def record_of(weight_grad: np.ndarray, bias_grad: np.ndarray) -> KnownBatch:
     """
     square = float(bias_grad @ bias_grad)
     x = _quotient(weight_grad, bias_grad)
-    noise = np.sqrt(squares_beside(weight_grad, bias_grad, x) / max(1, weight_grad.size - len(x)))
+    noise = np.sqrt(_white_beside(weight_grad, bias_grad, x) / max(1, weight_grad.size - len(x)))
     rounding = max(np.finfo(np.float32).eps, precision_of(weight_grad)) * np.sqrt(np.mean(x**2))
     # Noise on the weights' gradient, and as much on each entry of the bias's.
     error = float(np.hypot(noise / np.sqrt(square) * np.sqrt(1 + np.mean(x**2)), rounding))
@@ -197,12 +197,20 @@ def is_noise_beside(weight_grad: np.ndarray, bias_grad: np.ndarray) -> bool:
     """Return whether what a layer's gradient has beside one input is no more than noise."""
     x = _quotient(weight_grad, bias_grad)
     m, n = weight_grad.shape
-    level = np.sqrt(squares_beside(weight_grad, bias_grad, x) / (m * n)) * (np.sqrt(m) + np.sqrt(n))
+    level = np.sqrt(_white_beside(weight_grad, bias_grad, x) / (m * n)) * (np.sqrt(m) + np.sqrt(n))
     if weight_grad.size <= CHUNK_ENTRIES:
-        largest = np.linalg.norm(weight_grad - np.outer(bias_grad, x), 2)
+        left, along = weight_grad - np.outer(bias_grad, x), x / (np.linalg.norm(x) or 1.0)
+        largest = np.linalg.norm(left - np.outer(left @ along, along), 2)
     else:
         largest = _largest_beside(weight_grad, bias_grad, x)
     return bool(largest <= MOST_EXCESS * level)
+
+
+def _white_beside(weight_grad: np.ndarray, bias_grad: np.ndarray, x: np.ndarray) -> float:
+    """Return the squares beside one input, without those along it, which noise on the bias's gradient makes."""
+    along = x / (np.linalg.norm(x) or 1.0)
+    of_bias = times(weight_grad, along) - bias_grad * np.linalg.norm(x)
+    return max(0.0, squares_beside(weight_grad, bias_grad, x) - float(of_bias @ of_bias))
 
 
 def _largest_beside(weight_grad: np.ndarray, bias_grad: np.ndarray, x: np.ndarray, *, share: float = 0.01) -> float:
@@ -210,13 +218,16 @@ def _largest_beside(weight_grad: np.ndarray, bias_grad: np.ndarray, x: np.ndarra
 
     Infinity where it is not found: then nothing is noise.
     """
+    along = x / (np.linalg.norm(x) or 1.0)
 
     def forward(right: np.ndarray) -> np.ndarray:
-        return times(weight_grad, right.ravel()) - bias_grad * (x @ right.ravel())
+        right = right.ravel() - along * (along @ right.ravel())
+        return times(weight_grad, right) - bias_grad * (x @ right)
 
     def backward(left: np.ndarray) -> np.ndarray:
         products = np.concatenate([block.T @ left.ravel() for _, block in column_blocks(weight_grad)])
-        return products - x * (bias_grad @ left.ravel())
+        products = products - x * (bias_grad @ left.ravel())
+        return products - along * (along @ products)
 
     beside = LinearOperator(weight_grad.shape, matvec=forward, rmatvec=backward, dtype=np.float64)
     start = np.random.default_rng(0).standard_normal(min(weight_grad.shape))

@@ -180,7 +180,7 @@ def test_a_span_proves_only_by_equations_that_an_end_could_break(seed):
 def test_a_layer_behind_contradicts_single_inputs_as_well():
     """The first layer's gradient came scaled; one of nine inputs was certified too small, the whole next layer told."""
     problem = hostile_audit(20312)
-    audit = audited(problem, max_seconds=6)
+    audit = audited(problem, max_effort=6)
     assert problem.lies_of(audit)[1] == []
     assert "contradicted by layer 'layers.1'" in audit["layers.0"].reason
 

@@ -172,7 +172,7 @@ def _audited(
     inverter = GradientInverter(batch_size=known, noise_level=sent.noise_level, random_state=seed)
     with caught_warnings():
         audit = audit_model(
-            model, sent.gradients, inverter, example=example, loss=loss if loss is not cross_entropy else "cross_entropy",
+            model, sent.gradients, inverter, example=example, loss="cross_entropy" if loss is cross_entropy else loss,
             learning_rate=sent.learning_rate, **limits,
         )  # fmt: skip
     return None if audit.is_interrupted else result | _compared(audit, model, x, y)
