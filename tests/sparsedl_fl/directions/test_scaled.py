@@ -148,6 +148,7 @@ class TestChain:
         assert sorted(errors.argmin(axis=1)) == list(range(42))
         assert (errors.min(axis=1) < 10 * whole.uncertainty_).all()
 
+    @pytest.mark.slow
     def test_a_stale_layer_behind_certifies_nothing_by_it(self):
         inputs, given = self.client(30, 100, 2.0)
         _, other = self.client(30, 100, 2.0, seed=1)
