@@ -91,8 +91,8 @@ def token_ids(weight: torch.Tensor, gradient: torch.Tensor, is_tied: bool = Fals
     if not touched.any():
         return TokenIds((), {}, "its gradient is all zeros")
     how = "rows of its gradient that are not zero"
-    if is_tied and rounding_noise(G) is not None:
-        touched = None  # small rows round to zero, and the others leave the span
+    if is_tied and (rounding_noise(G) is not None or np.mean(G[touched] == 0) > 1 - MOST):
+        touched = None  # small entries became zero, and what is left leaves the span
     elif is_tied:
         touched, how = _outside_of_head(G), "rows outside the span of what the head that shares this table is fed"
     elif touched.mean() > MOST:
