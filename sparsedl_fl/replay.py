@@ -12,7 +12,7 @@ import torch
 from sparsedl.process import neutral_modes
 from sparsedl_fl.labels import NO_LABEL
 from sparsedl_fl.losses import Loss, total_loss
-from sparsedl_fl.models.naming import plain_name
+from sparsedl_fl.models.naming import plain_parameters
 from sparsedl_fl.models.running import RunFrom
 from sparsedl_fl.peeling import KnownBatch, sizes_of
 
@@ -96,7 +96,7 @@ def replay(
     total = sum(
         weight * total_loss(loss, outputs[i : i + 1], labels[i : i + 1]) for i, weight in enumerate(weights.tolist())
     )
-    parameters = {plain_name(name): tensor for name, tensor in run.model.named_parameters()}
+    parameters = plain_parameters(run.model)
     returned = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
     deviations = {}
     for name, tensor in zip(parameters, returned, strict=True):

@@ -13,7 +13,11 @@ from sparsedl_fl.labels import NO_LABEL
 from sparsedl_fl.models import LayerRow
 from sparsedl_fl.peeling import KnownBatch
 
-__all__ = ["Candidate", "LayerAudit", "LikelySample", "Sample"]
+__all__ = ["BY_CHANCE", "FED_THE_INPUT", "Candidate", "LayerAudit", "LikelySample", "Sample"]
+
+BY_CHANCE = 1e-3
+"""Chance at which any of a layer's candidates is as good as a likely one. (Not varied: of the updates in
+`tests/hostile/calibration.md` it leaves 1 of 241 likely candidates below a correlation of 0.7.)"""
 
 FED_THE_INPUT = "the model's input"
 

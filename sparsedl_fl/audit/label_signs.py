@@ -101,7 +101,7 @@ def signs_of(subject: Subject, batch_size: int | None, replayed: Replay | None, 
     is_exact : bool
         Whether nothing says that the update is anything but the gradient of a loss.
     """
-    last = next((use for use in subject.trace.layers if use.is_last), None)
+    last = subject.trace.last
     gradient = None if last is None else subject.gradients.get(last.bias)
     if gradient is None or last.rows != 1 or subject.loss not in (None, "cross_entropy", "binary_cross_entropy"):
         return LabelSigns()

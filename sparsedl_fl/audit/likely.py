@@ -19,7 +19,7 @@ from scipy.stats import binom, hypergeom
 
 from sparsedl_fl.activations import resolve
 from sparsedl_fl.audit.conclusion import MOST_EXCESS
-from sparsedl_fl.audit.findings import Candidate
+from sparsedl_fl.audit.findings import BY_CHANCE, Candidate
 from sparsedl_fl.audit.likely_smooth import smooth_candidates
 from sparsedl_fl.blocks import times
 from sparsedl_fl.diagnosis import is_clipped
@@ -27,9 +27,6 @@ from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
 
 __all__ = ["disagreements", "expected_correlation", "likely_candidates"]
-
-BY_CHANCE = 1e-3
-"""Chance at which any of a layer's candidates agrees as well as a likely one."""
 
 ONE_OF_MANY = 1e-2
 """Chance at which one candidate agrees as well as each of several that are likely together."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from sparsedl.arrays import as_tensor
 from sparsedl.process import one_thread
-from sparsedl_fl.audit.findings import Candidate
+from sparsedl_fl.audit.findings import BY_CHANCE, Candidate
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.problem import LayerProblem
@@ -23,9 +23,6 @@ from sparsedl_fl.units import in_units_of_rounding
 from sparsedl_fl.views import RestView, View
 
 __all__ = ["log_chances_of_mixtures", "smooth_candidates"]
-
-BY_CHANCE = 1e-3
-"""Chance at which any of a layer's candidates comes as near as a likely one."""
 
 NEARER = 0.5
 """Distance over that of the means of two, up to which a candidate is likely, whatever the number of equations."""

@@ -24,7 +24,7 @@ from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit
 from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.blocks import column_blocks, row_norms, squares_beside, times
 from sparsedl_fl.labels import NO_LABEL
-from sparsedl_fl.models.naming import plain_name
+from sparsedl_fl.models.naming import plain_parameters
 from sparsedl_fl.peeling import KnownBatch
 from sparsedl_fl.spectrum import precision_of
 from sparsedl_fl.wording import argument_with
@@ -115,7 +115,7 @@ def _label(subject: Subject, name: str, weight_grad: np.ndarray, bias_grad: np.n
     A mean of several records does not fulfil ``g = p(W x + b) - y``.
     """
     use = subject.trace.use_of(name)
-    bias = {plain_name(key): tensor for key, tensor in subject.model.named_parameters()}.get(use.bias)
+    bias = plain_parameters(subject.model).get(use.bias)
     if not use.is_last or subject.loss not in (None, "cross_entropy", "binary_cross_entropy") or bias is None:
         return NO_LABEL
     z = _outputs(subject, name, _quotient(weight_grad, bias_grad)) + bias.detach().cpu().double().numpy()
@@ -152,7 +152,7 @@ def _spreads(subject: Subject, name: str, weight_grad: np.ndarray, bias_grad: np
 def _outputs(subject: Subject, name: str, record: np.ndarray) -> np.ndarray:
     """Return what a layer's weights make of a record, without the bias."""
     use = subject.trace.use_of(name)
-    parameters = {plain_name(key): tensor for key, tensor in subject.model.named_parameters()}
+    parameters = plain_parameters(subject.model)
     weight = _as_sent(parameters[use.weight])
     return times(weight.T if use.is_transposed else weight, record)
 

@@ -37,7 +37,7 @@ class Spreading:
         What that is fed is known, so that the gradient at its outputs is a least-squares solution: no search, and up
         to as many inputs as it is wide.
         """
-        last = next((use for use in self.subject.trace.layers if use.is_last), None)
+        last = self.subject.trace.last
         if last is None or (known.labels != NO_LABEL).all():
             return known
         try:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sparsedl_fl.models.naming import plain_name
+from sparsedl_fl.models.naming import plain_name, plain_parameters
 from sparsedl_fl.stored import step_of_stored_weights
 
 __all__ = ["Cleaned", "check_is_update", "rounding_noted", "without_penalties"]
@@ -52,7 +52,7 @@ class Cleaned:
 
 def check_is_update(model: nn.Module, gradients: Mapping[str, torch.Tensor | None]) -> None:
     """Raise ``ValueError`` where what came as gradients are the model's own weights."""
-    parameters = {plain_name(name): tensor for name, tensor in model.named_parameters()}
+    parameters = plain_parameters(model)
     pairs = [
         (parameters[name], tensor)
         for name, tensor in gradients.items()
@@ -96,7 +96,7 @@ def without_penalties(model: nn.Module, gradients: Mapping[str, torch.Tensor | N
     gradients : mapping of str to torch.Tensor
         What it sent, by plain name.
     """
-    parameters = {plain_name(name): tensor for name, tensor in model.named_parameters()}
+    parameters = plain_parameters(model)
     cleaned, notes = dict(gradients), []
     for name, tensor in gradients.items():
         weight = parameters.get(name)

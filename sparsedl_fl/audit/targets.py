@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from sparsedl_fl.audit.findings import LayerAudit
 from sparsedl_fl.audit.subject import Subject
-from sparsedl_fl.models.naming import plain_name
+from sparsedl_fl.models.naming import plain_parameters
 
 __all__ = ["targets_of"]
 
@@ -51,7 +51,7 @@ def targets_of(subject: Subject, best: LayerAudit | None, loss: Any) -> np.ndarr
         None where the loss is of another kind, not all is known, or the client run again does not return the gradient.
     """
     loss = BY_NAME.get(loss) if isinstance(loss, str) else loss
-    last = next((use for use in subject.trace.layers if use.is_last), None)
+    last = subject.trace.last
     if not callable(loss) or subject.learning_rate is not None or last is None or last.rows != 1:
         return None
     if best is None or not best.n_certified or not best.batch.is_whole or subject.gradients.get(last.weight) is None:
@@ -92,7 +92,7 @@ def _scale(loss: Loss, outputs: torch.Tensor, value: Callable[[torch.Tensor], to
 
 def _is_replayed(subject: Subject, run: Any, best: LayerAudit, loss: Loss, targets: torch.Tensor) -> bool:
     """Return whether the client, run again, returns every tensor that it sent."""
-    parameters = {plain_name(name): tensor for name, tensor in run.model.named_parameters()}
+    parameters = plain_parameters(run.model)
     with torch.enable_grad():
         total = loss(run(best.batch.inputs), targets)
         returned = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)

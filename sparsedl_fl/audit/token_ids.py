@@ -7,7 +7,7 @@ fed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from sparsedl_fl.audit.findings import LayerAudit
 from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.formats import rounding_noise
 from sparsedl_fl.models import LayerRow
-from sparsedl_fl.models.naming import plain_name
+from sparsedl_fl.models.naming import plain_parameters
 
 __all__ = ["TokenIds", "embedded_tokens", "token_ids"]
 
@@ -53,13 +53,13 @@ class TokenIds:
 
 def embedded_tokens(subject: Subject, rows: Mapping[str, LayerRow]) -> dict[str, LayerAudit]:
     """Return what the tables of a model's input ids give away, by the names of their rows."""
-    parameters = {plain_name(name): tensor for name, tensor in subject.model.named_parameters()}
+    parameters = plain_parameters(subject.model)
     linear = {use.weight for use in subject.trace.layers}
     found = {}
     for row in rows.values():
-        for name in _tables_of(row.parameters, subject.tables):
+        for name in row.parameters:
             gradient = subject.gradients.get(name)
-            if gradient is None:
+            if name not in subject.tables or gradient is None:
                 continue
             shown = token_ids(parameters[name], gradient, is_tied=name in linear)
             if shown.ids:
@@ -68,10 +68,6 @@ def embedded_tokens(subject: Subject, rows: Mapping[str, LayerRow]) -> dict[str,
             elif name not in linear:
                 found[row.name] = LayerAudit(row.name, None, shown.reason, row, why_open=shown.reason)
     return found
-
-
-def _tables_of(parameters: Iterable[str], tables: tuple[str, ...]) -> list[str]:
-    return [name for name in parameters if name in tables]
 
 
 def token_ids(weight: torch.Tensor, gradient: torch.Tensor, is_tied: bool = False) -> TokenIds:

@@ -10,7 +10,7 @@ from torch import nn
 
 from sparsedl.process import neutral_modes
 from sparsedl_fl.models.embeddings import token_tables
-from sparsedl_fl.models.naming import plain_modules, plain_name
+from sparsedl_fl.models.naming import plain_modules, plain_parameters
 from sparsedl_fl.models.reach import obstacle_to, reach_of
 from sparsedl_fl.models.tracing import Trace, trace_model
 from sparsedl_fl.models.uses import LinearUse
@@ -99,7 +99,7 @@ def inspect_model(
     [('0', "the model's input", 'relu', 'zeros'), ('2', 'features', 'nothing: it is the last layer', 'head')]
     """
     trace = trace_model(model, example) if trace is None else trace
-    tensors = {plain_name(name): tensor for name, tensor in model.named_parameters()}
+    tensors = plain_parameters(model)
     sent = {name for name, tensor in tensors.items() if tensor.requires_grad} if sent is None else set(sent)
     tables = [name for name in token_tables(model, trace.example) if name in sent]
     trace = trace.of_sent(sent)

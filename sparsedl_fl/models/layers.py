@@ -12,7 +12,7 @@ from torch import nn
 from sparsedl_fl.activations import HEAD, KNOWN, Activation, Identity
 from sparsedl_fl.behind import Head, LayerBehind
 from sparsedl_fl.losses import usable_loss
-from sparsedl_fl.models.naming import named_gradients, plain_modules, plain_name
+from sparsedl_fl.models.naming import named_gradients, plain_modules, plain_name, plain_parameters
 from sparsedl_fl.models.rest import rest_of_model
 from sparsedl_fl.models.tracing import LinearUse, Trace, mixing
 from sparsedl_fl.wording import argument_with, pass_example
@@ -56,7 +56,7 @@ def layer_of_model(
     named = named_gradients(model, gradients)
     use = _pick_use(model, layer, trace)
     loss = usable_loss(loss, trace.n_outputs)
-    parameters = {plain_name(name): tensor for name, tensor in model.named_parameters()}
+    parameters = plain_parameters(model)
     if trace.n_uses(use.name) > 1 or use.also:
         found = trace.all_of(use.name)
         if found is None:

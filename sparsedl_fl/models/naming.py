@@ -8,7 +8,15 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["check_same_tensors", "named_gradients", "plain_modules", "plain_name", "plain_names", "unwrapped"]
+__all__ = [
+    "check_same_tensors",
+    "named_gradients",
+    "plain_modules",
+    "plain_name",
+    "plain_names",
+    "plain_parameters",
+    "unwrapped",
+]
 
 WRAPPERS = ("module", "_orig_mod", "_module", "_fsdp_wrapped_module")
 """What DataParallel, torch.compile, Opacus and FSDP put in front of a parameter's name."""
@@ -35,6 +43,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
         if inner is None or len(model._modules) > 1:
             return model
         model = inner
+
+
+def plain_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return a model's parameters by plain name."""
+    return {plain_name(name): tensor for name, tensor in model.named_parameters()}
 
 
 def plain_modules(model: nn.Module, kind: type[nn.Module] = nn.Module) -> dict[str, nn.Module]:
@@ -114,7 +127,7 @@ def named_gradients(
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}{hint}")
     if isinstance(gradients, nn.Module):
         raise TypeError("gradients must be tensors, got a module: pass [p.grad for p in model.parameters()]")
-    parameters = {plain_name(name): tensor for name, tensor in model.named_parameters()}
+    parameters = plain_parameters(model)
     if not isinstance(gradients, Mapping):
         gradients = list(gradients)
         trainable = [name for name, tensor in parameters.items() if tensor.requires_grad]

@@ -95,6 +95,11 @@ class Trace:
         layers = [use if use.next_weight in sent else replace(use, next_weight="") for use in self.layers]
         return replace(self, layers=layers)
 
+    @property
+    def last(self) -> LinearUse | None:
+        """The layer whose outputs are the model's, or None."""
+        return next((layer for layer in self.layers if layer.is_last), None)
+
     def use_of(self, name: str) -> LinearUse | None:
         """Return the first run of a layer by name, or None."""
         return next((layer for layer in self.layers if layer.name == name), None)
