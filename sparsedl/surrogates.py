@@ -7,6 +7,8 @@ Which one to use
 - `L1` is the surrogate of SPEAR++: one minimum a column when samples are plentiful.
 - `LogCosh` and `Huber` are smooth versions of `L1`: fewer spurious minima, but they stop near a sparse direction, not
   at it, so `sparsedl.rounding` has to finish.
+- `Cauchy` counts non-zeros, smoothly: the most rugged, and the one for `sparsedl.optimizers.Graduated`, which starts
+  it from a smooth version of itself.
 - `NegativeL4` is the classical spiky-ness measure. It wants many samples and very sparse codes.
 
 Entries are in units in which a unit direction gives entries of mean square one, so parameters need no rescaling.
@@ -24,7 +26,7 @@ from sklearn.base import BaseEstimator
 
 from sparsedl._validation import check_positive
 
-__all__ = ["Surrogate", "L1", "LogSum", "LogCosh", "Huber", "NegativeL4", "check_surrogate"]
+__all__ = ["Surrogate", "L1", "LogSum", "LogCosh", "Huber", "Cauchy", "NegativeL4", "check_surrogate"]
 
 
 class Surrogate(BaseEstimator, ABC):
@@ -48,7 +50,7 @@ class Surrogate(BaseEstimator, ABC):
     def derivative(self, t: torch.Tensor) -> torch.Tensor:
         """Return ``phi'(t)``, of the shape of ``t``; a subgradient where ``phi`` has a kink."""
 
-    def weights(self, t: torch.Tensor, smoothing: float) -> torch.Tensor:
+    def weights(self, t: torch.Tensor, smoothing: float | torch.Tensor) -> torch.Tensor:
         """Return ``phi'(s) / s`` at ``s = sqrt(t^2 + smoothing^2)``: the parabola that touches ``phi`` there."""
         moduli = (t.square() + smoothing**2).sqrt()
         return self.derivative(moduli) / moduli
@@ -168,6 +170,44 @@ class Huber(Surrogate):
     def derivative(self, t: torch.Tensor) -> torch.Tensor:
         """Return ``t / delta`` clipped to [-1, 1]."""
         return (t / self.delta).clamp(-1, 1)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Cauchy(Surrogate):
+    """The Lorentzian, ``phi(t) = scale^2 / 2 log(1 + t^2 / scale^2)``: the negative logarithm of a Cauchy density.
+
+    Its weights at a smoothing ``s`` are ``1 / (t^2 + s^2 + scale^2)`` up to a factor: smoothed, it is itself with a
+    larger scale.
+
+    Parameters
+    ----------
+    scale : float, default=0.01
+        Half-width of the Cauchy density.
+
+    References
+    ----------
+    Black and Rangarajan, "On the unification of line processes, outlier rejection, and robust statistics", Int. J.
+    Comput. Vis. 1996; Chartrand and Yin, ICASSP 2008, for its weights.
+    """
+
+    smooth: ClassVar[bool] = True
+    scale: float = 0.01
+
+    def check_parameters(self) -> None:
+        """Raise ``ValueError`` unless ``scale`` is positive."""
+        check_positive(self, "scale", self.scale)
+
+    def value(self, t: torch.Tensor) -> torch.Tensor:
+        """Return ``scale^2 / 2 log(1 + t^2 / scale^2)``."""
+        return self.scale**2 / 2 * torch.log1p((t / self.scale).square())
+
+    def derivative(self, t: torch.Tensor) -> torch.Tensor:
+        """Return ``t / (1 + t^2 / scale^2)``."""
+        return t / (1 + (t / self.scale).square())
+
+    def weights(self, t: torch.Tensor, smoothing: float | torch.Tensor) -> torch.Tensor:
+        """Return ``1 / (1 + (t^2 + smoothing^2) / scale^2)``."""
+        return t.square().add_(smoothing**2 + self.scale**2).reciprocal_().mul_(self.scale**2)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -7,6 +7,8 @@ Which one to use
 - `RiemannianSGD` and `DiminishingSubgradient` are the cheapest a start, and as good where samples are plentiful.
 - `ProjectedGradient` is the simplest, and the second optimiser of SPEAR++.
 - `ReweightedLeastSquares` takes tens of iterations too, but each solves a linear system; for few components.
+- `Graduated` costs two products a step and no more, in single precision if you like: the one for few samples, from
+  thousands of starts, with the surrogate `Cauchy`.
 - `MatchingStretchProject` finds all components at once, with `NegativeL4` alone; it wants many samples.
 """
 
@@ -19,6 +21,7 @@ from sparsedl.optimizers._base import (
 )
 from sparsedl.optimizers.diminishing_subgradient import DiminishingSubgradient
 from sparsedl.optimizers.fixed_point import FixedPoint
+from sparsedl.optimizers.graduated import Graduated
 from sparsedl.optimizers.matching_stretch_project import MatchingStretchProject
 from sparsedl.optimizers.projected_gradient import ProjectedGradient
 from sparsedl.optimizers.reweighted_least_squares import ReweightedLeastSquares
@@ -28,6 +31,7 @@ from sparsedl.optimizers.riemannian_sgd import RiemannianSGD
 __all__ = [
     "DiminishingSubgradient",
     "FixedPoint",
+    "Graduated",
     "MatchingStretchProject",
     "Optimizer",
     "OptimizationResult",

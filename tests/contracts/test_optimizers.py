@@ -14,6 +14,7 @@ from sparsedl.surrogates import L1, LogCosh, NegativeL4
 CLASSES = [
     optimizers.DiminishingSubgradient,
     optimizers.FixedPoint,
+    optimizers.Graduated,
     optimizers.MatchingStretchProject,
     optimizers.ProjectedGradient,
     optimizers.ReweightedLeastSquares,
@@ -111,6 +112,8 @@ def test_schedule_of_the_papers():
         (optimizers.RiemannianAdam(decay=2), "decay must be at most 1"),
         (optimizers.DiminishingSubgradient(ratio=1.0), "ratio must be below 1"),
         (optimizers.FixedPoint(final_smoothing=9.0), "final_smoothing must be at most smoothing"),
+        (optimizers.Graduated(smoothing=(0.5, 2.0), final_smoothing=1.0), "final_smoothing must be at most smoothing"),
+        (optimizers.Graduated(smoothing=(0.5, 2.0, 4.0)), "smoothing must be"),
         (optimizers.ReweightedLeastSquares(final_smoothing=2.0), "final_smoothing must be at most smoothing"),
     ],
 )
@@ -123,3 +126,12 @@ def test_an_impossible_pair_is_refused_naming_both():
     with pytest.raises(TypeError, match=r"MatchingStretchProject .* NegativeL4\(\), got LogCosh\(\)"):
         optimizers.MatchingStretchProject().check_surrogate(LogCosh())
     optimizers.MatchingStretchProject().check_surrogate(NegativeL4())
+
+
+def test_a_pair_of_smoothings_is_spread_over_the_starts(problem):
+    observations, starts, _ = problem
+    spread = optimizers.Graduated(smoothing=(0.5, 2.0), max_iter=20)
+    ends = spread.minimize(observations, starts, L1()).directions
+    for index, smoothing in ((0, 0.5), (-1, 2.0)):
+        alone = optimizers.Graduated(smoothing=smoothing, max_iter=20).minimize(observations, starts, L1())
+        torch.testing.assert_close(ends[index], alone.directions[index])
