@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from sparsedl.datasets import make_sparse_dictionary
 from sparsedl.optimizers import RiemannianAdam
 from sparsedl.preconditioning import whiten
-from sparsedl.search import draw_starts
+from sparsedl.starts import RowStarts
 from sparsedl.surrogates import L1, Huber, LogCosh, LogSum, NegativeL4
 
 SMALL = bool(os.environ.get("SPARSEDL_SMALL"))
@@ -35,7 +35,7 @@ left.legend(fontsize=8)
 def share_of_successes(surrogate, k, per, seed):
     X, codes, _ = make_sparse_dictionary(per * k, k, sparsity=0.5, random_state=seed)
     observations = torch.from_numpy(whiten(X).whitened)
-    starts = draw_starts(observations, torch.zeros((0, k)).double(), 64, torch.Generator().manual_seed(seed))
+    starts = RowStarts().draw(observations, torch.zeros((0, k)).double(), 64, torch.Generator().manual_seed(seed))
     with threadpool_limits(1):
         ends = RiemannianAdam().minimize(observations, starts, surrogate).directions
     entries = (ends @ observations.T).numpy()

@@ -72,10 +72,9 @@ def pick_strategy(name: str, given: Any, kind: type, default: type) -> Any:
 
 def check_settings(estimator: Any) -> None:
     """Raise ``ValueError`` naming a parameter of the estimator that is out of its range."""
-    for name in ("n_components", "n_starts", "patience"):
+    for name in ("n_components", "n_starts", "max_rounds", "patience"):
         if getattr(estimator, name) is not None:
             check_positive(estimator, name, getattr(estimator, name), integer=True)
-    check_positive(estimator, "max_rounds", estimator.max_rounds, integer=True)
     if not isinstance(estimator.fit_intercept, bool | np.bool_) and estimator.fit_intercept != "auto":
         raise ValueError(f"fit_intercept must be True, False or 'auto', got {estimator.fit_intercept!r}")
     if estimator.deflation is not None:

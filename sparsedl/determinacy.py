@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 
 from sparsedl.arrays import chunks
-from sparsedl.linalg import N_INVERSE_ITERATIONS, normalized, smallest_eigenvectors, weighted_gram
+from sparsedl.linalg import LARGE, N_INVERSE_ITERATIONS, normalized, smallest_eigenvectors, weighted_gram, zero_gram
 
 __all__ = ["Determinacy", "DirectionalNoise"]
 
@@ -79,6 +79,7 @@ class Determinacy:
         zeros: torch.Tensor,
         by_chance: torch.Tensor | None = None,
         noise: DirectionalNoise | None = None,
+        directions: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return which directions their zeros determine, a boolean tensor of shape (n_directions,).
 
@@ -92,12 +93,51 @@ class Determinacy:
             How many of them may be zero by chance, at most; None for none.
         noise : DirectionalNoise or None, default=None
             Of these observations; None where it is the same in all directions.
+        directions : torch.Tensor of shape (n_directions, n_components) or None, default=None
+            Where they are known, and vanish at their zeros: what is clear is then shown at a fraction of the cost.
         """
         if len(zeros) == 0 or observations.shape[1] == 1:
             return torch.ones(len(zeros), dtype=torch.bool, device=zeros.device)
         by_chance = observations.new_zeros(len(zeros)) if by_chance is None else by_chance
-        parts = chunks(len(zeros), observations.numel())
-        return torch.cat([self._determine(observations, zeros[part], by_chance[part], noise) for part in parts])
+        determined = torch.zeros(len(zeros), dtype=torch.bool, device=zeros.device)
+        if directions is not None and observations.shape[1] >= LARGE:
+            determined = self._clearly(observations, zeros, by_chance, noise, directions)
+        rest = torch.nonzero(~determined)[:, 0]
+        for part in chunks(len(rest), observations.numel()):
+            index = rest[part]
+            determined[index] = self._determine(observations, zeros[index], by_chance[index], noise)
+        return determined
+
+    def _clearly(
+        self,
+        observations: torch.Tensor,
+        zeros: torch.Tensor,
+        by_chance: torch.Tensor,
+        noise: DirectionalNoise | None,
+        directions: torch.Tensor,
+    ) -> torch.Tensor:
+        """Return which directions are determined so clearly that one number shows it, in single precision.
+
+        Where the zero rows exclude all that is orthogonal to the direction by more than ``least`` (their squares sum to
+        more), no row has full leverage, more than ``by_chance + 1`` take part, and it is more than noise: a row takes
+        its length squared at most, and noise is that of the noisiest direction.
+        """
+        single, longest = observations.to(torch.float32), observations.square().sum(dim=1).max()
+        least = longest * (by_chance + 1.5).clamp(min=1.01 / self.full_leverage)
+        if noise is not None:
+            of_noise = noise.decomposition[0][0].square() * (zeros.to(observations.dtype) @ noise.noise_level.square())
+            least = torch.maximum(least, self.clearly * self.kernel_ratio * of_noise)
+        is_clear = torch.zeros(len(zeros), dtype=torch.bool, device=zeros.device)
+        for part in chunks(len(zeros), max(observations.shape[1] ** 2, len(observations))):
+            gram = zero_gram(single, zeros[part])
+            trace = gram.diagonal(dim1=1, dim2=2).sum(dim=1)
+            own = directions[part].to(torch.float32)
+            gram += trace[:, None, None] * own[:, :, None] * own[:, None, :]
+            # Rounding of the sums and of the factorisation, many times over.
+            shift = least[part].to(torch.float32) + 16 * torch.finfo(torch.float32).eps * trace
+            gram.diagonal(dim1=1, dim2=2).sub_(shift[:, None])
+            is_clear[part] = torch.linalg.cholesky_ex(gram)[1] == 0
+        return is_clear
 
     def _determine(
         self,
@@ -106,17 +146,18 @@ class Determinacy:
         by_chance: torch.Tensor,
         noise: DirectionalNoise | None,
     ) -> torch.Tensor:
-        gram = weighted_gram(observations, zeros.to(observations.dtype))
+        gram = zero_gram(observations, zeros)
         values, kernel = smallest_eigenvectors(gram)
         largest = torch.linalg.matrix_norm(gram)
         rounding = len(observations) * torch.finfo(gram.dtype).eps * largest
         one_dimensional = values[:, 1] > self.kernel_ratio * values[:, 0].clamp(min=0) + rounding
         # Without its kernel the matrix has an inverse; on the kernel the rows are zero.
-        factor, info = torch.linalg.cholesky_ex(gram + largest[:, None, None] * kernel[:, :, None] * kernel[:, None, :])
-        identity = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
-        whitener = torch.linalg.solve_triangular(factor, identity.expand_as(gram), upper=False).mT
-        leverages = (observations @ whitener).square().sum(dim=2) * zeros
-        determined = one_dimensional & (info == 0) & (leverages.amax(dim=1) < self.full_leverage)
+        gram += largest[:, None, None] * kernel[:, :, None] * kernel[:, None, :]
+        factor, info = torch.linalg.cholesky_ex(gram)
+        determined = one_dimensional & (info == 0)
+        determined[determined.clone()] = self._no_row_alone(
+            observations, zeros[determined], gram[determined], factor[determined]
+        )
         if noise is None and not by_chance.any():
             return determined
         # The direction that the zeros exclude least, and how many of them take part in that.
@@ -130,6 +171,24 @@ class Determinacy:
             min=torch.finfo(gram.dtype).tiny
         )
         return determined & (n_effective > by_chance + 1)  # one row more is zero by the choice of the mixture
+
+    def _no_row_alone(
+        self, observations: torch.Tensor, zeros: torch.Tensor, gram: torch.Tensor, factor: torch.Tensor
+    ) -> torch.Tensor:
+        """Return for which directions no zero row has full leverage, ``l^T gram^-1 l``.
+
+        None has where ``gram`` exceeds the longest row's square in all directions, which one more factorisation shows.
+        """
+        longest = observations.square().sum(dim=1).max() / self.full_leverage
+        identity = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
+        fine = torch.linalg.cholesky_ex(gram - (1 + 1e-6) * longest * identity)[1] == 0
+        unclear = torch.nonzero(~fine)[:, 0]
+        for part in chunks(len(unclear), observations.numel()):
+            index = unclear[part]
+            whitener = torch.linalg.solve_triangular(factor[index], identity.expand(len(index), -1, -1), upper=False).mT
+            leverages = (observations @ whitener).square().sum(dim=2) * zeros[index]
+            fine[index] = leverages.amax(dim=1) < self.full_leverage
+        return fine
 
     def _is_more_than_noise(
         self,

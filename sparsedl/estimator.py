@@ -15,15 +15,16 @@ from sklearn.utils.validation import check_is_fitted
 from sparsedl._validation import check_observations, check_settings, pick_strategy, rounding_of
 from sparsedl.arrays import as_numpy, check_device, draw_generator
 from sparsedl.diagnosis import advice, status
+from sparsedl.intercept import best_recovery
 from sparsedl.observations import Observations, exponents, product
-from sparsedl.offsets import best_recovery
-from sparsedl.optimizers import Optimizer, RiemannianAdam
+from sparsedl.optimizers import Graduated, Optimizer, RiemannianAdam
 from sparsedl.process import undisturbed
 from sparsedl.progress import progress_bar
+from sparsedl.recipes import search_for
 from sparsedl.recovery import Recovery, recover
 from sparsedl.rounding import ReweightedRounding, Rounding
 from sparsedl.search import Search
-from sparsedl.surrogates import LogSum, Surrogate
+from sparsedl.surrogates import Cauchy, LogSum, Surrogate
 from sparsedl.zeros import ZeroTest
 
 __all__ = ["SparseDictionaryRecovery"]
@@ -139,7 +140,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         optimizer: Optimizer | None = None,
         rounding: Rounding | None = None,
         n_starts: int | None = None,
-        max_rounds: int = 20,
+        max_rounds: int | None = None,
         patience: int | None = None,
         deflation: tuple[float, ...] | None = (1.0, 2.0),
         noise_level: ArrayLike | None = None,
@@ -179,28 +180,18 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         """
         check_settings(self)
         eps, X = rounding_of(X), check_observations(self, X, reset=True)
-        self.surrogate_ = pick_strategy("surrogate", self.surrogate, Surrogate, LogSum)
-        self.optimizer_ = pick_strategy("optimizer", self.optimizer, Optimizer, RiemannianAdam)
+        graduated = isinstance(self.optimizer, Graduated) or self.optimizer is self.surrogate is None
+        self.surrogate_ = pick_strategy("surrogate", self.surrogate, Surrogate, Cauchy if graduated else LogSum)
+        self.optimizer_ = pick_strategy(
+            "optimizer", self.optimizer, Optimizer, Graduated if graduated else RiemannianAdam
+        )
         self.rounding_ = pick_strategy("rounding", self.rounding, Rounding, ReweightedRounding)
         self.optimizer_.check_surrogate(self.surrogate_)
         generator, device = draw_generator(self.random_state), check_device(self, self.device)
 
         def attempt(with_offset: bool, patience: int | None) -> Recovery:
             def make_search(zero_test: ZeroTest, known: torch.Tensor) -> Search:
-                k = zero_test.observations.shape[1]
-                return Search(
-                    zero_test=zero_test,
-                    surrogate=self.surrogate_,
-                    optimizer=self.optimizer_,
-                    rounding=self.rounding_,
-                    n_starts=max(64, 2 * k) if self.n_starts is None else self.n_starts,
-                    max_rounds=self.max_rounds,
-                    patience=patience,
-                    deflation=self.deflation,
-                    n_jobs=self.n_jobs,
-                    device=device,
-                    known=known,
-                )
+                return search_for(self, zero_test, known, patience, device)
 
             return recover(observations, self.n_components, make_search, generator, report, with_offset)
 

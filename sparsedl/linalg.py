@@ -18,6 +18,7 @@ __all__ = [
     "smallest_eigenvectors",
     "solve_weighted",
     "weighted_gram",
+    "zero_gram",
 ]
 
 LARGE, N_VECTORS, N_INVERSE_ITERATIONS = 48, 4, 8
@@ -70,6 +71,25 @@ def weighted_gram(observations: torch.Tensor, weights: torch.Tensor) -> torch.Te
     return torch.cat(
         [weights.new_zeros((0, k, k)), *((transposed * part[:, None, :]) @ observations for part in parts)]
     )
+
+
+def zero_gram(observations: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
+    """Return ``L_Z^T L_Z`` for each row of ``zeros``, of which rows ``Z`` to take: the same as `weighted_gram`.
+
+    By what is left out where that is less, and there is enough of it to pay for gathering rows one direction at a time.
+    """
+    n_rows, k = observations.shape
+    n_left_out = (~zeros).sum(dim=1)
+    if k < LARGE or n_rows < 4 * k or not len(zeros):
+        return weighted_gram(observations, zeros.to(observations.dtype))
+    whole, gram = observations.T @ observations, observations.new_empty((len(zeros), k, k))
+    for index, row in enumerate(zeros):
+        by_rest = bool(2 * n_left_out[index] < n_rows)
+        part = observations.index_select(0, torch.nonzero(row != by_rest)[:, 0])
+        torch.mm(part.T, part, out=gram[index])
+        if by_rest:
+            torch.sub(whole, gram[index], out=gram[index])
+    return gram
 
 
 def reweight(

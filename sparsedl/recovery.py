@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from sparsedl.candidates import CandidatePool, assemble_basis
 from sparsedl.floor import noise_of_zeros
 from sparsedl.linalg import normalized
+from sparsedl.mixtures import without_mixtures
 from sparsedl.observations import Observations
-from sparsedl.pools import CandidatePool, assemble_basis, without_mixtures
 from sparsedl.preconditioning import Whitening
 from sparsedl.repetitions import distinct_rows, takes_few_values
 from sparsedl.search import INTERRUPTED, Search, SearchResult

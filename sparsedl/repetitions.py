@@ -72,13 +72,13 @@ def takes_few_values(
     used : torch.Tensor of shape (n_directions, n_samples) of bool
         Which entries to look at: those that are not zero.
     """
-    few = torch.zeros(len(moduli), dtype=torch.bool)
-    for index in range(len(moduli)):
-        entries, order = moduli[index, used[index]].sort()
-        widths = 2 * tolerances[index, used[index]][order][1:]
-        # Where noise is wide, different values look the same, and nothing can be said.
-        if len(entries) < fewest_entries or len(entries) * widths.mean() > visible * entries.mean():
-            continue
-        n_values = 1 + int((entries.diff() > widths).sum())
-        few[index] = n_values <= different * len(entries)
-    return few
+    n_entries = used.sum(dim=1)
+    entries, order = torch.where(used, moduli, torch.inf).sort(dim=1)
+    is_entry = torch.arange(1, moduli.shape[1]) < n_entries[:, None]  # of each difference, the upper one
+    widths = (2 * tolerances).gather(1, order)[:, 1:]
+    n_values = 1 + ((entries[:, 1:] - entries[:, :-1] > widths) & is_entry).sum(dim=1)
+    # Where noise is wide, different values look the same, and nothing can be said.
+    mean_width = torch.where(is_entry, widths, 0.0).sum(dim=1) / (n_entries - 1).clamp(min=1)
+    mean_entry = torch.where(used, moduli, 0.0).sum(dim=1) / n_entries.clamp(min=1)
+    is_visible = (n_entries >= fewest_entries) & (n_entries * mean_width <= visible * mean_entry)
+    return is_visible & (n_values <= different * n_entries)

@@ -181,7 +181,7 @@ class Cauchy(Surrogate):
 
     Parameters
     ----------
-    scale : float, default=0.01
+    scale : float, default=1e-3
         Half-width of the Cauchy density.
 
     References
@@ -191,7 +191,7 @@ class Cauchy(Surrogate):
     """
 
     smooth: ClassVar[bool] = True
-    scale: float = 0.01
+    scale: float = 1e-3
 
     def check_parameters(self) -> None:
         """Raise ``ValueError`` unless ``scale`` is positive."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from scipy.stats import binom
 
@@ -41,8 +42,25 @@ def required_zeros(n_rows: int, n_components: int, chance: float, false_acceptan
     >>> required_zeros(200, 20, chance=1e-6)
     22
     """
+    return int(_required(torch.tensor([n_rows]), n_components, torch.tensor([chance]), false_acceptance))
+
+
+def _required(
+    n_rows: torch.Tensor, n_components: int, chances: torch.Tensor, false_acceptance: float = FALSE_ACCEPTANCE
+) -> torch.Tensor:
+    """Return `required_zeros` of several directions, each with its number of rows and its chance."""
     free = n_components - 1
-    return free + 1 + int(binom.isf(false_acceptance, max(n_rows - free, 0), min(chance, 1.0)))
+    return free + 1 + _upper_quantile(false_acceptance, (n_rows - free).clamp(min=0), chances.clamp(max=1.0))
+
+
+def _upper_quantile(probability: float, n_draws: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
+    """Return the smallest number that so many draws exceed with less than a probability: no more than rounding is 0."""
+    quantiles = torch.zeros(len(chances), dtype=torch.float64)
+    unclear = (n_draws * chances).cpu() >= probability  # below that, even a single one is less likely
+    if unclear.any():
+        n_draws, chances = n_draws.cpu()[unclear], chances.cpu()[unclear]
+        quantiles[unclear] = torch.from_numpy(np.asarray(binom.isf(probability, n_draws.numpy(), chances.numpy())))
+    return quantiles.clamp(min=0)
 
 
 def _most_by_chance(n_rows: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
@@ -51,8 +69,7 @@ def _most_by_chance(n_rows: torch.Tensor, chances: torch.Tensor) -> torch.Tensor
     None of a million mixtures has more. The expected number would not do: it was 0.2, where mixtures of two and three
     columns that a search had ended at had two zeros by chance, beside those by their choice.
     """
-    most = binom.isf(FALSE_MIXTURE, n_rows.clamp(min=0).cpu().numpy(), chances.cpu().numpy())
-    return torch.as_tensor(most, dtype=chances.dtype, device=chances.device).clamp(min=0)
+    return _upper_quantile(FALSE_MIXTURE, n_rows.clamp(min=0), chances).to(chances)
 
 
 def informative_rows(observations: torch.Tensor) -> torch.Tensor:
@@ -213,17 +230,27 @@ class ZeroTest:
         zeros = zeros & rows
         counts, n_rows = zeros.sum(dim=1), rows.expand_as(zeros).sum(dim=1)
         chances = self._chances(directions, rows.expand_as(zeros), by_chance)
-        proven = torch.tensor(
-            [
-                int(count) >= required_zeros(int(n), n_components, float(chance), self.false_acceptance)
-                for count, n, chance in zip(counts, n_rows, chances, strict=True)
-            ],
-            dtype=torch.bool,
-            device=directions.device,
-        )
+        proven = counts >= _required(n_rows, n_components, chances, self.false_acceptance).to(counts.device)
         most = _most_by_chance(n_rows - counts, chances) if by_chance else torch.zeros_like(chances)
-        proven[proven.clone()] = self.determinacy.of(self.observations, zeros[proven], most[proven], self.noise)
+        proven[proven.clone()] = self._determined(directions[proven], zeros[proven], most[proven])
         return proven
+
+    def _determined(self, directions: torch.Tensor, zeros: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
+        """Return which directions their zeros determine; what was decided for the same zeros before stands."""
+        keys = [
+            (row.tobytes(), n) for row, n in zip(np.packbits(zeros.cpu().numpy(), axis=1), most.tolist(), strict=True)
+        ]
+        new = torch.tensor([key not in self._decided for key in keys], dtype=torch.bool)
+        if new.any():
+            decided = self.determinacy.of(self.observations, zeros[new], most[new], self.noise, directions[new])
+            self._decided.update(
+                zip((key for key, n in zip(keys, new, strict=True) if n), decided.tolist(), strict=True)
+            )
+        return torch.tensor([self._decided[key] for key in keys], dtype=torch.bool, device=zeros.device)
+
+    @cached_property
+    def _decided(self) -> dict[tuple[bytes, float], bool]:
+        return {}
 
     def apart(self, directions: torch.Tensor, zeros: torch.Tensor, eligible: torch.Tensor) -> torch.Tensor:
         """Return which directions of a basis are no mixture of another with whatever has zeros in common with it.

@@ -35,6 +35,13 @@ class Optimizer(BaseEstimator, ABC):
     wants_white: ClassVar[bool] = False
     """True when the method relies on ``L^T L = n_samples I``, so that the search must not stretch the sphere."""
 
+    ends_at_zeros: ClassVar[bool] = False
+    """True when the entries that will vanish are below a hundredth where it ends, whatever the surrogate, so that what
+    has too few of them is no column, and what has enough needs no more than polishing."""
+
+    precision: ClassVar[torch.dtype] = torch.float64
+    """In which the starts run; where they end is estimated again in double precision."""
+
     def check_surrogate(self, surrogate: Surrogate) -> None:
         """Raise ``TypeError`` for a surrogate that the method cannot minimise. Called once by ``fit``."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -39,6 +40,8 @@ class Graduated(Optimizer):
     homotopy continuation and convex envelopes", EMMCVPR 2015, for graduated non-convexity.
     """
 
+    ends_at_zeros: ClassVar[bool] = True
+    precision: ClassVar[torch.dtype] = torch.float32
     max_iter: int = 150
     smoothing: float | tuple[float, float] = 1.0
     final_smoothing: float = 1e-3

@@ -11,7 +11,7 @@ import torch
 from sparsedl.arrays import check_device, draw_generator
 from sparsedl.determinacy import Determinacy
 from sparsedl.linalg import normalized, smallest_eigenvectors
-from sparsedl.pools import CandidatePool
+from sparsedl.candidates import CandidatePool
 from sparsedl.process import one_thread
 from sparsedl.progress import progress_bar
 from sparsedl_fl.candidates import Candidates

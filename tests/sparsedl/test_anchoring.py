@@ -8,7 +8,7 @@ from sparsedl import SparseDictionaryRecovery
 from sparsedl.anchoring import anchored_directions, draw_anchors
 from sparsedl.datasets import make_sparse_dictionary
 from sparsedl.preconditioning import whiten
-from sparsedl.search import Search
+from sparsedl.recipes import stages_of
 from sparsedl.surrogates import L1, LogSum
 
 
@@ -47,7 +47,7 @@ def correlated_problem(seed, n_samples=80, n_components=8):
 def test_the_endgame_completes_what_starts_alone_do_not(monkeypatch):
     found = []
     for n_anchors in (16, 0):
-        monkeypatch.setattr("sparsedl.estimator.Search", partial(Search, n_anchors=n_anchors))
+        monkeypatch.setattr("sparsedl.recipes.stages_of", partial(stages_of, n_anchors=n_anchors))
         options = {"surrogate": L1(), "n_starts": 16, "max_rounds": 6}
         found.append(
             sum(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from sparsedl.linalg import normalized, smallest_eigenvectors
-from sparsedl.pools import CandidatePool
+from sparsedl.candidates import CandidatePool
 from sparsedl.selection import select_independent
 from sparsedl.zeros import ZeroTest
 from sparsedl_fl.directions.activation.two_views import TwoViews

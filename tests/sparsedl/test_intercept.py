@@ -8,7 +8,7 @@ from sklearn.preprocessing import StandardScaler
 
 from sparsedl import SparseDictionaryRecovery
 from sparsedl.datasets import make_sparse_dictionary
-from sparsedl.offsets import is_centred
+from sparsedl.intercept import is_centred
 
 
 def worst_cosine(codes, found):

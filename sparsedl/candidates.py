@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sparsedl.linalg import normalized
 from sparsedl.selection import complete_basis, select_independent
 from sparsedl.zeros import ZeroTest
 
-__all__ = ["SAME_COSINE", "CandidatePool", "UnprovenPool", "assemble_basis", "distinct", "without_mixtures"]
+__all__ = ["SAME_COSINE", "CandidatePool", "UnprovenPool", "assemble_basis", "distinct"]
 
 SAME_COSINE = 0.99
 """Cosine above which two directions are the same column: a definition, which pools and searches share."""
@@ -111,79 +110,6 @@ class UnprovenPool:
         order = torch.argsort(scores, stable=True)
         order = order[distinct(together[order])][: self.per_component * together.shape[1]]
         self.directions, self.values = together[order], scores[order]
-
-
-def without_mixtures(
-    pool: CandidatePool, test: ZeroTest, *, clearly_more: int = 4, most_splits: int = 100
-) -> CandidatePool:
-    """Replace candidates that are a mixture of another one with something sparser by that.
-
-    Where rows repeat, or codes take few values, ``q = a + t c`` can have more zeros than chance although ``c`` is a
-    column and ``a`` another: the rows where both cancel. The ratios of ``L q`` to ``L c`` then pile up at the mixture's
-    ``t``, and without that share of ``c`` more entries vanish.
-
-    Parameters
-    ----------
-    pool : CandidatePool
-        The candidates.
-    test : ZeroTest
-        What a zero is.
-    clearly_more : int, default=4
-        Zeros more than those of a candidate that make it a mixture.
-    most_splits : int, default=100
-        How often the pool is looked through.
-    """
-    k = pool.directions.shape[1]
-    if len(pool.directions) < 2 or k < 2:
-        return pool
-    result = CandidatePool.empty(k)
-    result.add(pool.directions, pool.n_zeros)
-    rows = test.distinct_rows
-    for _ in range(most_splits):
-        directions = result.directions
-        entries, tolerances = directions @ test.observations[rows].T, test.tolerances(directions)[:, rows]
-        counts = (entries.abs() <= tolerances).sum(dim=1)
-        split = _sparser_mixture(entries, tolerances, counts, directions, clearly_more)
-        if split is None:
-            break
-        index, better = split
-        better = test.refit(better[None])
-        is_column, n_zeros = test.accept(better)
-        keep = torch.arange(len(directions)) != index
-        result = CandidatePool(directions[keep], result.n_zeros[keep])
-        if is_column[0]:
-            result.add(better, n_zeros)
-    return result
-
-
-def _sparser_mixture(
-    entries: torch.Tensor,
-    tolerances: torch.Tensor,
-    counts: torch.Tensor,
-    directions: torch.Tensor,
-    clearly_more: int,
-) -> tuple[int, torch.Tensor] | None:
-    """Return a candidate and what it becomes with less of another one, where that has clearly more zeros."""
-    for index in torch.argsort(counts).tolist():
-        own = entries[index]
-        for other in torch.argsort(counts, descending=True).tolist():
-            if other == index:
-                continue
-            partner = entries[other]
-            usable = (partner.abs() > tolerances[other]) & (own.abs() > tolerances[index])
-            if int(usable.sum()) <= int(counts[index]) // 2:
-                continue
-            widths = tolerances[index][usable] / partner[usable].abs()
-            ratios, order = (own[usable] / partner[usable]).sort()
-            widths = 2 * widths[order]
-            ends = torch.searchsorted(ratios, ratios + widths)
-            piled = ends - torch.arange(len(ratios))
-            most, at = piled.max(dim=0)
-            both = int(((own.abs() <= tolerances[index]) & (partner.abs() <= tolerances[other])).sum())
-            if int(most) + both > int(counts[index]) + clearly_more:
-                share = ratios[at : int(ends[at])].median()
-                return index, normalized(directions[index] - share * directions[other], dim=0)
-    return None
 
 
 def assemble_basis(

@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from sparsedl.pools import CandidatePool, UnprovenPool, assemble_basis, distinct
+from sparsedl.candidates import CandidatePool, UnprovenPool, assemble_basis, distinct
 from sparsedl.zeros import ZeroTest
 
 EMPTY = UnprovenPool(torch.zeros((0, 3), dtype=torch.float64), torch.zeros(0, dtype=torch.float64))

@@ -1,0 +1,122 @@
+"""What a search is made of: stages, each a way of looking for columns, and what they have found so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from sparsedl.candidates import CandidatePool, UnprovenPool
+from sparsedl.optimizers import Optimizer
+from sparsedl.starts import Starts
+
+__all__ = ["Outcome", "SearchResult", "Stage"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One way of looking for columns, a round of which is a set of starts.
+
+    Parameters
+    ----------
+    starts : Starts
+        Where they begin.
+    optimizers : sequence of Optimizer
+        How they go on; each task of a round takes the next one.
+    n_starts : int
+        How many, in the long run.
+    first_starts : int
+        How many in a round behind a new column: twice as many with every round that brings none.
+    prices : tuple of float
+        Prices of the columns found; each task of a round takes the next one. 1 is none.
+    patience : int or None
+        Of the last stage: rounds without a new column after which the search ends; None for none.
+    least_gain : float, default=0
+        Share of the missing columns that a round has to bring for another one; else the next stage has its turn.
+    fewest_open : int, default=0
+        Missing columns below which the stage is passed over.
+    rounds_all : bool, default=True
+        Whether ends that polishing does not prove are rounded.
+    n_anchors : int, default=0
+        Regressions a round for the last columns, once half of them are found; counted as starts.
+    """
+
+    starts: Starts
+    optimizers: Sequence[Optimizer]
+    n_starts: int
+    first_starts: int = 2**30
+    prices: tuple[float, ...] = (1.0,)
+    patience: int | None = None
+    least_gain: float = 0.0
+    fewest_open: int = 0
+    rounds_all: bool = True
+    n_anchors: int = 0
+
+
+@dataclass
+class SearchResult:
+    """What the search has found so far, and what it took.
+
+    Attributes
+    ----------
+    pool : CandidatePool
+        All distinct proven candidates.
+    unproven : UnprovenPool
+        The best ends that prove nothing, for a basis that the proven ones do not complete.
+    found : torch.Tensor of shape (n_found, n_components)
+        The sparsest independent candidates, behind what is known beforehand.
+    status : str
+        ``"complete"``, or in words why not.
+    n_starts : int
+        Starts spent.
+    n_rounds : int
+        Rounds of starts.
+    n_successes : int
+        Starts that ended in a proven column, found before or not.
+    stage, idle, last_gain : int
+        The stage whose turn it is, its rounds since the last new column, and what the last round brought.
+    """
+
+    pool: CandidatePool
+    unproven: UnprovenPool
+    found: torch.Tensor
+    status: str = ""
+    n_starts: int = 0
+    n_rounds: int = 0
+    n_successes: int = 0
+    stage: int = 0
+    idle: int = 0
+    last_gain: int = 0
+
+    def take(self, outcomes: Sequence[Outcome], known: torch.Tensor) -> None:
+        """Add what a round brought."""
+        for outcome in outcomes:
+            self.pool.add(outcome.directions, outcome.n_zeros)
+            self.unproven.add(outcome.unproven.directions, outcome.unproven.values)
+            self.n_starts += outcome.n_starts
+            self.n_successes += outcome.n_successes
+        n_before, self.n_rounds = len(self.found), self.n_rounds + 1
+        self.found = torch.cat([known, self.pool.selection(known).directions])
+        self.last_gain = len(self.found) - n_before
+        self.idle = 0 if self.last_gain > 0 else self.idle + 1
+
+    def choose(self, stages: Sequence[Stage], n_open: int) -> None:
+        """Let the next stage have its turn where one brings little, and the first one again where a column is new."""
+        stage = stages[self.stage]
+        if self.stage < len(stages) - 1:
+            if self.last_gain < stage.least_gain * (n_open + self.last_gain) or n_open < stage.fewest_open:
+                self.stage, self.idle = self.stage + 1, 0
+        elif self.last_gain > 0:
+            self.stage = next((i for i, stage in enumerate(stages) if n_open >= stage.fewest_open), self.stage)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one task of a round found: proven directions, the best ends that prove nothing, and the starts it took."""
+
+    directions: torch.Tensor
+    n_zeros: torch.Tensor
+    unproven: UnprovenPool
+    n_starts: int
+    n_successes: int

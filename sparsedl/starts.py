@@ -1,0 +1,156 @@
+"""Where the optimiser starts.
+
+Which one to use
+----------------
+- `SymmetricStarts` (the first of the default search) is FastICA's symmetric fixed point in the complement of what was
+  found: where samples are plentiful, each start leads to another column.
+- `RowStarts` (the second) are observations: each is a mixture of few columns, so that a column is near. They find
+  columns where samples are few and `SymmetricStarts` none.
+- `SphereStarts` are random, as in the papers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from sklearn.base import BaseEstimator
+
+from sparsedl._validation import check_positive
+from sparsedl.linalg import normalized
+
+__all__ = ["RowStarts", "SphereStarts", "Starts", "SymmetricStarts", "complement_of"]
+
+
+def complement_of(found: torch.Tensor) -> torch.Tensor:
+    """Return an orthonormal basis of the complement of independent rows, shape (n_components, n_left)."""
+    n_found, n_components = found.shape
+    if n_found == 0:
+        return torch.eye(n_components, dtype=found.dtype)
+    return torch.linalg.qr(found.T, mode="complete")[0][:, n_found:]
+
+
+class Starts(BaseEstimator, ABC):
+    """Draws where the optimiser starts, knowing which columns were found."""
+
+    def check_parameters(self) -> None:
+        """Raise ``ValueError`` for a parameter out of its range. Called once by ``fit``."""
+
+    @abstractmethod
+    def draw(
+        self, observations: torch.Tensor, found: torch.Tensor, n_starts: int, generator: torch.Generator
+    ) -> torch.Tensor:
+        """Return unit directions, one a row.
+
+        Parameters
+        ----------
+        observations : torch.Tensor of shape (n_samples, n_components)
+            Whitened observations ``L``.
+        found : torch.Tensor of shape (n_found, n_components)
+            Independent columns found so far.
+        n_starts : int
+            How many are wanted; starts that come in sets may be more or fewer.
+        generator : torch.Generator
+            Source of randomness, on the CPU.
+        """
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class SphereStarts(Starts):
+    """Directions at random, as in the papers."""
+
+    def draw(
+        self, observations: torch.Tensor, found: torch.Tensor, n_starts: int, generator: torch.Generator
+    ) -> torch.Tensor:
+        """Draw uniformly on the sphere."""
+        starts = torch.randn((n_starts, observations.shape[1]), generator=generator, dtype=torch.float64)
+        return normalized(starts).to(observations.dtype)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class RowStarts(Starts):
+    """Rows of ``L``, less a random share of their part in the span of the columns found.
+
+    In whitened coordinates columns are nearly orthogonal, so what remains of a row leads to a new one.
+
+    Parameters
+    ----------
+    noise : float, default=0.1
+        Length of a random perturbation, for each entry: it keeps repeated rows apart, and replaces a row that is zero.
+    """
+
+    noise: float = 0.1
+
+    def check_parameters(self) -> None:
+        """Raise ``ValueError`` unless ``noise`` is positive."""
+        check_positive(self, "noise", self.noise)
+
+    def draw(
+        self, observations: torch.Tensor, found: torch.Tensor, n_starts: int, generator: torch.Generator
+    ) -> torch.Tensor:
+        """Draw rows with replacement."""
+        n_rows, n_components = observations.shape
+        starts = observations[torch.randint(n_rows, (n_starts,), generator=generator)].double()
+        starts = starts + self.noise * torch.randn((n_starts, n_components), generator=generator, dtype=torch.float64)
+        share = torch.rand((n_starts, 1), generator=generator, dtype=torch.float64).sqrt()
+        if 0 < len(found) < n_components:
+            basis = torch.linalg.qr(found.T)[0]
+            starts = starts - share * (starts @ basis) @ basis.T
+        return normalized(starts).to(observations.dtype)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class SymmetricStarts(Starts):
+    """The symmetric fixed point of FastICA, contrast ``log cosh``, in the complement of the columns found.
+
+    All directions of the complement at once: each step is Newton's for every one of them, and then all are made
+    orthogonal, so that no two go to the same column. It need not converge; the optimiser goes on.
+
+    Parameters
+    ----------
+    max_iter : int, default=60
+        Steps at most.
+    tolerance : float, default=1e-3
+        Change of a cosine at which all stop.
+
+    References
+    ----------
+    Hyvarinen, "Fast and robust fixed-point algorithms for independent component analysis", IEEE Trans. Neural Netw.
+    1999, Sec. 4 (symmetric decorrelation), Eq. 20.
+    """
+
+    max_iter: int = 60
+    tolerance: float = 1e-3
+
+    def check_parameters(self) -> None:
+        """Raise ``ValueError`` unless both are positive."""
+        check_positive(self, "max_iter", self.max_iter, integer=True)
+        check_positive(self, "tolerance", self.tolerance)
+
+    def draw(
+        self, observations: torch.Tensor, found: torch.Tensor, n_starts: int, generator: torch.Generator
+    ) -> torch.Tensor:
+        """Return as many as the complement has dimensions, whatever is wanted."""
+        basis = complement_of(found).to(observations.dtype)
+        n_left = basis.shape[1]
+        inside = observations @ basis if len(found) else observations
+        W = torch.randn((n_left, n_left), generator=generator, dtype=torch.float64)
+        W = _orthogonal(W).to(observations.dtype)
+        for _ in range(self.max_iter if n_left > 1 else 0):
+            slopes = torch.mm(W, inside.T).tanh_()
+            curvature = 1 - slopes.square().mean(dim=1, keepdim=True)
+            before, W = W, _orthogonal(slopes @ inside / len(inside) - curvature * W)
+            if bool(((W * before).sum(dim=1).abs() > 1 - self.tolerance).all()):
+                break
+        return normalized(W @ basis.T)
+
+
+def _orthogonal(W: torch.Tensor) -> torch.Tensor:
+    """Return the nearest orthogonal matrix, computed in double precision."""
+    V = W.double()
+    values, vectors = torch.linalg.eigh(V @ V.T)
+    if not bool(values[0] > 1e-12 * values[-1]):  # rows that depend on each other: by the singular vectors
+        left, _, right = torch.linalg.svd(V, full_matrices=False)
+        return (left @ right).to(W.dtype)
+    return ((vectors * values.rsqrt()) @ vectors.T @ V).to(W.dtype)
