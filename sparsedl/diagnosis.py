@@ -105,7 +105,7 @@ def _of_rare_use(found: Recovery, few: int = 3) -> str | None:
     """Name the rows that alone use a component: with a share of it every other column has as many zeros."""
     n_rows = len(found.observations.values)
     for index in np.flatnonzero(found.proven & (found.n_zeros[: len(found.proven)] >= n_rows - few)):
-        entries = np.abs(found.whitening.whitened @ found.basis[:, index])
+        entries = np.abs(found.whitening.observations @ (found.whitening.unmixing @ found.basis[:, index]))
         rows = np.flatnonzero(found.observations.kept)[np.sort(np.argsort(entries)[found.n_zeros[index] :])]
         return (
             f"component {index} is used by {_named('row', rows)} alone, as wrong entries are, and the others cannot "

@@ -284,4 +284,4 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self.n_iter_ = found.result.n_rounds
 
     def _codes(self, X: np.ndarray) -> np.ndarray:
-        return product(X - self.intercept_ if self.intercept_.any() else X, self.directions_)
+        return product(X, self.directions_, self.intercept_ if self.intercept_.any() else None)

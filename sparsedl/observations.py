@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sparsedl.arrays import chunks
 from sparsedl.preconditioning import Whitening, rounding_of_rows, whiten
 
 __all__ = ["Observations", "exponents", "product"]
@@ -34,10 +35,14 @@ def exponents(values: np.ndarray, axis: int | None = None) -> np.ndarray:
     return np.frexp(np.abs(values).max(axis=axis, initial=0.0))[1]
 
 
-def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return a matrix product whose terms neither overflow nor underflow where its entries do not."""
-    powers = exponents(left, axis=1)[:, None]
-    return np.ldexp(np.ldexp(left, -powers) @ right, powers)
+def product(left: np.ndarray, right: np.ndarray, offset: np.ndarray | None = None) -> np.ndarray:
+    """Return ``(left - offset) @ right``, whose terms neither overflow nor underflow where its entries do not."""
+    result = np.empty((len(left), right.shape[1]), dtype=np.result_type(left, right))
+    for part in chunks(len(left), left.shape[1]):
+        rows = left[part] if offset is None else left[part] - offset
+        powers = exponents(rows, axis=1)[:, None]
+        np.ldexp(np.ldexp(rows, -powers) @ right, powers, out=result[part])
+    return result
 
 
 def _typical_exponents(peaks: np.ndarray, large: float) -> tuple[int, np.ndarray]:
@@ -90,14 +95,18 @@ class Observations:
             raise ValueError("X is all zeros: there is no dictionary to recover")
         if (X[0] == X).all():
             raise ValueError("all rows of X are alike: without differences there is no dictionary to recover")
-        base, rows = _typical_exponents(np.abs(X).max(axis=1), LARGE_ROW)
-        peaks = np.abs(np.ldexp(X, -rows[:, None])).max(axis=0)
+        base, rows = _typical_exponents(np.maximum(X.max(axis=1), -X.min(axis=1)), LARGE_ROW)
+        peaks = np.zeros(X.shape[1])
+        for part in chunks(*X.shape):
+            peaks = np.maximum(peaks, np.abs(np.ldexp(X[part], -rows[part, None])).max(axis=0))
         common, columns = _typical_exponents(peaks, LARGE_COLUMN)
         if noise_level is None:
             own = np.frexp(peaks)[1]
             columns = np.where((peaks > 0) & (own < common + np.log2(NO_ROUNDING * eps)), own, columns)
         columns = columns - common
-        values = np.ldexp(X, -(rows[:, None] + columns))
+        values = np.empty_like(X)
+        for part in chunks(*X.shape):
+            np.ldexp(X[part], -(rows[part, None] + columns), out=values[part])
         if noise_level is not None:
             if np.size(noise_level) not in (1, len(X)):
                 raise ValueError(f"noise_level must be one number or {len(X)}, one for each observation")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import svd
+from scipy.linalg import qr, svd
+
+from sparsedl.arrays import CHUNK_ENTRIES, chunks
 
 __all__ = ["Whitening", "whiten"]
 
@@ -17,8 +20,10 @@ class Whitening:
 
     Attributes
     ----------
-    whitened : ndarray of shape (n_samples, n_components)
-        The matrix ``L``, with ``L^T L = n_samples I``: a unit direction gives entries of mean square one.
+    observations : ndarray of shape (n_samples, n_features)
+        ``X``.
+    left : ndarray of shape (n_samples, n_components) or None
+        The whitened ones, where they are few enough to be kept.
     mixing : ndarray of shape (n_components, n_features)
         Back to the observations.
     unmixing : ndarray of shape (n_features, n_components)
@@ -33,7 +38,8 @@ class Whitening:
         How much of each observation no other one can say, from 0 to 1.
     """
 
-    whitened: np.ndarray
+    observations: np.ndarray
+    left: np.ndarray | None
     mixing: np.ndarray
     unmixing: np.ndarray
     noise_level: np.ndarray
@@ -41,11 +47,40 @@ class Whitening:
     hidden_below: float
     leverages: np.ndarray
 
+    @property
+    def n_components(self) -> int:
+        """How many components there are."""
+        return len(self.mixing)
+
+    @property
+    def whitened(self) -> np.ndarray:
+        """The matrix ``L``, with ``L^T L = n_samples I``: a unit direction gives entries of mean square one."""
+        return self.rows(slice(None))
+
+    def rows(self, which: slice | np.ndarray) -> np.ndarray:
+        """Return some of its rows."""
+        if self.left is not None:
+            return self.left[which]
+        return self.observations[which].astype(np.float64, copy=False) @ self.unmixing
+
+    def chunks(self) -> Iterator[slice]:
+        """Yield slices of rows that fit into little memory."""
+        return chunks(*self.observations.shape)
+
 
 def rounding_of_rows(X: np.ndarray, eps: float) -> np.ndarray:
     """Return the rounding error of the entries of each observation, shape (n_samples,)."""
-    sizes = np.sqrt(np.mean(X.astype(np.float64, copy=False) ** 2, axis=1))
-    return eps * np.maximum(sizes, np.sqrt(np.mean(sizes**2)))
+    parts = (X[part].astype(np.float64, copy=False) for part in chunks(*X.shape))
+    squares = np.concatenate([np.mean(part**2, axis=1) for part in parts])
+    return eps * np.maximum(np.sqrt(squares), np.sqrt(np.mean(squares)))
+
+
+def _triangular(X: np.ndarray) -> np.ndarray:
+    """Return ``R`` of ``X = Q R``, a chunk of rows after the other: its singular values are those of ``X``."""
+    R = np.zeros((0, X.shape[1]))
+    for part in chunks(*X.shape):
+        R = qr(np.vstack([R, X[part]]), mode="r", check_finite=False, overwrite_a=True)[0][: X.shape[1]]
+    return R
 
 
 def whiten(
@@ -84,9 +119,12 @@ def whiten(
     n_samples, n_features = X.shape
     if eps is None:
         eps = float(np.finfo(X.dtype if np.issubdtype(X.dtype, np.floating) else float).eps)
-    X = X.astype(np.float64, copy=False)
     rounding = rounding_of_rows(X, eps) if rounding is None else rounding
-    U, S, Vt = svd(X, full_matrices=False, check_finite=False)
+    scale, U = np.sqrt(n_samples), None
+    if X.size <= CHUNK_ENTRIES or n_samples < 4 * n_features:
+        U, S, Vt = svd(X.astype(np.float64, copy=False), full_matrices=False, check_finite=False)
+    else:
+        _, S, Vt = svd(_triangular(X), full_matrices=False, check_finite=False)
     # Formats coarser than single precision are for storing: what they hold was computed in another.
     computed = eps if eps <= np.finfo(np.float32).eps else np.finfo(np.float64).eps
     of_rounding = np.sqrt(np.mean(rounding**2)) * (n_samples**0.5 + n_features**0.5)
@@ -97,20 +135,32 @@ def whiten(
     k = rank if n_components is None else n_components
     if k > rank:
         raise ValueError(f"n_components={k} is more than the rank of X, which is {rank} (shape {X.shape})")
+    shares, beyond = _shares(X, U, S, Vt, k, rank)
     if noise_level is None:
-        beyond = np.sqrt(np.sum((U[:, k:] * S[k:]) ** 2, axis=1) / max(n_features - k, 1))
-        noise = np.maximum(beyond, rounding)
+        noise = np.maximum(np.sqrt(beyond / max(n_features - k, 1)), rounding)
     elif np.size(noise_level) not in (1, n_samples):
         raise ValueError(f"noise_level must be one number or {n_samples}, one for each observation")
     else:
         noise = np.maximum(np.broadcast_to(np.asarray(noise_level, dtype=np.float64), (n_samples,)), rounding)
-    scale = np.sqrt(n_samples)
     return Whitening(
-        whitened=np.ascontiguousarray(U[:, :k]) * scale,
+        observations=X,
+        left=None if U is None else np.ascontiguousarray(U[:, :k]) * scale,
         mixing=S[:k, None] * Vt[:k] / scale,
         unmixing=Vt[:k].T / S[:k] * scale,
         noise_level=noise,
         singular_values=S[:rank],
         hidden_below=float(hidden_below),
-        leverages=np.sum(U[:, :rank] ** 2, axis=1),
+        leverages=shares,
     )
+
+
+def _shares(
+    X: np.ndarray, U: np.ndarray | None, S: np.ndarray, Vt: np.ndarray, k: int, rank: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the leverage of each row, and the square of what lies beyond the first ``k`` singular vectors."""
+    leverages, beyond = np.empty(len(X)), np.empty(len(X))
+    for part in [slice(None)] if U is not None else chunks(*X.shape):
+        left = U if U is not None else X[part].astype(np.float64, copy=False) @ (Vt.T / np.maximum(S, S[0] * 1e-300))
+        leverages[part] = np.sum(left[:, :rank] ** 2, axis=1)
+        beyond[part] = np.sum((left[:, k:] * S[k:]) ** 2, axis=1)
+    return leverages, beyond

@@ -13,12 +13,13 @@ import numpy as np
 import torch
 
 from sparsedl.candidates import CandidatePool, assemble_basis
+from sparsedl.evidence import Evidence
 from sparsedl.floor import noise_of_zeros
 from sparsedl.linalg import normalized
 from sparsedl.mixtures import without_mixtures
 from sparsedl.observations import Observations
 from sparsedl.preconditioning import Whitening
-from sparsedl.repetitions import distinct_rows, takes_few_values
+from sparsedl.repetitions import takes_few_values
 from sparsedl.search import INTERRUPTED, Search, SearchResult
 from sparsedl.zeros import ZeroTest
 
@@ -134,25 +135,23 @@ def recover(
     if with_offset:
         observations = observations.with_offset()
     observed, whitening = _without_rows_alone(observations, n_components)
-    if with_offset and whitening.whitened.shape[1] == 1:
+    if with_offset and whitening.n_components == 1:
         raise ValueError("X is one offset in all rows: there is no component beside it to recover")
-    test = _zero_test(whitening, _different_rows(observed.values, whitening.noise_level))
-    known = torch.zeros((0, whitening.whitened.shape[1]), dtype=torch.float64)
+    known = torch.zeros((0, whitening.n_components), dtype=torch.float64)
     if with_offset:
         known = normalized(torch.from_numpy(whitening.mixing[:, -1].copy())[None])
-    part = _part_of(test, generator)
-    search = make_search(part, known)
+    evidence = Evidence.of(observed, whitening, generator)
+    search = make_search(evidence.part, known)
     result = search.run(generator, report)
     floor = None
     if observed.noise_level is None and result.status not in ("complete", INTERRUPTED):
         floor = noise_of_zeros(search, result)
     if floor is not None and floor > clearly_noisier * np.median(whitening.noise_level):
         whitening = replace(whitening, noise_level=np.maximum(whitening.noise_level, floor))
-        test = _zero_test(whitening, _different_rows(observed.values, whitening.noise_level))
-        part = _part_of(test, generator)
-        again = make_search(part, known).run(generator, report)
+        evidence = Evidence.of(observed, whitening, generator)
+        again = make_search(evidence.part, known).run(generator, report)
         result = replace(again, n_starts=again.n_starts + result.n_starts, n_rounds=again.n_rounds + result.n_rounds)
-    return _on_all_rows(test, part, known, whitening, observed, result)
+    return _on_all_rows(evidence, known, observed, result)
 
 
 def _without_rows_alone(observed: Observations, n_components: int | None) -> tuple[Observations, Whitening]:
@@ -172,45 +171,6 @@ def _without_rows_alone(observed: Observations, n_components: int | None) -> tup
     return observed, observed.whitened(n_components)
 
 
-def _different_rows(X: np.ndarray, noise_level: np.ndarray) -> torch.Tensor:
-    """Return which observations are no multiple of another one, up to noise: what repeats proves nothing again."""
-    rows = torch.from_numpy(np.array(X, dtype=np.float64))
-    lengths = torch.linalg.vector_norm(rows, dim=1).clamp(min=np.finfo(float).tiny)
-    widths = ZeroTest.noise_multiple * X.shape[1] ** 0.5 * torch.from_numpy(np.ascontiguousarray(noise_level))
-    return distinct_rows(rows / lengths[:, None], widths / lengths)
-
-
-def _zero_test(whitening: Whitening, evidence: torch.Tensor) -> ZeroTest:
-    return ZeroTest(
-        observations=torch.from_numpy(whitening.whitened),
-        unmixing=torch.from_numpy(whitening.unmixing),
-        noise_level=torch.from_numpy(np.ascontiguousarray(whitening.noise_level)),
-        evidence=evidence,
-    )
-
-
-def _part_of(
-    test: ZeroTest,
-    generator: torch.Generator,
-    *,
-    part_from: int = 4,
-    rows_per_component: int = 20,
-    least_rows: int = 1000,
-) -> ZeroTest:
-    """Return the zero test on a random part of many observations.
-
-    Those beyond ``part_from`` times what the search works on are left to the proof: rows for each component, and at
-    least so many (the first 1,000 of 20,000 x 50 are as exact as all of them, in a twentieth of the time).
-    """
-    n_rows, k = test.observations.shape
-    n_wanted = max(least_rows, rows_per_component * k)
-    if n_rows <= part_from * n_wanted:
-        return test
-    candidates = torch.nonzero(test.distinct_rows)[:, 0]
-    rows = candidates[torch.randperm(len(candidates), generator=generator)[:n_wanted]]
-    return ZeroTest(test.observations[rows], test.unmixing, test.noise_level[rows], test.evidence[rows])
-
-
 def _proven(directions: torch.Tensor, test: ZeroTest) -> torch.Tensor:
     """Return which directions of a selection are proven, after all of them are there.
 
@@ -227,42 +187,36 @@ def _proven(directions: torch.Tensor, test: ZeroTest) -> torch.Tensor:
     return proven
 
 
-def _only_component(test: ZeroTest, whitening: Whitening, observed: Observations, result: SearchResult) -> Recovery:
+def _only_component(evidence: Evidence, observed: Observations, result: SearchResult) -> Recovery:
     """Return the one direction that there is: certain where what lies beyond it is rounding, and else not."""
-    one, is_certain = torch.ones((1, 1), dtype=torch.float64), len(whitening.singular_values) == 1
+    one, is_certain = torch.ones((1, 1), dtype=torch.float64), len(evidence.whitening.singular_values) == 1
     return Recovery(
         basis=one.numpy(),
         proven=np.array([is_certain]),
-        n_zeros=test.zeros(one).sum(dim=1).numpy() * is_certain,
+        n_zeros=evidence.count_zeros(one).numpy() * is_certain,
         candidates=one.numpy()[:, : int(is_certain)],
-        whitening=whitening,
+        whitening=evidence.whitening,
         observations=observed,
         result=result,
-        n_different=int(test.distinct_rows.sum()),
+        n_different=evidence.n_different,
     )
 
 
 def _on_all_rows(
-    test: ZeroTest,
-    part: ZeroTest,
-    known: torch.Tensor,
-    whitening: Whitening,
-    observed: Observations,
-    result: SearchResult,
-    *,
-    borne_out: float = 0.5,
+    evidence: Evidence, known: torch.Tensor, observed: Observations, result: SearchResult, *, borne_out: float = 0.5
 ) -> Recovery:
     """Estimate the columns found from all observations, and prove them there.
 
     The share of zeros among all of them, relative to that in the part, has to be ``borne_out`` at least.
     """
-    if test.observations.shape[1] == 1:
-        return _only_component(test, whitening, observed, result)
+    part, n_rows = evidence.part, len(observed.values)
+    if part.observations.shape[1] == 1:
+        return _only_component(evidence, observed, result)
     pool = result.pool
-    if part is not test and len(pool.directions):
-        directions = test.vanishing(test.likely_zeros(pool.directions).to(torch.float64))
+    if not evidence.is_whole and len(pool.directions):
+        directions = evidence.refit(pool.directions)
         pool = CandidatePool.empty(directions.shape[1])
-        pool.add(directions, test.zeros(directions).sum(dim=1))
+        pool.add(directions, evidence.count_zeros(directions))
     # A constant code makes nothing sparse, and mixtures with it are no columns.
     selection = without_mixtures(pool.selection(known), part).selection(known)
     proven = _proven(selection.directions, part)
@@ -272,7 +226,7 @@ def _on_all_rows(
     proven = (proven & ~repeats).numpy()
     # The part proves them, and the other rows have to bear it out.
     shares = part.zeros(selection.directions).double().mean(dim=1)
-    proven &= (selection.n_zeros >= borne_out * shares * len(test.observations)).numpy()
+    proven &= (selection.n_zeros >= borne_out * shares * n_rows).numpy()
     kept = CandidatePool(selection.directions[proven], selection.n_zeros[proven])
     unproven = result.unproven
     unproven.add(selection.directions[~proven], torch.zeros(int((~proven).sum()), dtype=torch.float64))
@@ -285,9 +239,9 @@ def _on_all_rows(
         proven=np.arange(k) < n_proven,
         n_zeros=n_zeros,
         candidates=pool.directions.numpy().T,
-        whitening=whitening,
+        whitening=evidence.whitening,
         observations=observed,
         result=replace(result, pool=pool),
-        n_different=int(test.distinct_rows.sum()),
+        n_different=evidence.n_different,
         n_repetitive=int(repeats.sum()),
     )

@@ -15,7 +15,7 @@ LAYERS = {
         {"determinacy"},
         {"surrogates", "preconditioning", "metrics", "datasets", "zeros"},
         {"observations"},
-        {"optimizers", "rounding", "polishing"},
+        {"evidence", "optimizers", "rounding", "polishing"},
         {"selection", "anchoring", "starts"},
         {"candidates"},
         {"mixtures", "stages"},
