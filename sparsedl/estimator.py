@@ -199,8 +199,10 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         with undisturbed(), progress_bar(self.verbose, total=total, description="columns") as report:
             observations = Observations.of(X, self.noise_level, eps)
             best = best_recovery(attempt, observations.values, self.fit_intercept, self.patience)
-            self._expose(X, best)
-        text = advice(best)
+            text = advice(best)
+            self._expose(best, X.dtype)
+            del best, observations  # a copy of X, before the codes are another
+            self.codes_ = self._codes(X)
         if text is not None:
             warnings.warn(text, ConvergenceWarning, stacklevel=2)
         return self
@@ -268,13 +270,12 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
     def _n_features_out(self) -> int:
         return len(self.components_)
 
-    def _expose(self, X: np.ndarray, found: Recovery) -> None:
+    def _expose(self, found: Recovery, dtype: np.dtype) -> None:
         components, directions, offset = found.solution()
-        self.components_ = components.astype(X.dtype)
-        self.directions_ = directions.astype(X.dtype)
-        self.intercept_ = offset.astype(X.dtype)
-        self.codes_ = self._codes(X)
-        self.candidates_ = found.all_candidates().astype(X.dtype)
+        self.components_ = components.astype(dtype)
+        self.directions_ = directions.astype(dtype)
+        self.intercept_ = offset.astype(dtype)
+        self.candidates_ = found.all_candidates().astype(dtype)
         self.recovered_ = found.proven
         self.certain_components_ = found.is_certain
         self.sparsity_ = found.n_zeros / len(found.observations.values)

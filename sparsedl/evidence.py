@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from sparsedl.arrays import chunks
 from sparsedl.linalg import normalized, smallest_eigenvectors, zero_gram
 from sparsedl.observations import Observations
 from sparsedl.preconditioning import Whitening
@@ -69,6 +70,12 @@ class Evidence:
     def refit(self, directions: torch.Tensor) -> torch.Tensor:
         """Return directions estimated again from their likely zeros among all observations (`ZeroTest.vanishing`)."""
         whitener, _ = self.part.in_units_of_noise
+        parts = [
+            self._refit_some(directions[part], whitener) for part in chunks(len(directions), whitener.numel(), 2**21)
+        ]
+        return torch.cat([directions[:0], *parts])
+
+    def _refit_some(self, directions: torch.Tensor, whitener: torch.Tensor) -> torch.Tensor:
         gram = sum(zero_gram(test.observations @ whitener, test.likely_zeros(directions)) for test in self._tests())
         return normalized(smallest_eigenvectors(gram)[1] @ whitener.T)
 

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsedl.arrays import chunks
+from sparsedl.arrays import row_chunks
 from sparsedl.preconditioning import Whitening, rounding_of_rows, whiten
 
 __all__ = ["Observations", "exponents", "product"]
@@ -38,7 +38,7 @@ def exponents(values: np.ndarray, axis: int | None = None) -> np.ndarray:
 def product(left: np.ndarray, right: np.ndarray, offset: np.ndarray | None = None) -> np.ndarray:
     """Return ``(left - offset) @ right``, whose terms neither overflow nor underflow where its entries do not."""
     result = np.empty((len(left), right.shape[1]), dtype=np.result_type(left, right))
-    for part in chunks(len(left), left.shape[1]):
+    for part in row_chunks(left):
         rows = left[part] if offset is None else left[part] - offset
         powers = exponents(rows, axis=1)[:, None]
         np.ldexp(np.ldexp(rows, -powers) @ right, powers, out=result[part])
@@ -97,7 +97,7 @@ class Observations:
             raise ValueError("all rows of X are alike: without differences there is no dictionary to recover")
         base, rows = _typical_exponents(np.maximum(X.max(axis=1), -X.min(axis=1)), LARGE_ROW)
         peaks = np.zeros(X.shape[1])
-        for part in chunks(*X.shape):
+        for part in row_chunks(X):
             peaks = np.maximum(peaks, np.abs(np.ldexp(X[part], -rows[part, None])).max(axis=0))
         common, columns = _typical_exponents(peaks, LARGE_COLUMN)
         if noise_level is None:
@@ -105,7 +105,7 @@ class Observations:
             columns = np.where((peaks > 0) & (own < common + np.log2(NO_ROUNDING * eps)), own, columns)
         columns = columns - common
         values = np.empty_like(X)
-        for part in chunks(*X.shape):
+        for part in row_chunks(X):
             np.ldexp(X[part], -(rows[part, None] + columns), out=values[part])
         if noise_level is not None:
             if np.size(noise_level) not in (1, len(X)):

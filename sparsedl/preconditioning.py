@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import qr, svd
 
-from sparsedl.arrays import CHUNK_ENTRIES, chunks
+from sparsedl.arrays import CHUNK_ENTRIES, row_chunks
 
 __all__ = ["Whitening", "whiten"]
 
@@ -65,12 +65,12 @@ class Whitening:
 
     def chunks(self) -> Iterator[slice]:
         """Yield slices of rows that fit into little memory."""
-        return chunks(*self.observations.shape)
+        return row_chunks(self.observations)
 
 
 def rounding_of_rows(X: np.ndarray, eps: float) -> np.ndarray:
     """Return the rounding error of the entries of each observation, shape (n_samples,)."""
-    parts = (X[part].astype(np.float64, copy=False) for part in chunks(*X.shape))
+    parts = (X[part].astype(np.float64, copy=False) for part in row_chunks(X))
     squares = np.concatenate([np.mean(part**2, axis=1) for part in parts])
     return eps * np.maximum(np.sqrt(squares), np.sqrt(np.mean(squares)))
 
@@ -78,7 +78,7 @@ def rounding_of_rows(X: np.ndarray, eps: float) -> np.ndarray:
 def _triangular(X: np.ndarray) -> np.ndarray:
     """Return ``R`` of ``X = Q R``, a chunk of rows after the other: its singular values are those of ``X``."""
     R = np.zeros((0, X.shape[1]))
-    for part in chunks(*X.shape):
+    for part in row_chunks(X):
         R = qr(np.vstack([R, X[part]]), mode="r", check_finite=False, overwrite_a=True)[0][: X.shape[1]]
     return R
 
@@ -159,7 +159,7 @@ def _shares(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the leverage of each row, and the square of what lies beyond the first ``k`` singular vectors."""
     leverages, beyond = np.empty(len(X)), np.empty(len(X))
-    for part in [slice(None)] if U is not None else chunks(*X.shape):
+    for part in [slice(None)] if U is not None else row_chunks(X):
         left = U if U is not None else X[part].astype(np.float64, copy=False) @ (Vt.T / np.maximum(S, S[0] * 1e-300))
         leverages[part] = np.sum(left[:, :rank] ** 2, axis=1)
         beyond[part] = np.sum((left[:, k:] * S[k:]) ** 2, axis=1)
