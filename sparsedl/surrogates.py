@@ -7,8 +7,8 @@ Which one to use
 - `L1` is the surrogate of SPEAR++: one minimum a column when samples are plentiful.
 - `LogCosh` and `Huber` are smooth versions of `L1`: fewer spurious minima, but they stop near a sparse direction, not
   at it, so `sparsedl.rounding` has to finish.
-- `Cauchy` counts non-zeros, smoothly: the most rugged, and the one for `sparsedl.optimizers.Graduated`, which starts
-  it from a smooth version of itself.
+- `Cauchy` and `GemanMcClure` count non-zeros, smoothly: the most rugged, and the ones for
+  `sparsedl.optimizers.Graduated`, which starts them from a smooth version of themselves.
 - `NegativeL4` is the classical spiky-ness measure. It wants many samples and very sparse codes.
 
 Entries are in units in which a unit direction gives entries of mean square one, so parameters need no rescaling.
@@ -17,43 +17,15 @@ Entries are in units in which a unit direction gives entries of mean square one,
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from sklearn.base import BaseEstimator
 
+from sparsedl._surrogate import Surrogate, check_surrogate
 from sparsedl._validation import check_positive
 
-__all__ = ["Surrogate", "L1", "LogSum", "LogCosh", "Huber", "Cauchy", "NegativeL4", "check_surrogate"]
-
-
-class Surrogate(BaseEstimator, ABC):
-    """An even function ``phi(t)``, elementwise, with its derivative.
-
-    A surrogate of your own derives from this class, takes its parameters as keywords, and defines `value` and
-    `derivative`; `check_surrogate` tells what is wrong with it.
-    """
-
-    smooth: ClassVar[bool] = False
-    """True when minima lie near sparse directions rather than at them."""
-
-    def check_parameters(self) -> None:
-        """Raise ``ValueError`` for a parameter out of its range. Called once by ``fit``."""
-
-    @abstractmethod
-    def value(self, t: torch.Tensor) -> torch.Tensor:
-        """Return ``phi(t)``, of the shape of ``t``."""
-
-    @abstractmethod
-    def derivative(self, t: torch.Tensor) -> torch.Tensor:
-        """Return ``phi'(t)``, of the shape of ``t``; a subgradient where ``phi`` has a kink."""
-
-    def weights(self, t: torch.Tensor, smoothing: float | torch.Tensor) -> torch.Tensor:
-        """Return ``phi'(s) / s`` at ``s = sqrt(t^2 + smoothing^2)``: the parabola that touches ``phi`` there."""
-        moduli = (t.square() + smoothing**2).sqrt()
-        return self.derivative(moduli) / moduli
+__all__ = ["Surrogate", "L1", "LogSum", "LogCosh", "Huber", "Cauchy", "GemanMcClure", "NegativeL4", "check_surrogate"]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -211,6 +183,45 @@ class Cauchy(Surrogate):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
+class GemanMcClure(Surrogate):
+    """The bounded count ``phi(t) = scale^2 / 2 * t^2 / (t^2 + scale^2)``: large entries cost the same.
+
+    Its weights at a smoothing ``s`` are ``1 / (t^2 + s^2 + scale^2)^2`` up to a factor. It reaches columns with fewer
+    zeros than `Cauchy` does.
+
+    Parameters
+    ----------
+    scale : float, default=0.01
+        Width of the dip at zero.
+
+    References
+    ----------
+    Geman and McClure, "Statistical methods for tomographic image reconstruction", Bull. Int. Stat. Inst. 1987; Black
+    and Rangarajan, Int. J. Comput. Vis. 1996.
+    """
+
+    smooth: ClassVar[bool] = True
+    scale: float = 0.01
+
+    def check_parameters(self) -> None:
+        """Raise ``ValueError`` unless ``scale`` is positive."""
+        check_positive(self, "scale", self.scale)
+
+    def value(self, t: torch.Tensor) -> torch.Tensor:
+        """Return ``scale^2 / 2 * t^2 / (t^2 + scale^2)``."""
+        squares = t.square()
+        return self.scale**2 / 2 * squares / (squares + self.scale**2)
+
+    def derivative(self, t: torch.Tensor) -> torch.Tensor:
+        """Return ``t / (1 + t^2 / scale^2)^2``."""
+        return t / (1 + (t / self.scale).square()).square()
+
+    def weights(self, t: torch.Tensor, smoothing: float | torch.Tensor) -> torch.Tensor:
+        """Return ``1 / (1 + (t^2 + smoothing^2) / scale^2)^2``."""
+        return t.square().add_(smoothing**2 + self.scale**2).reciprocal_().mul_(self.scale**2).square_()
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
 class NegativeL4(Surrogate):
     """The negative fourth power, ``phi(t) = -t^4 / 4``.
 
@@ -229,49 +240,3 @@ class NegativeL4(Surrogate):
     def derivative(self, t: torch.Tensor) -> torch.Tensor:
         """Return ``-t^3``."""
         return -t.pow(3)
-
-
-def check_surrogate(surrogate: Surrogate) -> None:
-    """Check a surrogate of your own, and say what is wrong with it.
-
-    Parameters
-    ----------
-    surrogate : Surrogate
-        An instance.
-
-    Raises
-    ------
-    TypeError
-        If it is no `Surrogate`, or its results are not tensors of the shape and dtype of their argument.
-    ValueError
-        If it is not even, not stationary at zero, not finite, or its derivative is not that of its value.
-
-    Examples
-    --------
-    >>> check_surrogate(LogCosh(mu=0.2))
-    """
-    name = type(surrogate).__name__
-    if not isinstance(surrogate, Surrogate):
-        raise TypeError(f"{name} must derive from sparsedl.surrogates.Surrogate")
-    surrogate.check_parameters()
-    positive = torch.tensor([0.013, 0.07, 0.19, 0.43, 0.77, 1.3, 2.9, 7.1], dtype=torch.float64)
-    t = torch.cat([-positive.flip(0), positive])
-    results = {"value": surrogate.value(t), "derivative": surrogate.derivative(t)}
-    for method, result in results.items():
-        if not isinstance(result, torch.Tensor) or result.shape != t.shape or result.dtype != t.dtype:
-            raise TypeError(f"{name}.{method} must return a tensor of the shape and dtype of its argument")
-        if not torch.isfinite(result).all():
-            raise ValueError(f"{name}.{method} is not finite everywhere")
-    if not torch.allclose(results["value"], results["value"].flip(0)):
-        raise ValueError(f"{name}.value is not even: phi(t) and phi(-t) differ")
-    step = 1e-6
-    slope = (surrogate.value(t + step) - surrogate.value(t - step)) / (2 * step)
-    wrong = ~torch.isclose(results["derivative"], slope, rtol=1e-4, atol=1e-6)
-    if wrong.any():
-        at = t[wrong][0].item()
-        raise ValueError(
-            f"{name}.derivative is not that of its value: at t={at:g} it is {results['derivative'][wrong][0]:g}, "
-            f"and the slope of the value is {slope[wrong][0]:g}"
-        )
-    if surrogate.derivative(torch.zeros(1, dtype=torch.float64)).item() != 0:
-        raise ValueError(f"{name}.derivative must be zero at zero")
