@@ -77,9 +77,11 @@ def check_settings(estimator: Any) -> None:
             check_positive(estimator, name, getattr(estimator, name), integer=True)
     if not isinstance(estimator.fit_intercept, bool | np.bool_) and estimator.fit_intercept != "auto":
         raise ValueError(f"fit_intercept must be True, False or 'auto', got {estimator.fit_intercept!r}")
-    if estimator.deflation is not None:
+    if estimator.deflation is not None and estimator.deflation != "auto":
         if not isinstance(estimator.deflation, tuple) or not estimator.deflation:
-            raise ValueError(f"deflation must be a tuple of positive numbers or None, got {estimator.deflation!r}")
+            raise ValueError(
+                f"deflation must be a tuple of positive numbers, 'auto' or None, got {estimator.deflation!r}"
+            )
         for strength in estimator.deflation:
             check_positive(estimator, "deflation", strength)
     if estimator.noise_level is not None:

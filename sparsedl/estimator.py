@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -142,7 +144,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         n_starts: int | None = None,
         max_rounds: int | None = None,
         patience: int | None = None,
-        deflation: tuple[float, ...] | None = (1.0, 2.0),
+        deflation: tuple[float, ...] | str | None = "auto",
         noise_level: ArrayLike | None = None,
         device: str = "cpu",
         n_jobs: int | None = None,
@@ -189,19 +191,14 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self.optimizer_.check_surrogate(self.surrogate_)
         generator, device = draw_generator(self.random_state), check_device(self, self.device)
 
-        def attempt(with_offset: bool, patience: int | None) -> Recovery:
-            def make_search(zero_test: ZeroTest, known: torch.Tensor) -> Search:
-                return search_for(self, zero_test, known, patience, device)
-
-            return recover(observations, self.n_components, make_search, generator, report, with_offset)
-
         total = self.n_components or min(X.shape)
         with undisturbed(), progress_bar(self.verbose, total=total, description="columns") as report:
             observations = Observations.of(X, self.noise_level, eps)
+            attempt = partial(self._attempt, observations, generator, device, report)
             best = best_recovery(attempt, observations.values, self.fit_intercept, self.patience)
             text = advice(best)
             self._expose(best, X.dtype)
-            del best, observations  # a copy of X, before the codes are another
+            del best, attempt, observations  # a copy of X, before the codes are another
             self.codes_ = self._codes(X)
         if text is not None:
             warnings.warn(text, ConvergenceWarning, stacklevel=2)
@@ -265,6 +262,20 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             tolerance = max(1e-6, 100 * float(np.finfo(codes.dtype).eps)) * np.sqrt(np.mean(codes**2, axis=0))
             share = np.sum(unexplained**2) / max(np.sum(X**2), np.finfo(X.dtype).tiny)
             return float(np.mean(np.abs(codes) <= tolerance) - share)
+
+    def _attempt(
+        self,
+        observations: Observations,
+        generator: torch.Generator,
+        device: torch.device,
+        report: Callable[[int, str], None],
+        with_offset: bool,
+        patience: int | None,
+    ) -> Recovery:
+        def make_search(test: ZeroTest, known: torch.Tensor) -> Search:
+            return search_for(self, test, known, patience, device)
+
+        return recover(observations, self.n_components, make_search, generator, report, with_offset)
 
     @property
     def _n_features_out(self) -> int:

@@ -17,14 +17,13 @@ from joblib import Parallel, delayed
 
 from sparsedl.anchoring import anchored_directions, draw_anchors
 from sparsedl.candidates import SAME_COSINE, CandidatePool, UnprovenPool, distinct
-from sparsedl.linalg import normalized
-from sparsedl.optimizers import Optimizer
+from sparsedl.descents import Descent, Ends
 from sparsedl.polishing import polish
 from sparsedl.process import undisturbed
 from sparsedl.rounding import Rounding
 from sparsedl.stages import Outcome, SearchResult, Stage
 from sparsedl.surrogates import Surrogate
-from sparsedl.zeros import ZeroTest, required_zeros
+from sparsedl.zeros import ZeroTest
 
 INTERRUPTED = "interrupted"
 
@@ -46,8 +45,10 @@ class Search:
     ----------
     zero_test : ZeroTest
         Holds the whitened observations and says which directions are proven.
-    surrogate, rounding : Surrogate, Rounding
-        The strategies.
+    surrogate : Surrogate
+        What says which unproven ends are the best.
+    rounding : Rounding
+        What makes ends sparser under noise, whatever the stage.
     stages : sequence of Stage
         In the order in which they are tried.
     max_rounds : int or None, default=None
@@ -58,12 +59,8 @@ class Search:
         Where the starts run.
     known : torch.Tensor of shape (n_known, n_components) or None
         Directions of the basis that are known beforehand, and not sparse: the constant one of an offset.
-    starts_per_task : int, default=128
+    starts_per_task : int, default=256
         Starts in one task of the parallel back end; fixed, so that results do not depend on the number of workers.
-    near_zero, near_zero_chance, near_zero_acceptance : float, default=0.02, 0.08 and 0.01
-        A first look at where a start ended, before any eigenvalue problem, where it should show: more entries have to
-        be this near to zero than chance brings. They pile up there at spurious minima too, at about four times the
-        density of a Gaussian.
     negligible : float, default=1e-3
         Width of zero below which noise does not matter for the estimation.
     """
@@ -76,10 +73,7 @@ class Search:
     n_jobs: int | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     known: torch.Tensor | None = None
-    starts_per_task: int = 128
-    near_zero: float = 0.02
-    near_zero_chance: float = 0.08
-    near_zero_acceptance: float = 0.01
+    starts_per_task: int = 256
     negligible: float = 1e-3
 
     def run(self, generator: torch.Generator, report: Callable[[int, str], None]) -> SearchResult:
@@ -100,7 +94,7 @@ class Search:
     def _ending(self, result: SearchResult, before: torch.Tensor) -> str:
         """Return why the search is over, or nothing; where a stage has spent its patience, the next one goes on."""
         is_complete = len(result.found) == self.zero_test.observations.shape[1]
-        if is_complete and (self._is_precise or _same_columns(before, result.found)):
+        if is_complete and (self.is_precise or _same_columns(before, result.found)):
             return "complete"
         n_open = self.zero_test.observations.shape[1] - len(result.found)
         patience = self.stages[-1].patience
@@ -112,7 +106,7 @@ class Search:
         return ""
 
     @cached_property
-    def _is_precise(self) -> bool:
+    def is_precise(self) -> bool:
         """Whether noise is so small that what is proven once is so for good, and its zeros need no weights."""
         axes = torch.eye(self.zero_test.observations.shape[1], dtype=torch.float64)
         return bool(self.zero_test.tolerances(axes).amax() < self.negligible)
@@ -127,7 +121,7 @@ class Search:
 
     def _round(self, result: SearchResult, generator: torch.Generator) -> list[Outcome]:
         stage, found, n_components = self.stages[result.stage], result.found, result.found.shape[1]
-        observations = self.observations_in(stage.optimizers[0].precision)
+        observations = self.observations_in(stage.descents[0].optimizer.precision)
         n_starts = min(stage.n_starts, stage.first_starts * 2 ** min(result.idle, 30))
         starts = stage.starts.draw(observations, found, n_starts, generator)
         parts = starts.split(self.starts_per_task)
@@ -153,80 +147,48 @@ def _run_starts(
     search: Search, stage: Stage, starts: torch.Tensor, found: torch.Tensor, index: int, seed: int
 ) -> Outcome:
     with undisturbed():  # this may be another process, or another thread of Python
-        optimizer = stage.optimizers[index % len(stage.optimizers)]
-        price = 1.0 if optimizer.wants_white else stage.prices[index % len(stage.prices)]
-        ends = _optimize(search, optimizer, starts, stretch(found, price))
-        return _prove(search, stage, optimizer, ends, found, torch.Generator().manual_seed(seed))
+        descent, generator = stage.descents[index % len(stage.descents)], torch.Generator().manual_seed(seed)
+        price = 1.0 if descent.optimizer.wants_white else stage.price(index, generator)
+        observations = search.observations_in(descent.optimizer.precision)
+        ends = descent.run(observations, starts, found, stretch(found, price), search.device)
+        return _prove(search, stage, descent, ends, found, generator)
 
 
 def _run_anchors(search: Search, stage: Stage, found: torch.Tensor, seed: int) -> Outcome:
     with undisturbed():
-        generator = torch.Generator().manual_seed(seed)
+        generator, descent = torch.Generator().manual_seed(seed), stage.descents[0]
         anchors = draw_anchors(found, stage.n_anchors, generator)
-        ends = anchored_directions(search.zero_test.observations, anchors, search.surrogate, generator)
-        return _prove(search, stage, stage.optimizers[0], ends, found, generator)
-
-
-def _optimize(
-    search: Search, optimizer: Optimizer, starts: torch.Tensor, stretching: torch.Tensor | None
-) -> torch.Tensor:
-    if starts.shape[1] == 1:  # a sphere of two points
-        return starts.double()
-    observations = search.observations_in(optimizer.precision)
-    starts = starts.to(observations.dtype)
-    if stretching is None:
-        ends = optimizer.minimize(observations.to(search.device), starts.to(search.device), search.surrogate).directions
-        return normalized(ends.cpu().double())
-    observations = observations @ stretching.to(observations.dtype)
-    starts = normalized(torch.linalg.solve(stretching, starts.double().T).T).to(observations.dtype)
-    ends = optimizer.minimize(observations.to(search.device), starts.to(search.device), search.surrogate).directions
-    return normalized(ends.cpu().double() @ stretching.T)
+        ends = anchored_directions(search.zero_test.observations, anchors, descent.surrogate, generator)
+        return _prove(search, stage, descent, Ends(ends, len(ends)), found, generator)
 
 
 def _prove(
-    search: Search,
-    stage: Stage,
-    optimizer: Optimizer,
-    ends: torch.Tensor,
-    found: torch.Tensor,
-    generator: torch.Generator,
+    search: Search, stage: Stage, descent: Descent, ends: Ends, found: torch.Tensor, generator: torch.Generator
 ) -> Outcome:
-    """Drop duplicates and hopeless ends, estimate the others from all zero rows, and keep what is proven."""
+    """Estimate ends that may be a column from all zero rows, and keep what is proven."""
     test = search.zero_test
-    unproven = UnprovenPool(ends[:0], ends[:0, 0])
-    unproven.add(ends, _mean_surrogate(search, ends))
-    candidates = _promising(search, optimizer, ends, found)
+    unproven = UnprovenPool(ends.directions[:0], ends.directions[:0, 0])
+    unproven.add(ends.directions, _mean_surrogate(search, ends.directions))
+    candidates = descent.promising(ends.directions, found, test)
     proven, n_zeros = candidates[:0], torch.zeros(0, dtype=torch.int64)
-    if len(candidates) and optimizer.ends_at_zeros and search._is_precise:
+    if len(candidates) and descent.optimizer.ends_at_zeros and search.is_precise:
         polished = polish(candidates, test)
         accepted, counts = test.accept(polished)
         proven, n_zeros, candidates = polished[accepted], counts[accepted], candidates[~accepted]
         candidates = candidates[distinct(torch.cat([proven, candidates]))[len(proven) :]]
-    if len(candidates) and (stage.rounds_all or not search._is_precise):
-        candidates = test.refit(search.rounding.round(test.observations, candidates, generator))
+    rounding = stage.rounding if search.is_precise else search.rounding
+    if len(candidates) and rounding is not None:
+        candidates = test.refit(rounding.round(test.observations, candidates, generator))
         accepted, counts = test.accept(candidates)
         proven, n_zeros = torch.cat([proven, candidates[accepted]]), torch.cat([n_zeros, counts[accepted]])
         unproven.add(candidates[~accepted], _mean_surrogate(search, candidates[~accepted]))
-    successes = _count_successes(ends, torch.cat([found, proven]))
-    return Outcome(proven, n_zeros, unproven, len(ends), successes)
-
-
-def _promising(search: Search, optimizer: Optimizer, ends: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
-    """Return the ends that differ from each other and from what was found, those with the most zeros first."""
-    n_rows, n_components = search.zero_test.observations.shape
-    near_zero = ((ends @ search.zero_test.observations.T).abs() < search.near_zero).sum(dim=1)
-    order = torch.argsort(near_zero, descending=True, stable=True)
-    ends, near_zero = ends[order], near_zero[order]
-    keep = distinct(torch.cat([found, ends]))[len(found) :]
-    if optimizer.ends_at_zeros or not search.surrogate.smooth:
-        chance, acceptance = search.near_zero_chance, search.near_zero_acceptance
-        keep &= near_zero >= required_zeros(n_rows, n_components, chance, acceptance)
-    return ends[keep]
+    n_successes = ends.n_found + _count_close(ends.directions, torch.cat([found, proven]))
+    return Outcome(proven, n_zeros, unproven, ends.n_starts, n_successes)
 
 
 def _mean_surrogate(search: Search, directions: torch.Tensor) -> torch.Tensor:
     return search.surrogate.value(directions @ search.zero_test.observations.T).mean(dim=1)
 
 
-def _count_successes(ends: torch.Tensor, columns: torch.Tensor) -> int:
+def _count_close(ends: torch.Tensor, columns: torch.Tensor) -> int:
     return int(((ends @ columns.T).abs() > SAME_COSINE).any(dim=1).sum())

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from sparsedl.candidates import CandidatePool, UnprovenPool
-from sparsedl.optimizers import Optimizer
+from sparsedl.descents import Descent
+from sparsedl.rounding import Rounding
 from sparsedl.starts import Starts
 
 __all__ = ["Outcome", "SearchResult", "Stage"]
@@ -22,36 +23,46 @@ class Stage:
     ----------
     starts : Starts
         Where they begin.
-    optimizers : sequence of Optimizer
+    descents : sequence of Descent
         How they go on; each task of a round takes the next one.
     n_starts : int
         How many, in the long run.
     first_starts : int
         How many in a round behind a new column: twice as many with every round that brings none.
-    prices : tuple of float
+    prices : tuple of float, default=(1.0,)
         Prices of the columns found; each task of a round takes the next one. 1 is none.
+    draws_price : bool, default=False
+        Whether each task draws its price instead, log-uniformly between the least and the largest.
     patience : int or None
         Of the last stage: rounds without a new column after which the search ends; None for none.
     least_gain : float, default=0
         Share of the missing columns that a round has to bring for another one; else the next stage has its turn.
     fewest_open : int, default=0
         Missing columns below which the stage is passed over.
-    rounds_all : bool, default=True
-        Whether ends that polishing does not prove are rounded.
+    rounding : Rounding or None, default=None
+        What makes ends sparser that polishing does not prove; None leaves them.
     n_anchors : int, default=0
         Regressions a round for the last columns, once half of them are found; counted as starts.
     """
 
     starts: Starts
-    optimizers: Sequence[Optimizer]
+    descents: Sequence[Descent]
     n_starts: int
     first_starts: int = 2**30
     prices: tuple[float, ...] = (1.0,)
+    draws_price: bool = False
     patience: int | None = None
     least_gain: float = 0.0
     fewest_open: int = 0
-    rounds_all: bool = True
+    rounding: Rounding | None = None
     n_anchors: int = 0
+
+    def price(self, index: int, generator: torch.Generator) -> float:
+        """Return the price of a task."""
+        if not self.draws_price:
+            return self.prices[index % len(self.prices)]
+        least, largest = min(self.prices), max(self.prices)
+        return least * (largest / least) ** float(torch.rand((), generator=generator, dtype=torch.float64))
 
 
 @dataclass

@@ -101,6 +101,20 @@ def test_peers_are_compared(tmp_path, monkeypatch):
     sys.modules.pop("compare_peers")
 
 
+@pytest.mark.slow
+def test_few_samples_are_mapped(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import few_samples
+
+    few_samples.main(["--small", "--out", str(tmp_path)])
+    written = json.loads((tmp_path / "few_samples.json").read_text())
+    assert written["table"][0]["whole"] == written["table"][0]["determined"] == 1
+    assert all(row["oracle"] >= row["sparsedl"] > row["FastICA"] for row in written["maps"])
+    assert "| 8 | 8 | 0.6 | 1 of 1 | 1 | 100% |" in (tmp_path / "few_samples.md").read_text()
+    assert (tmp_path / "few_samples.png").exists()
+    sys.modules.pop("few_samples")
+
+
 def test_committed_tables_say_what_the_committed_records_say(tmp_path):
     results = EXAMPLES / "paper" / "results"
     records = read_records(results)

@@ -14,47 +14,57 @@ from sparsedl.surrogates import Surrogate
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Graduated(Optimizer):
-    """Gradient steps as long as the curvature of the touching parabolas allows, while the smoothing shrinks.
+    """Gradient steps with momentum, as long as the touching parabolas allow, while the smoothing shrinks.
 
     With weights ``w_r = phi'(t_r) / t_r`` at ``t_r = sqrt((L q)_r^2 + s^2)``, each step is
-    ``q <- q - grad / mean(w)``, normalised, where ``grad`` is the tangent part of ``L^T (w L q) / n``: on white
-    observations the parabolas that touch the surrogate have the mean curvature ``mean(w)``. A step costs two products
-    for all starts together. It goes with any surrogate; the smoothed `Cauchy` is ``log(t^2 + s^2)``.
+    ``v <- momentum v - grad / (mean(w) c)``, ``q <- q + v``, normalised, where ``grad`` is the tangent part of
+    ``L^T (w L q) / n`` and ``c = mean(L^2)`` for each coordinate: one on white observations, and the square of the
+    price along a stretched one. The parabolas that touch the surrogate have the mean curvature ``mean(w) c``. A step
+    costs two products for all starts together. It goes with any surrogate: smoothed, `Cauchy` is ``log(t^2 + s^2)``
+    and `GemanMcClure` is ``-1 / (t^2 + s^2)``.
 
     Where samples are few, how hot the smoothing starts decides which columns are reached: no single value reaches all.
     A pair spreads it over the starts.
 
     Parameters
     ----------
-    max_iter : int, default=150
+    max_iter : int, default=100
         Number of steps.
     smoothing : float or (float, float), default=1.0
         First ``s``; a unit direction has entries of mean square one. A pair is spread geometrically over the starts,
         in their order.
-    final_smoothing : float, default=1e-3
+    final_smoothing : float, default=0.02
         Last ``s``, of all starts; it shrinks geometrically.
+    momentum : float, default=0.9
+        Share of the last step that is taken again, below 1. With ``log(t^2 + s^2)`` at (k, samples a component,
+        zeros) = (50, 5, 0.5), 75 steps with 0.9 hit a column as often as 300 steps without (one problem, 2,048 starts).
 
     References
     ----------
     Blake and Zisserman, "Visual Reconstruction", MIT Press 1987; Mobahi and Fisher, "On the link between Gaussian
-    homotopy continuation and convex envelopes", EMMCVPR 2015, for graduated non-convexity.
+    homotopy continuation and convex envelopes", EMMCVPR 2015, for graduated non-convexity. Polyak, "Some methods of
+    speeding up the convergence of iteration methods", 1964, for the momentum.
     """
 
     ends_at_zeros: ClassVar[bool] = True
     precision: ClassVar[torch.dtype] = torch.float32
-    max_iter: int = 150
+    max_iter: int = 100
     smoothing: float | tuple[float, float] = 1.0
-    final_smoothing: float = 1e-3
+    final_smoothing: float = 0.02
+    momentum: float = 0.9
 
     def check_parameters(self) -> None:
-        """Raise ``ValueError`` unless all parameters are positive and the smoothing does not grow."""
+        """Raise ``ValueError`` unless all are positive, the smoothing does not grow and the momentum is below one."""
         check_positive(self, "max_iter", self.max_iter, integer=True)
         ends = self.smoothing if isinstance(self.smoothing, tuple) and len(self.smoothing) == 2 else (self.smoothing,)
         for end in ends:
             check_positive(self, "smoothing", end)
         check_positive(self, "final_smoothing", self.final_smoothing)
+        check_positive(self, "momentum", self.momentum)
         if self.final_smoothing > min(ends):
             raise ValueError(f"{type(self).__name__}: final_smoothing must be at most smoothing, {self.smoothing!r}")
+        if self.momentum >= 1:
+            raise ValueError(f"{type(self).__name__}: momentum must be below 1, got {self.momentum!r}")
 
     def smoothings(self, n_starts: int) -> torch.Tensor:
         """Return the smoothing of each step and start, of shape (max_iter, n_starts), or (max_iter, 1) if all agree."""
@@ -67,17 +77,23 @@ class Graduated(Optimizer):
 
     def minimize(self, observations: torch.Tensor, starts: torch.Tensor, surrogate: Surrogate) -> OptimizationResult:
         """Run every start for ``max_iter`` steps, in the precision of the observations."""
-        directions = starts.clone()
+        directions, velocity = starts.clone(), torch.zeros_like(starts)
         transposed = observations.T.contiguous()
+        precision = observations.square().mean(dim=0).reciprocal_()
         entries, gradient = starts.new_empty((len(starts), len(observations))), torch.empty_like(starts)
         schedule = self.smoothings(len(starts)).to(observations)[:, :, None]
         for smoothing in schedule:
             torch.mm(directions, transposed, out=entries)
             weights = surrogate.weights(entries, smoothing)
-            size = weights.sum(dim=1, keepdim=True)
+            curvature = weights.sum(dim=1, keepdim=True)
             torch.mm(entries.mul_(weights), observations, out=gradient)
-            # q - (grad - <grad, q> q) / mean(w), times n mean(w): the length is lost anyway.
-            size += torch.linalg.vecdot(gradient, directions).unsqueeze_(1)
-            directions.mul_(size).sub_(gradient)
+            gradient.addcmul_(_along(gradient, directions), directions, value=-1).div_(curvature).mul_(precision)
+            directions.add_(velocity.mul_(self.momentum).sub_(gradient))
             directions.div_(torch.linalg.vector_norm(directions, dim=1, keepdim=True))
+            velocity.addcmul_(_along(velocity, directions), directions, value=-1)
         return OptimizationResult(directions=directions, n_iter=self.max_iter)
+
+
+def _along(vectors: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
+    """Return the part of each vector along its unit direction, of shape (n_vectors, 1)."""
+    return torch.linalg.vecdot(vectors, directions).unsqueeze_(1)

@@ -113,6 +113,7 @@ def test_schedule_of_the_papers():
         (optimizers.DiminishingSubgradient(ratio=1.0), "ratio must be below 1"),
         (optimizers.FixedPoint(final_smoothing=9.0), "final_smoothing must be at most smoothing"),
         (optimizers.Graduated(smoothing=(0.5, 2.0), final_smoothing=1.0), "final_smoothing must be at most smoothing"),
+        (optimizers.Graduated(momentum=1.0), "momentum must be below 1"),
         (optimizers.Graduated(smoothing=(0.5, 2.0, 4.0)), "smoothing must be"),
         (optimizers.ReweightedLeastSquares(final_smoothing=2.0), "final_smoothing must be at most smoothing"),
     ],
