@@ -42,8 +42,9 @@ def search_for(
     k, prices, is_default = test.observations.shape[1], estimator.deflation, estimator.optimizer is None
     is_default = is_default and estimator.surrogate is None and prices is not None
     if is_default:
-        patience = patience_for(*test.observations.shape) if patience is None else patience
-        stages = default_stages(estimator.n_starts, (1.0, 5.0) if prices == "auto" else prices, patience)
+        stages = default_stages(
+            *test.observations.shape, estimator.n_starts, (1.0, 5.0) if prices == "auto" else prices, patience
+        )
     else:
         descent = Descent(optimizer=estimator.optimizer_, surrogate=estimator.surrogate_)
         prices = (1.0, 2.0) if prices == "auto" else prices
@@ -92,22 +93,29 @@ second from 50 components on, and `GemanMcClure` those with few zeros. Tuned on 
 seeds 3000 to 3005, at (components, samples each) = (20, 4), (50, 5), (50, 4) and (100, 6)."""
 
 
-def patience_for(n_rows: int, n_components: int) -> int:
-    """Return how many rounds without a new column end the default search."""
-    return 20
+FIRST_STARTS, MOST_STARTS = 32, 512
+"""Starts in a round behind a new column, and in the long run."""
+
+PATIENCE = ((8, 36, 84), (12, 16, 24), (float("inf"), 5, 10))
+"""Up to so many samples a component: rounds without a column while there is none, and without a new one. In starts:
+16,000 and 40,000; 6,000 and 10,000; 1,000 and 3,000."""
 
 
-def default_stages(n_starts: int | None, prices: tuple[float, ...], patience: int) -> list[Stage]:
+def default_stages(
+    n_rows: int, n_components: int, n_starts: int | None, prices: tuple[float, ...], patience: int | None
+) -> list[Stage]:
     """Return the stages of the default search: all directions at once, and where that brings no more, many starts."""
+    first, later = next((first, later) for most, first, later in PATIENCE if n_rows < most * n_components)
     together = Stage(starts=SymmetricStarts(), descents=(TOGETHER,), n_starts=1, least_gain=0.25, fewest_open=4)
     many = Stage(
         starts=RowStarts(),
         descents=GRADUATIONS,
-        n_starts=256 if n_starts is None else n_starts,
-        first_starts=32,
+        n_starts=MOST_STARTS if n_starts is None else n_starts,
+        first_starts=FIRST_STARTS,
         prices=prices,
         draws_price=True,
-        patience=patience,
+        patience=patience if patience is not None else later,
+        first_patience=first,
         # A wide first step jumps: at 0.02 the smallest eigenvector left the exact column with 36 zeros of 80.
         rounding=ReweightedRounding(smoothing=CONVERGED, shrinkage=0.1, max_iter=3),
     )

@@ -59,7 +59,7 @@ class Search:
         Where the starts run.
     known : torch.Tensor of shape (n_known, n_components) or None
         Directions of the basis that are known beforehand, and not sparse: the constant one of an offset.
-    starts_per_task : int, default=256
+    starts_per_task : int, default=128
         Starts in one task of the parallel back end; fixed, so that results do not depend on the number of workers.
     negligible : float, default=1e-3
         Width of zero below which noise does not matter for the estimation.
@@ -73,7 +73,7 @@ class Search:
     n_jobs: int | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     known: torch.Tensor | None = None
-    starts_per_task: int = 256
+    starts_per_task: int = 128
     negligible: float = 1e-3
 
     def run(self, generator: torch.Generator, report: Callable[[int, str], None]) -> SearchResult:
@@ -97,7 +97,7 @@ class Search:
         if is_complete and (self.is_precise or _same_columns(before, result.found)):
             return "complete"
         n_open = self.zero_test.observations.shape[1] - len(result.found)
-        patience = self.stages[-1].patience
+        patience = self.stages[-1].patience_with(len(result.pool.directions))
         if result.stage == len(self.stages) - 1 and patience is not None and result.idle >= patience:
             return f"nothing new in {result.idle} rounds of {self.stages[-1].n_starts} starts"
         result.choose(self.stages, n_open)

@@ -35,6 +35,8 @@ class Stage:
         Whether each task draws its price instead, log-uniformly between the least and the largest.
     patience : int or None
         Of the last stage: rounds without a new column after which the search ends; None for none.
+    first_patience : int or None, default=None
+        The same while there is no column at all; None is ``patience``.
     least_gain : float, default=0
         Share of the missing columns that a round has to bring for another one; else the next stage has its turn.
     fewest_open : int, default=0
@@ -52,10 +54,15 @@ class Stage:
     prices: tuple[float, ...] = (1.0,)
     draws_price: bool = False
     patience: int | None = None
+    first_patience: int | None = None
     least_gain: float = 0.0
     fewest_open: int = 0
     rounding: Rounding | None = None
     n_anchors: int = 0
+
+    def patience_with(self, n_found: int) -> int | None:
+        """Return the rounds without a new column after which the search ends."""
+        return self.patience if n_found or self.first_patience is None else self.first_patience
 
     def price(self, index: int, generator: torch.Generator) -> float:
         """Return the price of a task."""
