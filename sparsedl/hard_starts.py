@@ -8,7 +8,8 @@ reaches the most columns a second from 50 components on, and `GemanMcClure` thos
 
 The order of calls, for one task with its own generator::
 
-    ends = hard_ends(test.observations, found, n_starts, GRADUATIONS[index % len(GRADUATIONS)], generator)
+    turns = graduations(n_components)
+    ends = hard_ends(test.observations, found, n_starts, turns[index % len(turns)], generator)
     candidates = test.refit(rounded(test.observations, ends.directions, generator))
     accepted, n_zeros = test.accept(candidates)
 """
@@ -27,7 +28,7 @@ from sparsedl.rounding import ReweightedRounding
 from sparsedl.surrogates import Cauchy, GemanMcClure, Surrogate
 from sparsedl.zeros import required_zeros
 
-__all__ = ["GRADUATIONS", "Graduation", "HardEnds", "draw_starts", "hard_ends", "rounded", "stretch"]
+__all__ = ["Graduation", "HardEnds", "draw_starts", "graduations", "hard_ends", "rounded", "stretch"]
 
 SCALE, CONVERGED, NEAR_ZERO = 1e-3, 2e-3, 6e-3
 """Least width of the surrogates, smoothing at which a descent has converged, and what its zeros are smaller than."""
@@ -41,7 +42,7 @@ HALF_NORMAL_DENSITY, CROWDING, FALSE_LOOK = 0.8, 4.0, 0.01
 class Graduation:
     """One way down, and the look at where it ended.
 
-    The numbers of `GRADUATIONS` are tuned on `make_sparse_dictionary` with half zeros, seeds 3000 to 3005, at
+    The numbers of those below are tuned on `make_sparse_dictionary` with half zeros, seeds 3000 to 3005, at
     (components, samples a component) = (20, 4), (50, 5), (50, 4) and (100, 6).
 
     Attributes
@@ -62,21 +63,35 @@ class Graduation:
     look: float
 
 
-GRADUATIONS: tuple[Graduation, ...] = (
+FAST_CAUCHY, SLOW_CAUCHY = (
     Graduation(
         surrogate=Cauchy(scale=SCALE),
-        optimizer=Graduated(max_iter=75, smoothing=(0.4, 2.5), final_smoothing=0.1),
+        optimizer=Graduated(max_iter=max_iter, smoothing=(0.4, 2.5), final_smoothing=0.1),
         finish=Graduated(max_iter=40, smoothing=0.1, final_smoothing=CONVERGED, momentum=0.5),
         look=0.05,
-    ),
+    )
+    for max_iter in (75, 200)
+)
+FAST_GEMAN, SLOW_GEMAN = (
     Graduation(
         surrogate=GemanMcClure(scale=SCALE),
-        optimizer=Graduated(max_iter=100, smoothing=(0.3, 1.0), final_smoothing=0.02),
-        finish=Graduated(max_iter=8, smoothing=0.02, final_smoothing=CONVERGED, momentum=0.5),
+        optimizer=Graduated(max_iter=max_iter, smoothing=(0.3, hot), final_smoothing=cold),
+        finish=Graduated(max_iter=8, smoothing=cold, final_smoothing=CONVERGED, momentum=0.5),
         look=0.02,
-    ),
+    )
+    for max_iter, hot, cold in ((100, 1.0, 0.02), (250, 1.5, 0.03))
 )
-"""The graduations that take turns, task by task."""
+
+
+def graduations(n_components: int, *, many: int = 32) -> tuple[Graduation, ...]:
+    """Return the graduations that take turns, task by task.
+
+    The boundary lies between 20 components, where `GemanMcClure` alone was the fastest for the last columns, and 50,
+    where only the slow ones recovered (50, 4) whole; in between nothing was measured.
+    """
+    if n_components < many:
+        return FAST_CAUCHY, FAST_GEMAN, FAST_GEMAN, FAST_GEMAN
+    return FAST_CAUCHY, FAST_GEMAN, SLOW_CAUCHY, SLOW_GEMAN
 
 
 @dataclass(frozen=True)
@@ -120,7 +135,7 @@ def hard_ends(
     n_starts : int
         Starts in this task; 256 is fast from 20 components on.
     graduation : Graduation
-        One of `GRADUATIONS`, in turn.
+        One of `graduations`, in turn.
     generator : torch.Generator
         Source of randomness, on the CPU: of the starts and of the price.
     largest_price : float, default=5.0
