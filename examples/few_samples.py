@@ -3,7 +3,7 @@
     python examples/few_samples.py --out examples/results
 
 The oracle starts at the truth: of the true directions it estimates each from its own zeros and asks the zero test
-whether they prove it. What it does not prove, no search can. Ours is the default ``SparseDictionaryRecovery``: a column
+whether they prove it: about what a search can reach. Ours is the default ``SparseDictionaryRecovery``: a column
 counts where it is recovered (proven) and within a sine of 1e-8 of its true one. Of FastICA a column counts where it is
 within 0.1: it is never exact. Seconds are those of the processor, on one thread.
 """
