@@ -70,27 +70,35 @@ TOGETHER = Descent(
 """From starts that are close. 60 steps complete (20, 10, .5), (50, 10, .5), (100, 10, .7) in fewer rounds than 40 or 30
 do (`make_sparse_dictionary`, components, samples each, zeros; seeds 500 to 507)."""
 
-GRADUATIONS = (
+FAST_CAUCHY, SLOW_CAUCHY = (
     Descent(
         surrogate=Cauchy(),
-        optimizer=Graduated(max_iter=75, smoothing=(0.4, 2.5), final_smoothing=0.1),
+        optimizer=Graduated(max_iter=max_iter, smoothing=(0.4, 2.5), final_smoothing=0.1),
         finish=Graduated(max_iter=40, smoothing=0.1, final_smoothing=CONVERGED, momentum=0.5),
         finish_surrogate=Cauchy(),
         look=0.05,
         near_zero=3 * CONVERGED,
-    ),
+    )
+    for max_iter in (75, 200)
+)
+FAST_GEMAN, SLOW_GEMAN = (
     Descent(
         surrogate=GemanMcClure(),
-        optimizer=Graduated(max_iter=100, smoothing=(0.3, 1.0), final_smoothing=0.02),
-        finish=Graduated(max_iter=8, smoothing=0.02, final_smoothing=CONVERGED, momentum=0.5),
+        optimizer=Graduated(max_iter=max_iter, smoothing=(0.3, hot), final_smoothing=cold),
+        finish=Graduated(max_iter=8, smoothing=cold, final_smoothing=CONVERGED, momentum=0.5),
         finish_surrogate=Cauchy(),
         look=0.02,
         near_zero=3 * CONVERGED,
-    ),
+    )
+    for max_iter, hot, cold in ((100, 1.0, 0.02), (250, 1.5, 0.03))
 )
-"""From starts that are far, at four or five samples a component: they take turns. `Cauchy` reaches the most columns a
-second from 50 components on, and `GemanMcClure` those with few zeros. Tuned on `make_sparse_dictionary`, half zeros,
-seeds 3000 to 3005, at (components, samples each) = (20, 4), (50, 5), (50, 4) and (100, 6)."""
+"""From starts that are far, at four or five samples a component, these take turns. Tuned on `make_sparse_dictionary`,
+half zeros: seeds 3000 to 3005 at (components, samples each) = (20, 4), (50, 5) and (100, 6); which take turns also on
+seeds 0 to 2 at (50, 4) and 4, 6 and 7 at (20, 4)."""
+
+MANY = 32
+"""Components from which on the slow ones have their turn too. With 20, `GemanMcClure` was the fastest for the last
+columns, with 50 the slow ones completed one more of three at four samples each; in between nothing was measured."""
 
 
 FIRST_STARTS, MOST_STARTS = 32, 512
@@ -106,10 +114,13 @@ def default_stages(
 ) -> list[Stage]:
     """Return the stages of the default search: all directions at once, and where that brings no more, many starts."""
     first, later = next((first, later) for most, first, later in PATIENCE if n_rows < most * n_components)
+    descents = (FAST_CAUCHY, FAST_GEMAN, FAST_GEMAN, FAST_GEMAN)
+    if n_components >= MANY:
+        descents = (FAST_CAUCHY, FAST_GEMAN, SLOW_CAUCHY, SLOW_GEMAN)
     together = Stage(starts=SymmetricStarts(), descents=(TOGETHER,), n_starts=1, least_gain=0.25, fewest_open=4)
     many = Stage(
         starts=RowStarts(),
-        descents=GRADUATIONS,
+        descents=descents,
         n_starts=MOST_STARTS if n_starts is None else n_starts,
         first_starts=FIRST_STARTS,
         prices=prices,
