@@ -1,0 +1,213 @@
+"""The dictionary of noisy observations, with the error that is to be expected of each component.
+
+Where the noise is small, zeros prove components and nothing here is needed. Where noise covers the zeros, the contrasts
+that independent component analysis uses stop at what the whitening allows, and a search for zeros finds the quiet
+directions. Here the likelihood of all components is maximised together, from where any of these ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from sparsedl.monte_carlo_em import SCALES, Fit, fit_codes_and_components
+
+__all__ = ["NoisyEstimate", "estimate_under_noise"]
+
+FEW_ROWS, ROWS_EACH = 4000, 100
+"""Rows, and for each component, on which the estimation starts where there are more than twice as many."""
+
+N_WARM = 6
+"""Sweeps over all rows before the averages, where it started on some."""
+
+CEILING = 0.5
+"""Expected sine from which on a component is not told from others: its error counts as 1."""
+
+
+@dataclass(frozen=True)
+class NoisyEstimate:
+    """A dictionary estimated under noise.
+
+    Attributes
+    ----------
+    directions : ndarray of shape (n_features, k)
+        ``codes ~ X @ directions``, of mean square one.
+    components : ndarray of shape (k, n_features)
+        ``X ~ codes @ components``.
+    errors : ndarray of shape (k,)
+        Expected sine of the angle between each component and the true one (root mean square); 1 where the component
+        is likely none.
+    noise_level : float
+        Standard deviation of the noise on the entries of ``X``.
+    noise_source : str
+        ``"given"``, ``"singular values"`` (of those beyond ``k``) or ``"codes"`` (guessed from how they spread around
+        zero).
+    zeros : ndarray of shape (k,)
+        Share of the codes of each component that the noise hides.
+    n_sweeps : int
+        Sweeps taken.
+    """
+
+    directions: np.ndarray
+    components: np.ndarray
+    errors: np.ndarray
+    noise_level: float
+    noise_source: str
+    zeros: np.ndarray
+    n_sweeps: int
+
+
+def estimate_under_noise(
+    X: np.ndarray,
+    n_components: int,
+    noise_level: ArrayLike | None = None,
+    *,
+    generator: torch.Generator,
+    start: np.ndarray | None = None,
+) -> NoisyEstimate:
+    """Estimate all components together, under Gaussian noise, by maximum likelihood.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, n_features)
+        Observations, ``codes @ components`` plus noise, in any units. They are not centred.
+    n_components : int
+        Number of components, at most ``n_features``.
+    noise_level : float or array-like of shape (n_samples,) or None, default=None
+        Standard deviation of the noise; of several the root mean square counts. None takes it from the singular values
+        beyond ``n_components``, or, where there are none, from the codes.
+    generator : torch.Generator
+        Source of randomness.
+    start : ndarray of shape (n_features, n_found) or None, default=None
+        Directions found beforehand, with ``codes ~ X @ start``; the others are searched with symmetric FastICA. It is
+        enough that they are closer to their columns than to others.
+
+    Returns
+    -------
+    NoisyEstimate
+
+    References
+    ----------
+    Hyvarinen, "Fast and robust fixed-point algorithms for independent component analysis", IEEE Trans. Neural Netw.
+    1999, for the start; `sparsedl.monte_carlo_em` for the estimate.
+
+    Examples
+    --------
+    >>> from sparsedl.datasets import make_sparse_dictionary
+    >>> from sparsedl.metrics import match_components
+    >>> X, _, components = make_sparse_dictionary(800, 10, sparsity=0.7, noise_level=0.05, random_state=0)
+    >>> found = estimate_under_noise(X, 10, 0.05, generator=torch.Generator().manual_seed(0))
+    >>> bool(np.median(match_components(found.components, components).errors) < 0.05)
+    True
+    """
+    X = np.asarray(X, dtype=np.float64)
+    n, m, k = *X.shape, n_components
+    if not 2 <= k <= min(n - 1, m):
+        raise ValueError(f"n_components={k} must be at least 2 and at most {min(n - 1, m)}, for X of shape {X.shape}")
+    unit = np.ldexp(1.0, int(np.frexp(np.abs(X).max())[1]))  # a power of two: units change nothing
+    X = X / unit
+    values, basis = _principal_axes(X)
+    known, source = _known_noise(noise_level, unit, values, n, k)
+    inside = X @ basis[:, :k]
+    first = _first_components(inside, values[:k], known, None if start is None else basis[:, :k].T @ start, generator)
+    fit = _fit(inside, first, 0.7 * float(np.sqrt(values[k - 1])), known, generator)
+    outside = X @ basis[:, k:]
+    beyond = np.linalg.solve(fit.second_moments, fit.mean_codes @ outside) / n @ basis[:, k:].T
+    components = fit.components @ basis[:, :k].T + beyond
+    noise = fit.noise_level if known is None else known
+    return NoisyEstimate(
+        directions=np.linalg.pinv(components) / unit,
+        components=components * unit,
+        errors=_errors(fit, noise, n, m),
+        noise_level=noise * unit,
+        noise_source=source,
+        zeros=fit.weights[:, SCALES.index(0.0)],
+        n_sweeps=fit.n_sweeps,
+    )
+
+
+def _principal_axes(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean squares along the principal axes, falling, and the axes as columns; all that are not zero."""
+    n, m = X.shape
+    if m > n:
+        _, singular, axes = np.linalg.svd(X, full_matrices=False)
+        return singular**2 / n, axes.T
+    values, axes = np.linalg.eigh(X.T @ X / n)
+    return np.maximum(values[::-1], 0.0), np.ascontiguousarray(axes[:, ::-1])
+
+
+def _known_noise(
+    noise_level: ArrayLike | None, unit: float, values: np.ndarray, n: int, k: int
+) -> tuple[float | None, str]:
+    """Return the noise and where it is known from; None where only the codes can tell it."""
+    if noise_level is not None:
+        return float(np.sqrt(np.mean((np.asarray(noise_level, dtype=np.float64) / unit) ** 2))), "given"
+    if len(values) > k:  # of which the components take k degrees of freedom in n
+        return float(np.sqrt(np.sum(values[k:]) / (len(values) - k) * n / (n - k))), "singular values"
+    return None, "codes"
+
+
+def _first_components(
+    inside: np.ndarray, values: np.ndarray, known: float | None, start: np.ndarray | None, generator: torch.Generator
+) -> np.ndarray:
+    """Return components to start from: those of ``start``, completed by FastICA, decorrelated with the noise taken off.
+
+    The codes are uncorrelated but for the chance of the samples, so that directions are nearly orthonormal where the
+    *signal* is white; where the noise is as large as the signal, more than that is not known of it.
+    """
+    k = len(values)
+    white = inside / np.sqrt(values)
+    found = np.zeros((0, k)) if start is None else (np.sqrt(values)[:, None] * start).T
+    found = found / np.linalg.norm(found, axis=1, keepdims=True)
+    rest = np.linalg.qr(found.T, mode="complete")[0][:, len(found) :]
+    directions = np.vstack([found, _fixed_point(white @ rest, generator) @ rest.T])
+    signal = values if known is None else np.maximum(values - known**2, 0.05 * values)
+    # Directions for white observations, as components, in units in which the signal is white.
+    components = np.linalg.inv(directions).T * np.sqrt(values / signal)
+    left, _, right = np.linalg.svd(components / np.linalg.norm(components, axis=1, keepdims=True))
+    return left @ right * np.sqrt(signal)
+
+
+def _fixed_point(white: np.ndarray, generator: torch.Generator, steps: int = 100, tolerance: float = 1e-4) -> np.ndarray:
+    """Return orthonormal directions of symmetric FastICA with the hyperbolic tangent, as rows."""
+    n, k = white.shape
+    directions = np.linalg.qr(torch.randn((k, k), generator=generator, dtype=torch.float64).numpy())[0]
+    for _ in range(steps if k > 1 else 0):
+        slopes = np.tanh(directions @ white.T)
+        step = slopes @ white / n - (1 - np.mean(slopes**2, axis=1))[:, None] * directions
+        left, _, right = np.linalg.svd(step)
+        change = np.max(1 - np.abs(np.sum((left @ right) * directions, axis=1)))
+        directions = left @ right
+        if change < tolerance:
+            break
+    return directions
+
+
+def _fit(
+    inside: np.ndarray, first: np.ndarray, level: float, known: float | None, generator: torch.Generator
+) -> Fit:
+    """Return the fit to all rows, begun on some of them where they are many."""
+    n, k = inside.shape
+    few = max(FEW_ROWS, ROWS_EACH * k)
+    if n <= 2 * few:
+        return fit_codes_and_components(inside, first, level, known, generator)
+    rows = torch.randperm(n, generator=generator)[:few].numpy()
+    fit = fit_codes_and_components(inside[rows], first, level, known, generator)
+    return fit_codes_and_components(inside, fit.components, fit.noise_level, known, generator, N_WARM)
+
+
+def _errors(fit: Fit, noise: float, n: int, m: int) -> np.ndarray:
+    """Return the expected sines: ``delta a_j = sum_i Q_ji a_i``, of which only what is orthogonal to ``a_j`` counts."""
+    gram = fit.components @ fit.components.T
+    power = np.diag(gram)
+    across = np.maximum(power - gram**2 / power[:, None], 0.0)
+    finite = np.where(np.isfinite(fit.variances), fit.variances, 0.0)
+    square = np.sum(finite * across, axis=1) / power
+    square[np.isinf(fit.variances).any(axis=1)] = 1.0
+    k = len(power)
+    square += (m - k) * noise**2 * np.diag(np.linalg.inv(fit.second_moments)) / n / power
+    errors = np.sqrt(square)
+    return np.where(errors < CEILING, errors, 1.0)
