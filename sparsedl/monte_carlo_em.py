@@ -36,6 +36,10 @@ at most. Falling freely, components get stuck where the noise is small, the more
 60 dB half of them with 20 rows each (50 components, seeds 0 to 3), with a fall of 0.15 none. Of 29 draws with 10 to 90
 rows each that this had left with 74 components off by more than three times their error, 0.02 leaves 5."""
 
+LEAST_SHARE, LEAST_GAP = 0.1, 0.1
+"""Least information on ``Q_ji`` relative to the median over ``i``, and least share of it that not knowing ``Q_ij``
+leaves: less than that does not show in the few samples."""
+
 LAG = 3
 """Sweeps between two samples that count as independent."""
 
@@ -251,7 +255,8 @@ class _Information:
                 mixed = ((codes * other_residuals) @ (residuals * other_codes).T).astype(np.float64)
                 across, count = across + (mixed + mixed.T) / 2, count + 1
         own, across = own / count, across / count
-        gap = own * own.T - across**2
+        own = np.maximum(own, LEAST_SHARE * np.median(own, axis=1, keepdims=True))
+        gap = np.maximum(own * own.T - across**2, LEAST_GAP * own * own.T)
         with np.errstate(divide="ignore", invalid="ignore"):
             found = np.where((gap > 0) & (own > 0) & (own.T > 0), own.T / gap, np.inf)
         np.fill_diagonal(found, 0.0)

@@ -23,7 +23,7 @@ FEW_ROWS, ROWS_EACH = 4000, 100
 N_WARM = 6
 """Sweeps over all rows before the averages, where it started on some."""
 
-CEILING, CONTRAST_CEILING = 0.5, 0.2
+CEILING, CONTRAST_CEILING = 0.5, 0.3
 """Expected sine from which on a component is not told from others: its error counts as 1."""
 
 
