@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from sparsedl.arrays import chunks
+
 __all__ = ["SCALES", "CodeSampler", "Fit", "fit_codes_and_components"]
 
 SCALES = (32.0, 8.0, 2.0, 0.5, 0.0)
@@ -35,6 +37,9 @@ FALL_EACH_ROW, LEAST_FALL, MOST_FALL = 0.003, 0.02, 0.05
 at most. Falling freely, components get stuck where the noise is small, the more the fewer rows and zeros there are: at
 60 dB half of them with 20 rows each (50 components, seeds 0 to 3), with a fall of 0.15 none. Of 29 draws with 10 to 90
 rows each that this had left with 74 components off by more than three times their error, 0.02 leaves 5."""
+
+BLOCK = 5000
+"""Observations that are sampled at once, so that they stay in the cache."""
 
 LEAST_SHARE, LEAST_GAP = 0.1, 0.1
 """Least information on ``Q_ji`` relative to the median over ``i``, and least share of it that not knowing ``Q_ij``
@@ -110,21 +115,26 @@ class CodeSampler:
         rates = (0.5 * (1 / total[:, :1] - 1 / total)).astype(np.float32)
         shrinkage = (np.array(SCALES) / total).astype(np.float32)
         spread = np.sqrt(noise * np.array(SCALES) / total).astype(np.float32)
-        normal = torch.randn((k, n), generator=self.generator, dtype=torch.float32).numpy()
-        uniform = torch.rand((k, n), generator=self.generator, dtype=torch.float32).numpy()
-        shares, odds = np.empty_like(weights), np.ones((len(SCALES), n), dtype=np.float32)
-        for j in range(k):
-            values = seen[j] - across[j] @ self.codes
-            np.multiply(rates[j, 1:, None], values * values, out=odds[1:])
-            odds[1:] += logs[j, 1:, None]
-            np.exp(odds[1:], out=odds[1:])
-            below = np.cumsum(odds, axis=0)
-            threshold = uniform[j] * below[-1]
-            which = (threshold > below[0]).astype(np.intp)
-            for edge in below[1:-1]:
-                which += threshold > edge
-            shares[j] = odds @ (1 / below[-1])
-            self.codes[j] = shrinkage[j][which] * values + spread[j][which] * normal[j]
+        shares = np.zeros_like(weights)
+        for rows in chunks(n, 1, BLOCK):
+            codes, at = self.codes[:, rows], seen[:, rows]
+            size = codes.shape[1]
+            normal = torch.randn((k, size), generator=self.generator, dtype=torch.float32).numpy()
+            uniform = torch.rand((k, size), generator=self.generator, dtype=torch.float32).numpy()
+            odds, below = np.ones((2, len(SCALES), size), dtype=np.float32)
+            for j in range(k):
+                values = at[j] - across[j] @ codes
+                np.multiply(rates[j, 1:, None], values * values, out=odds[1:])
+                odds[1:] += logs[j, 1:, None]
+                np.exp(odds[1:], out=odds[1:])
+                for i in range(1, len(SCALES)):  # many times faster than a cumulative sum along the first axis
+                    np.add(below[i - 1], odds[i], out=below[i])
+                threshold = uniform[j] * below[-1]
+                which = (threshold > below[0]).view(np.int8)
+                for edge in below[1:-1]:
+                    which += (threshold > edge).view(np.int8)
+                shares[j] += odds @ (1 / below[-1])
+                codes[j] = shrinkage[j].take(which) * values + spread[j].take(which) * normal[j]
         return shares / n
 
     def residuals(self, components: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ __all__ = ["NoisyEstimate", "estimate_under_noise"]
 FEW_ROWS, ROWS_EACH = 4000, 100
 """Rows, and for each component, on which the estimation starts where there are more than twice as many."""
 
-N_WARM = 6
+N_WARM = 15
 """Sweeps over all rows before the averages, where it started on some."""
 
 CEILING, CONTRAST_CEILING = 0.5, 0.3
