@@ -32,6 +32,9 @@ N_HASTENED, HASTE = 15, 1.5
 SETTLED = 0.03
 """Relative change of the noise, sweep by sweep, below which it no longer falls."""
 
+LEAST_NOISE = 1e-5
+"""Least noise, relative to the observations: the sampling is in single precision."""
+
 FALL_EACH_ROW, LEAST_FALL, MOST_FALL = 0.003, 0.02, 0.05
 """How much the noise may fall in a sweep: for each row a component has where 0.7 of its codes are zeros, at least and
 at most. Falling freely, components get stuck where the noise is small, the more the fewer rows and zeros there are: at
@@ -177,6 +180,7 @@ def fit_codes_and_components(
     components, codes = _first_codes(X, components, noise_level)
     sampler, weights = CodeSampler(X, codes, generator), np.full((k, len(SCALES)), 1 / len(SCALES))
     energy, kept, pairs = float(np.mean(np.sum(X**2, axis=1))), _Averages(), _Information()
+    known = known if known is None else max(known, LEAST_NOISE * np.sqrt(energy / k))
     burned, noise = 0, noise_level if known is None else max(noise_level, known)
     while kept.count < N_KEPT:
         weights = sampler.sweep(components, noise, weights)
@@ -185,7 +189,7 @@ def fit_codes_and_components(
         second[np.diag_indices(k)] += np.finfo(np.float32).eps * np.trace(second) / k
         fitted = np.linalg.solve(second, mixed)
         left = energy - 2 * np.sum(fitted * mixed) + np.sum((fitted @ fitted.T) * second)
-        level = np.sqrt(max(left / k, np.finfo(np.float32).eps ** 2 * energy))
+        level = np.sqrt(max(left, LEAST_NOISE**2 * energy) / k)
         level = level if known is None else max(known, min(noise, level))
         settled = level > (1 - SETTLED) * noise
         noise = max(level, (1 - _fall(n / k, weights)) * noise)
