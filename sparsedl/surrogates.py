@@ -176,9 +176,9 @@ class Huber(Surrogate):
 class GaussianMoments(Surrogate):
     """A Gaussian valley that takes the noise off, ``phi(t) = c^2 (1 - c / v exp(-t^2 / (2 v^2)))``.
 
-    With ``v^2 = c^2 - s^2``; for ``t = y + s e`` with standard Gaussian ``e`` its expectation is ``c^2 (1 - exp(-y^2 / (2 c^2)))``: that of a
-    valley of width ``c`` around the clean ``y``. Other surrogates grow with the noise of a direction, and so prefer
-    quiet directions to sparse ones.
+    With ``v^2 = c^2 - s^2``. For ``t = y + s e`` with standard Gaussian ``e`` its expectation is that of a valley of
+    width ``c`` around the clean ``y``, ``c^2 (1 - exp(-y^2 / (2 c^2)))``. Other surrogates grow with the noise of a
+    direction, and so prefer quiet directions to sparse ones.
 
     Parameters
     ----------
