@@ -125,15 +125,28 @@ def estimate_under_noise(
     True
     """
     X = np.asarray(X, dtype=np.float64)
-    n, m, k = *X.shape, n_components
-    if not 2 <= k <= min(n - 1, m):
-        raise ValueError(f"n_components={k} must be at least 2 and at most {min(n - 1, m)}, for X of shape {X.shape}")
+    most = min(len(X) - 1, X.shape[1])
+    if not 2 <= n_components <= most:
+        raise ValueError(f"n_components={n_components} must be at least 2 and at most {most}, for X of shape {X.shape}")
     unit = np.ldexp(1.0, int(np.frexp(np.abs(X).max())[1]))  # a power of two: units change nothing
-    X = X / unit
+    given = None if noise_level is None else float(np.sqrt(np.mean((np.asarray(noise_level) / unit) ** 2)))
+    found = _in_these_units(X / unit, n_components, given, generator, None if start is None else np.asarray(start))
+    return replace(
+        found,
+        directions=found.directions / unit,
+        components=found.components * unit,
+        noise_level=found.noise_level * unit,
+    )
+
+
+def _in_these_units(
+    X: np.ndarray, k: int, given: float | None, generator: torch.Generator, start: np.ndarray | None
+) -> NoisyEstimate:
+    n, m = X.shape
     values, basis = _principal_axes(X)
-    known, source = _known_noise(noise_level, unit, values, n, k)
     if not values[k - 1] > np.finfo(np.float64).eps * max(n, m) * values[0]:
         raise ValueError(f"n_components={k} is more than the rank of X, of shape {X.shape}")
+    known, source = _known_noise(given, values, n, k)
     inside = X @ basis[:, :k]
     first = _first_components(inside, values[:k], known, None if start is None else basis[:, :k].T @ start, generator)
     fit = _fit(inside, first, 0.7 * float(np.sqrt(values[k - 1])), known, generator)
@@ -146,14 +159,13 @@ def estimate_under_noise(
     components = fit.components @ basis[:, :k].T + _beyond(fit, X, basis[:, k:])
     directions, noise = np.linalg.pinv(components), fit.noise_level if known is None else known
     errors = np.sqrt(_square_errors(fit, noise, n, m) + _hidden(fit.components, values, noise, n))
-    is_told = (errors < (CEILING if likely else CONTRAST_CEILING)) & (
-        noise * np.linalg.norm(directions, axis=0) < MOST_NOISE
-    )
+    is_told = errors < (CEILING if likely else CONTRAST_CEILING)
+    is_told &= noise * np.linalg.norm(directions, axis=0) < MOST_NOISE
     return NoisyEstimate(
-        directions=directions / unit,
-        components=components * unit,
+        directions=directions,
+        components=components,
         errors=np.where(is_told, errors, 1.0),
-        noise_level=noise * unit,
+        noise_level=noise,
         noise_source=source,
         zeros=zeros,
         n_sweeps=fit.n_sweeps,
@@ -176,12 +188,10 @@ def _principal_axes(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.maximum(values[::-1], 0.0), np.ascontiguousarray(axes[:, ::-1])
 
 
-def _known_noise(
-    noise_level: ArrayLike | None, unit: float, values: np.ndarray, n: int, k: int
-) -> tuple[float | None, str]:
+def _known_noise(given: float | None, values: np.ndarray, n: int, k: int) -> tuple[float | None, str]:
     """Return the noise and where it is known from; None where only the codes can tell it."""
-    if noise_level is not None:
-        return float(np.sqrt(np.mean((np.asarray(noise_level, dtype=np.float64) / unit) ** 2))), "given"
+    if given is not None:
+        return given, "given"
     if len(values) > k:  # of which the components take k degrees of freedom in n
         return float(np.sqrt(np.sum(values[k:]) / (len(values) - k) * n / (n - k))), "singular values"
     return None, "codes"
