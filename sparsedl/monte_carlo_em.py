@@ -16,7 +16,7 @@ import torch
 
 from sparsedl.arrays import chunks
 
-__all__ = ["SCALES", "CodeSampler", "Fit", "fit_codes_and_components"]
+__all__ = ["N_BURNED", "SCALES", "CodeSampler", "Fit", "fit_codes_and_components"]
 
 SCALES = (32.0, 8.0, 2.0, 0.5, 0.0)
 """Variances of the Gaussians that a code is mixed of, where its mean square is one; the last is the spike."""

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from sparsedl.monte_carlo_em import SCALES, Fit, fit_codes_and_components
+from sparsedl.contrast import contrast_variances, first_components
+from sparsedl.monte_carlo_em import N_BURNED, SCALES, Fit, fit_codes_and_components
 
 __all__ = ["NoisyEstimate", "estimate_under_noise"]
 
@@ -22,6 +23,9 @@ FEW_ROWS, ROWS_EACH = 4000, 100
 
 N_WARM = 15
 """Sweeps over all rows before the averages, where it started on some."""
+
+PATIENCE = 400
+"""Sweeps more, times the share of the squared mean in the mean square of the codes: along it the fit is slow."""
 
 MOST_NOISE = 1.1
 """Noise of a direction, relative to its code, from which on its component is none: of components asked for beyond those
@@ -148,7 +152,7 @@ def _in_these_units(
         raise ValueError(f"n_components={k} is more than the rank of X, of shape {X.shape}")
     known, source = _known_noise(given, values, n, k)
     inside = X @ basis[:, :k]
-    first = _first_components(inside, values[:k], known, None if start is None else basis[:, :k].T @ start, generator)
+    first = first_components(inside, known, None if start is None else basis[:, :k].T @ start, generator)
     fit = _fit(inside, first, 0.7 * float(np.sqrt(values[k - 1])), known, generator)
     zeros = fit.weights[:, SCALES.index(0.0)]
     likely = bool(np.median(zeros) >= FEWEST_ZEROS)
@@ -197,78 +201,31 @@ def _known_noise(given: float | None, values: np.ndarray, n: int, k: int) -> tup
     return None, "codes"
 
 
-def _first_components(
-    inside: np.ndarray, values: np.ndarray, known: float | None, start: np.ndarray | None, generator: torch.Generator
-) -> np.ndarray:
-    """Return components to start from: those of ``start``, completed by FastICA, decorrelated with the noise taken off.
-
-    The codes are uncorrelated but for the chance of the samples, so that directions are nearly orthonormal where the
-    *signal* is white; where the noise is as large as the signal, more than that is not known of it.
-    """
-    k = len(values)
-    white = inside / np.sqrt(values)
-    found = np.zeros((0, k)) if start is None else (np.sqrt(values)[:, None] * start).T
-    found = found / np.linalg.norm(found, axis=1, keepdims=True)
-    rest = np.linalg.qr(found.T, mode="complete")[0][:, len(found) :]
-    directions = np.vstack([found, _fixed_point(white @ rest, generator) @ rest.T])
-    signal = values if known is None else np.maximum(values - known**2, 0.05 * values)
-    # Directions for white observations, as components, in units in which the signal is white.
-    components = np.linalg.inv(directions).T * np.sqrt(values / signal)
-    left, _, right = np.linalg.svd(components / np.linalg.norm(components, axis=1, keepdims=True))
-    return left @ right * np.sqrt(signal)
-
-
-def _fixed_point(
-    white: np.ndarray, generator: torch.Generator, steps: int = 300, tolerance: float = 1e-4
-) -> np.ndarray:
-    """Return orthonormal directions of symmetric FastICA with the hyperbolic tangent, as rows."""
-    n, k = white.shape
-    directions = np.linalg.qr(torch.randn((k, k), generator=generator, dtype=torch.float64).numpy())[0]
-    for _ in range(steps if k > 1 else 0):
-        slopes = np.tanh(directions @ white.T)
-        step = slopes @ white / n - (1 - np.mean(slopes**2, axis=1))[:, None] * directions
-        left, _, right = np.linalg.svd(step)
-        change = np.max(1 - np.abs(np.sum((left @ right) * directions, axis=1)))
-        directions = left @ right
-        if change < tolerance:
-            break
-    return directions
-
-
 def _fit(inside: np.ndarray, first: np.ndarray, level: float, known: float | None, generator: torch.Generator) -> Fit:
     """Return the fit to all rows, begun on some of them where they are many."""
     n, k = inside.shape
+    codes = np.linalg.solve(first.T, inside.T)
+    offset = float(np.median(np.mean(codes, axis=1) ** 2 / np.mean(codes**2, axis=1)))
+    n_burned = N_BURNED + int(PATIENCE * offset)
     few = max(FEW_ROWS, ROWS_EACH * k)
     if n <= 2 * few:
-        return fit_codes_and_components(inside, first, level, known, generator)
+        return fit_codes_and_components(inside, first, level, known, generator, n_burned)
     rows = torch.randperm(n, generator=generator)[:few].numpy()
-    fit = fit_codes_and_components(inside[rows], first, level, known, generator)
+    fit = fit_codes_and_components(inside[rows], first, level, known, generator, n_burned)
     return fit_codes_and_components(inside, fit.components, fit.noise_level, known, generator, N_WARM)
 
 
 def _of_contrast(inside: np.ndarray, components: np.ndarray, fit: Fit) -> Fit:
-    """Return the decorrelated FastICA from which the fit began instead, with its variances.
-
-    References
-    ----------
-    Tichavsky, Koldovsky and Oja, "Performance analysis of the FastICA algorithm and Cramer-Rao bounds for linear
-    independent component analysis", IEEE Trans. Signal Process. 2006, for the variance of symmetric FastICA.
-    """
+    """Return the components from which the fit began instead, with their variances."""
     codes = np.linalg.solve(components.T, inside.T)
     scale = np.sqrt(np.mean(codes**2, axis=1))
     codes /= scale[:, None]
-    slopes = np.tanh(codes)
-    along = np.mean(slopes * codes, axis=1)
-    spread = np.mean(slopes**2, axis=1) - along**2
-    gap = np.abs(along - np.mean(1 - slopes**2, axis=1))
-    variances = (spread[:, None] + spread + gap**2) / (gap[:, None] + gap) ** 2 / len(inside)
-    np.fill_diagonal(variances, 0.0)
     return replace(
         fit,
         components=components * scale[:, None],
         mean_codes=codes,
         second_moments=codes @ codes.T / len(inside),
-        variances=ALLOWANCE**2 * variances,
+        variances=ALLOWANCE**2 * contrast_variances(codes),
     )
 
 

@@ -13,7 +13,7 @@ LAYERS = {
         {"_validation"},
         {"linalg", "repetitions"},
         {"determinacy"},
-        {"surrogates", "preconditioning", "metrics", "datasets", "zeros", "monte_carlo_em"},
+        {"surrogates", "preconditioning", "metrics", "datasets", "zeros", "contrast", "monte_carlo_em"},
         {"observations", "noisy"},
         {"optimizers", "rounding"},
         {"selection", "anchoring"},
