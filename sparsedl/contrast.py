@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import torch
 
-__all__ = ["contrast_variances", "first_components"]
+__all__ = ["are_mixtures", "contrast_variances", "first_components"]
 
 CENTRED = 0.9
 """Share of the mean that is taken off: all of it would leave nothing of a code that is constant."""
 
 LARGE_MEAN = 0.2
 """Share of the mean square of the observations, over all directions, from which on the mean is worth another start."""
+
+N_ANGLES, LEAST_WIDTH, MOST_SUSPECTS = 48, 0.1, 12
+"""Rotations of a pair of codes, what counts as zero of them at least (between two rotations a zero moves by 0.07), and
+codes of which all pairs are looked at."""
 
 
 def first_components(
@@ -84,6 +90,35 @@ def _fixed_point(
         if change < tolerance:
             break
     return directions
+
+
+def are_mixtures(codes: np.ndarray, noise: np.ndarray, zeros: np.ndarray) -> np.ndarray:
+    """Return which codes are mixtures of two columns, stuck in pairs: a rotation of the pair has more zeros.
+
+    Two mixtures of the same two columns have zeros where both columns have, a share of ``z^2`` instead of ``z``. Only
+    codes with so few are looked at, as some codes just have fewer zeros than others.
+
+    Parameters
+    ----------
+    codes : ndarray of shape (k, n_samples)
+        Of mean square about one.
+    noise : ndarray of shape (k, k)
+        Covariance of their noise.
+    zeros : ndarray of shape (k,)
+        Share of zeros of each.
+    """
+    usual = float(np.median(zeros))
+    least = (usual - usual**2) / 2
+    few = np.flatnonzero(zeros < usual - least)[:MOST_SUSPECTS]
+    angles = np.arange(N_ANGLES) * np.pi / N_ANGLES
+    turns = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    mixed = np.zeros(len(codes), dtype=bool)
+    for i, j in combinations(few, 2):
+        pair = [i, j]
+        widths = np.maximum(2 * np.sqrt(np.einsum("ai,ij,aj->a", turns, noise[np.ix_(pair, pair)], turns)), LEAST_WIDTH)
+        shares = np.mean(np.abs(turns @ codes[pair]) < widths[:, None], axis=1)
+        mixed[pair] |= shares.max() > max(shares[0], shares[N_ANGLES // 2]) + least
+    return mixed
 
 
 def contrast_variances(codes: np.ndarray) -> np.ndarray:

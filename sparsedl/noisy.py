@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from sparsedl.contrast import contrast_variances, first_components
+from sparsedl.contrast import are_mixtures, contrast_variances, first_components
 from sparsedl.monte_carlo_em import N_BURNED, SCALES, Fit, fit_codes_and_components
 
 __all__ = ["NoisyEstimate", "estimate_under_noise"]
@@ -164,6 +164,8 @@ def _in_these_units(
     directions, noise = np.linalg.pinv(components), fit.noise_level if known is None else known
     errors = np.sqrt(_square_errors(fit, noise, n, m) + _hidden(fit.components, values, noise, n))
     is_told = errors < (CEILING if likely else CONTRAST_CEILING)
+    covariance = noise**2 * directions.T @ directions
+    is_told &= ~are_mixtures(directions.T @ X[:FEW_ROWS].T, covariance, zeros)
     is_told &= noise * np.linalg.norm(directions, axis=0) < MOST_NOISE
     return NoisyEstimate(
         directions=directions,

@@ -7,6 +7,7 @@ import pytest
 import torch
 from sklearn.decomposition import FastICA
 
+from sparsedl.contrast import are_mixtures
 from sparsedl.datasets import make_sparse_dictionary
 from sparsedl.metrics import match_components
 from sparsedl.monte_carlo_em import SCALES, CodeSampler
@@ -92,6 +93,28 @@ def test_components_that_are_none_say_so():
     assert match.errors.max() < 0.15
     assert (found.errors[extra] == 1).all()
     assert (found.errors[match.permutation] < 0.2).all()
+
+
+def test_mixtures_of_two_columns_are_seen():
+    rng = np.random.default_rng(0)
+    codes = rng.standard_normal((8, 500)) * (rng.random((8, 500)) < [[0.3]] * 6 + [[0.6]] * 2) / 0.3**0.5
+    noise, zeros = 1e-4 * np.eye(8), np.mean(codes == 0, axis=1)
+    assert not are_mixtures(codes, noise, zeros).any()  # two have fewer zeros, and are no mixtures
+    codes[:2] = np.array([[0.8, 0.6], [-0.6, 0.8]]) @ codes[:2]
+    assert are_mixtures(codes, noise, np.mean(codes == 0, axis=1)).tolist() == [True] * 2 + [False] * 6
+
+
+@pytest.mark.parametrize("kind", ["positive", "ones"])
+def test_codes_with_a_mean(kind):
+    rng = np.random.default_rng(1)
+    _, _, components = make_sparse_dictionary(10, 10, random_state=1)
+    values = rng.exponential(size=(1000, 10)) if kind == "positive" else np.ones((1000, 10))
+    X = (values * (rng.random((1000, 10)) < 0.2)) @ components
+    noise = 0.1 * np.sqrt(np.mean(X**2))
+    found = estimate(X + noise * rng.standard_normal(X.shape), 10, noise)
+    match = match_components(found.components, components)
+    assert match.errors.max() < 0.06
+    assert (match.errors < 3 * found.errors[match.permutation]).all()
 
 
 def test_gaussian_codes_have_no_components():
