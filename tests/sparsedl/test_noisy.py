@@ -97,11 +97,11 @@ def test_components_that_are_none_say_so():
 
 def test_mixtures_of_two_columns_are_seen():
     rng = np.random.default_rng(0)
-    codes = rng.standard_normal((8, 500)) * (rng.random((8, 500)) < [[0.3]] * 6 + [[0.6]] * 2) / 0.3**0.5
-    noise, zeros = 1e-4 * np.eye(8), np.mean(codes == 0, axis=1)
+    codes = rng.standard_normal((12, 500)) * (rng.random((12, 500)) < [[0.3]] * 10 + [[0.6]] * 2) / 0.3**0.5
+    noise, zeros = 1e-4 * np.eye(12), np.mean(codes == 0, axis=1)
     assert not are_mixtures(codes, noise, zeros).any()  # two have fewer zeros, and are no mixtures
     codes[:2] = np.array([[0.8, 0.6], [-0.6, 0.8]]) @ codes[:2]
-    assert are_mixtures(codes, noise, np.mean(codes == 0, axis=1)).tolist() == [True] * 2 + [False] * 6
+    assert are_mixtures(codes, noise, np.mean(codes == 0, axis=1)).tolist() == [True] * 2 + [False] * 10
 
 
 @pytest.mark.parametrize("kind", ["positive", "ones"])
