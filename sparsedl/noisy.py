@@ -22,10 +22,13 @@ FEW_ROWS, ROWS_EACH = 4000, 100
 """Rows, and for each component, on which the estimation starts where there are more than twice as many."""
 
 N_WARM = 15
-"""Sweeps over all rows before the averages, where it started on some."""
+"""Sweeps over all rows before the averages, where it started on some: with 6 the errors made were 1.3 times as large as
+expected (20 components, 100,000 rows, 15 dB), with 15 as large."""
 
 PATIENCE = 400
-"""Sweeps more, times the share of the squared mean in the mean square of the codes: along it the fit is slow."""
+"""Sweeps more, times the share of the squared mean in the mean square of the codes: along it the fit is slow. Of
+exponential codes, 0.7 of them zeros, 11 of 80 components were off by three times their error, and with it none (10
+components, 1,000 rows, 20 dB, seeds 0 to 7)."""
 
 MOST_NOISE = 1.1
 """Noise of a direction, relative to its code, from which on its component is none: of components asked for beyond those
@@ -38,14 +41,15 @@ CEILING, CONTRAST_CEILING = 0.5, 0.3
 FEWEST_ZEROS = 0.27
 """Share of zeros in the codes below which the likelihood is left for the contrast. Smooth codes have up to 0.24 small
 ones that pass for zeros (Laplace and Student's t with 3 degrees of freedom, 20 components, 2,000 rows, 10 to 60 dB,
-seeds 0 to 2), and their likelihood is so flat that its iteration, at 40 sweeps, ends up to a fifth behind FastICA."""
+seeds 5000 to 5002), and their likelihood is so flat that its iteration, at 40 sweeps, ends up to a fifth behind FastICA."""
 
 DENSE = 0.6
 """Share of zeros below which the errors of the likelihood are raised in proportion: the fewer zeros, the longer the
 iteration takes, and it is ended before (0.3 of zeros: off by 1.5 times the error in the median)."""
 
 ALLOWANCE = 1.3
-"""Factor on the errors of the contrast, whose formula leaves the noise out."""
+"""Factor on the errors of the contrast, whose formula leaves the noise out: with it the median ratio of errors made to
+expected ones is 0.8 (105 draws of mostly Laplace and Student codes, 10 to 60 dB)."""
 
 
 @dataclass(frozen=True)
