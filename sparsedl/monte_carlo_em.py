@@ -38,8 +38,8 @@ LEAST_NOISE = 1e-5
 FALL_EACH_ROW, LEAST_FALL, MOST_FALL = 0.003, 0.02, 0.05
 """How much the noise may fall in a sweep: for each row a component has where 0.7 of its codes are zeros, at least and
 at most. Falling freely, components get stuck where the noise is small, the more the fewer rows and zeros there are: at
-60 dB half of them with 20 rows each (50 components, seeds 5000 to 5003), with a fall of 0.15 none. Of 29 draws with 10 to 90
-rows each that this had left with 74 components off by more than three times their error, 0.02 leaves 5."""
+60 dB half of them with 20 rows each (50 components, seeds 5000 to 5003), and with a fall of 0.15 none. Of 29 draws with
+10 to 90 rows each that this had left with some 70 components off by three times their error, 0.02 leaves 5."""
 
 BLOCK = 5000
 """Observations that are sampled at once, so that they stay in the cache."""
