@@ -11,8 +11,8 @@ LAYERS = {
     "sparsedl": [
         {"arrays", "process", "progress"},
         {"_validation"},
-        {"linalg", "repetitions"},
-        {"determinacy"},
+        {"contrast", "linalg", "monte_carlo_em", "repetitions"},
+        {"determinacy", "noisy"},
         {"surrogates", "preconditioning", "metrics", "datasets", "zeros"},
         {"observations"},
         {"evidence", "optimizers", "rounding", "polishing"},

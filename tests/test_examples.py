@@ -115,6 +115,30 @@ def test_few_samples_are_mapped(tmp_path, monkeypatch):
     sys.modules.pop("few_samples")
 
 
+@pytest.mark.slow
+def test_noise_is_compared(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import noise
+
+    noise.main(["--small", "--out", str(tmp_path)])
+    rows = json.loads((tmp_path / "noise.json").read_text())
+    assert {row["method"] for row in rows} == set(noise.METHODS)
+    for of in noise.grouped(rows).values():
+        assert of["sparsedl, given"]["error"] < of["FastICA"]["error"]
+    assert "at most" in (tmp_path / "noise.md").read_text()
+    assert (tmp_path / "noise.png").exists()
+    sys.modules.pop("noise")
+
+
+def test_committed_noise_page_says_what_the_committed_record_says(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import noise
+
+    rows = json.loads((EXAMPLES / "results" / "noise.json").read_text())
+    assert noise.page(rows) == (EXAMPLES / "results" / "noise.md").read_text()
+    sys.modules.pop("noise")
+
+
 def test_committed_tables_say_what_the_committed_records_say(tmp_path):
     results = EXAMPLES / "paper" / "results"
     records = read_records(results)

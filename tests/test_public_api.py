@@ -8,7 +8,17 @@ import pytest
 
 CONTRACT = {
     "sparsedl": ["SparseDictionaryRecovery", "__version__"],
-    "sparsedl.surrogates": ["L1", "LogCosh", "NegativeL4", "Huber", "LogSum", "Surrogate", "check_surrogate"],
+    "sparsedl.surrogates": [
+        "L1",
+        "LogCosh",
+        "NegativeL4",
+        "Huber",
+        "LogSum",
+        "GaussianMoments",
+        "Surrogate",
+        "check_surrogate",
+    ],
+    "sparsedl.noisy": ["NoisyEstimate", "estimate_under_noise"],
     "sparsedl.optimizers": [
         "RiemannianAdam",
         "RiemannianSGD",

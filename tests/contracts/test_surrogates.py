@@ -1,5 +1,6 @@
 """Laws that every public surrogate obeys."""
 
+import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
@@ -66,6 +67,16 @@ class TestParameters:
 
 def test_log_cosh_does_not_overflow():
     assert torch.isfinite(surrogates.LogCosh(mu=1e-3).value(torch.tensor([1e6]))).all()
+
+
+def test_gaussian_moments_are_those_of_the_clean_entries():
+    noisy, clean = surrogates.GaussianMoments(width=0.5, noise=0.3), surrogates.GaussianMoments(width=0.5, noise=1e-9)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    t = torch.linspace(-2, 2, 9, dtype=torch.float64)
+    noise, weights = torch.from_numpy(0.3 * nodes), torch.from_numpy(weights / weights.sum())
+    torch.testing.assert_close(noisy.value(t[:, None] + noise) @ weights, clean.value(t), rtol=1e-9, atol=1e-12)
+    with pytest.raises(ValueError, match=r"noise must be less than width, 0.3, got 0.4"):
+        surrogates.GaussianMoments(noise=0.4).check_parameters()
 
 
 class Square(surrogates.Surrogate):
