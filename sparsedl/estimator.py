@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sparsedl._validation import check_observations, check_settings, pick_strategy, rounding_of
 from sparsedl.arrays import as_numpy, check_device, draw_generator
+from sparsedl.attempt import recover
 from sparsedl.diagnosis import advice, status
 from sparsedl.intercept import best_recovery
 from sparsedl.observations import Observations, exponents, product
@@ -23,7 +24,7 @@ from sparsedl.optimizers import Graduated, Optimizer, RiemannianAdam
 from sparsedl.process import undisturbed
 from sparsedl.progress import progress_bar
 from sparsedl.recipes import search_for
-from sparsedl.recovery import Recovery, recover
+from sparsedl.recovery import Recovery
 from sparsedl.rounding import ReweightedRounding, Rounding
 from sparsedl.search import Search
 from sparsedl.surrogates import Cauchy, LogSum, Surrogate
@@ -289,6 +290,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self.candidates_ = found.all_candidates().astype(dtype)
         self.recovered_ = found.proven
         self.certain_components_ = found.is_certain
+        self.component_errors_ = found.errors
         self.sparsity_ = found.n_zeros / len(found.observations.values)
         self.status_ = status(found)
         self.n_starts_ = found.result.n_starts

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from sparsedl.descents import Descent
+from sparsedl.likelihood import LEAST_NOISE, noise_of_directions
 from sparsedl.optimizers import Graduated
 from sparsedl.rounding import ReweightedRounding, Rounding
 from sparsedl.search import Search
@@ -42,6 +43,8 @@ def search_for(
     k, prices, is_default = test.observations.shape[1], estimator.deflation, estimator.optimizer is None
     is_default = is_default and estimator.surrogate is None and prices is not None
     if is_default:
+        if patience is None and noise_of_directions(test) > LEAST_NOISE:
+            patience = PATIENCE_UNDER_NOISE
         stages = default_stages(
             *test.observations.shape, estimator.n_starts, (1.0, 5.0) if prices == "auto" else prices, patience
         )
@@ -109,6 +112,10 @@ PATIENCE = ((8, 36, 84), (12, 16, 24), (float("inf"), 5, 10))
 16,000 and 40,000; 6,000 and 10,000; 1,000 and 3,000."""
 
 
+PATIENCE_UNDER_NOISE = 2
+"""Where the likelihood goes on from what the search has found."""
+
+
 def default_stages(
     n_rows: int, n_components: int, n_starts: int | None, prices: tuple[float, ...], patience: int | None
 ) -> list[Stage]:
@@ -126,7 +133,7 @@ def default_stages(
         prices=prices,
         draws_price=True,
         patience=patience if patience is not None else later,
-        first_patience=first,
+        first_patience=first if patience is None else min(first, patience),
         # A wide first step jumps: at 0.02 the smallest eigenvector left the exact column with 36 zeros of 80.
         rounding=ReweightedRounding(smoothing=CONVERGED, shrinkage=0.1, max_iter=3),
     )

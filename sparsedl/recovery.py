@@ -1,12 +1,7 @@
-"""One attempt to recover a dictionary: whiten, search a part of the observations, prove on all of them.
-
-With an offset, ``X = codes @ components + offset``, a column of ones is appended. The codes then have one column more,
-which is constant and known, and the offset is its component: centring, or a scaler in a pipeline, loses nothing.
-"""
+"""What an attempt found: which directions of the search are proven, and the dictionary that they are part of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,16 +9,16 @@ import torch
 
 from sparsedl.candidates import CandidatePool, assemble_basis
 from sparsedl.evidence import Evidence
-from sparsedl.floor import noise_of_zeros
-from sparsedl.linalg import normalized
+from sparsedl.expected_errors import component_errors
 from sparsedl.mixtures import without_mixtures
+from sparsedl.noisy import NoisyEstimate
 from sparsedl.observations import Observations
 from sparsedl.preconditioning import Whitening
 from sparsedl.repetitions import takes_few_values
-from sparsedl.search import INTERRUPTED, Search, SearchResult
+from sparsedl.stages import SearchResult
 from sparsedl.zeros import ZeroTest
 
-__all__ = ["Recovery", "recover"]
+__all__ = ["Recovery", "conclude", "proven_directions"]
 
 
 @dataclass(frozen=True)
@@ -48,8 +43,12 @@ class Recovery:
         How the search went.
     n_different : int
         Observations that are no multiple of another one.
+    errors : ndarray of shape (k,)
+        Expected sine of the angle of each component to the true one; 1 where nothing is known.
     n_repetitive : int
         Columns with zeros enough that hold few values and are not proven for that.
+    estimate : NoisyEstimate or None
+        Under noise, the maximum of the likelihood: components and directions are taken from it.
     """
 
     basis: np.ndarray
@@ -60,7 +59,9 @@ class Recovery:
     observations: Observations
     result: SearchResult
     n_different: int
+    errors: np.ndarray
     n_repetitive: int = 0
+    estimate: NoisyEstimate | None = None
 
     @property
     def is_certain(self) -> np.ndarray:
@@ -79,10 +80,11 @@ class Recovery:
         observed, k = self.observations, len(self.proven)
         n_features, largest = len(observed.columns), observed.columns.max()
         found = np.linalg.solve(self.basis, self.whitening.mixing)
+        directions = (self.whitening.unmixing @ self.basis[:, :k])[:n_features]
+        if self.estimate is not None:
+            found, directions = self.estimate.components, self.estimate.directions
         components = np.ldexp(found[:k, :n_features], observed.columns - largest)
-        directions = np.ldexp(
-            (self.whitening.unmixing @ self.basis[:, :k])[:n_features], (largest - observed.columns)[:, None]
-        )
+        directions = np.ldexp(directions, (largest - observed.columns)[:, None])
         scale = np.linalg.norm(components, axis=1)
         scale *= np.sign(components[np.arange(k), np.abs(components).argmax(axis=1)])
         offset = np.zeros(n_features)
@@ -102,76 +104,7 @@ class Recovery:
         return int(self.proven.all()), int(self.n_zeros[self.proven].sum())
 
 
-def recover(
-    observations: Observations,
-    n_components: int | None,
-    make_search: Callable[[ZeroTest, torch.Tensor], Search],
-    generator: torch.Generator,
-    report: Callable[[int, str], None],
-    with_offset: bool = False,
-    *,
-    clearly_noisier: float = 3.0,
-) -> Recovery:
-    """Attempt a recovery.
-
-    Parameters
-    ----------
-    observations : Observations
-        Observations in units of their own; without a noise level it is derived, at last from the zeros of the
-        directions found.
-    n_components : int or None
-        Number of components, the constant one not counted.
-    make_search : callable
-        Makes a `Search` of a zero test and of directions known beforehand.
-    generator : torch.Generator
-        Source of randomness.
-    report : callable
-        Takes the number of columns found, and a text.
-    with_offset : bool, default=False
-        Whether to append a column of ones.
-    clearly_noisier : float, default=3
-        Noise that the zeros show, over what was assumed, from which on it is worth another search.
-    """
-    if with_offset:
-        observations = observations.with_offset()
-    observed, whitening = _without_rows_alone(observations, n_components)
-    if with_offset and whitening.n_components == 1:
-        raise ValueError("X is one offset in all rows: there is no component beside it to recover")
-    known = torch.zeros((0, whitening.n_components), dtype=torch.float64)
-    if with_offset:
-        known = normalized(torch.from_numpy(whitening.mixing[:, -1].copy())[None])
-    evidence = Evidence.of(observed, whitening, generator)
-    search = make_search(evidence.part, known)
-    result = search.run(generator, report)
-    floor = None
-    if observed.noise_level is None and result.status not in ("complete", INTERRUPTED):
-        floor = noise_of_zeros(search, result)
-    if floor is not None and floor > clearly_noisier * np.median(whitening.noise_level):
-        whitening = replace(whitening, noise_level=np.maximum(whitening.noise_level, floor))
-        evidence = Evidence.of(observed, whitening, generator)
-        again = make_search(evidence.part, known).run(generator, report)
-        result = replace(again, n_starts=again.n_starts + result.n_starts, n_rounds=again.n_rounds + result.n_rounds)
-    return _on_all_rows(evidence, known, observed, result)
-
-
-def _without_rows_alone(observed: Observations, n_components: int | None) -> tuple[Observations, Whitening]:
-    """Return the observations, and whitened, without those that lie outside the span of all others.
-
-    A row with a wrong entry does. It has a component of its own, mixed with which every other column has as many zeros:
-    nothing is proven with it, and without it all may be.
-    """
-    whitening = observed.whitened(n_components)
-    alone = whitening.leverages > 1 - observed.eps**0.5
-    n_rows, rank = len(alone), len(whitening.singular_values)
-    n_left = rank - int(alone.sum()) - (observed.mean is not None)
-    # Where there are hardly more rows than components all are alone, and nothing is proven either way.
-    if not alone.any() or n_rows < rank + 2 or n_left < (n_components or 1):
-        return observed, whitening
-    observed = observed.only(~alone)
-    return observed, observed.whitened(n_components)
-
-
-def _proven(directions: torch.Tensor, test: ZeroTest) -> torch.Tensor:
+def proven_directions(directions: torch.Tensor, test: ZeroTest) -> torch.Tensor:
     """Return which directions of a selection are proven, after all of them are there.
 
     Observations with a single code are multiples of its component, and of each other: once all columns are there, they
@@ -199,10 +132,11 @@ def _only_component(evidence: Evidence, observed: Observations, result: SearchRe
         observations=observed,
         result=result,
         n_different=evidence.n_different,
+        errors=np.array([0.0 if is_certain else 1.0]),
     )
 
 
-def _on_all_rows(
+def conclude(
     evidence: Evidence, known: torch.Tensor, observed: Observations, result: SearchResult, *, borne_out: float = 0.5
 ) -> Recovery:
     """Estimate the columns found from all observations, and prove them there.
@@ -219,7 +153,7 @@ def _on_all_rows(
         pool.add(directions, evidence.count_zeros(directions))
     # A constant code makes nothing sparse, and mixtures with it are no columns.
     selection = without_mixtures(pool.selection(known), part).selection(known)
-    proven = _proven(selection.directions, part)
+    proven = proven_directions(selection.directions, part)
     used = part.distinct_rows & ~part.zeros(selection.directions)
     entries, tolerances = selection.directions @ part.observations.T, part.tolerances(selection.directions)
     repeats = proven & takes_few_values(entries.abs(), tolerances, used)
@@ -243,5 +177,8 @@ def _on_all_rows(
         observations=observed,
         result=replace(result, pool=pool),
         n_different=evidence.n_different,
+        errors=component_errors(basis, np.arange(basis.shape[1]) < n_proven, part, evidence.whitening.mixing, n_rows)[
+            :k
+        ],
         n_repetitive=int(repeats.sum()),
     )

@@ -1,0 +1,79 @@
+"""Under noise: what the likelihood of all components together says, and which of them zeros prove all the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from sparsedl.evidence import Evidence
+from sparsedl.linalg import normalized
+from sparsedl.noisy import NoisyEstimate, estimate_under_noise
+from sparsedl.recovery import Recovery, proven_directions
+from sparsedl.zeros import ZeroTest
+
+__all__ = ["noise_of_directions", "with_likelihood"]
+
+LEAST_NOISE = 3e-3
+"""Noise of a direction, relative to its code, from which on the likelihood is asked, some 50 dB: below, zeros are as
+exact."""
+
+FEWEST_ROWS = 10
+"""Samples a component from which on it is: fewer were not tried."""
+
+
+def noise_of_directions(test: ZeroTest) -> float:
+    """Return the median noise of whitened directions, relative to their entries."""
+    level = test.noise_level.square().mean().sqrt()
+    return float(level * torch.linalg.vector_norm(test.unmixing, dim=0).median())
+
+
+def with_likelihood(found: Recovery, evidence: Evidence, generator: torch.Generator) -> Recovery:
+    """Return a recovery with the components of the largest likelihood, where noise covers zeros; else as it is.
+
+    The noise is that given, or of the singular values beyond the components. Where neither tells it, the likelihood has
+    its turn if zeros prove nothing.
+
+    Parameters
+    ----------
+    found : Recovery
+        What the search found, without an offset.
+    evidence : Evidence
+        What proves it.
+    generator : torch.Generator
+        Source of randomness.
+    """
+    k, observed = len(found.proven), found.observations
+    n_rows, n_features = observed.values.shape
+    if k < 2 or n_rows < max(FEWEST_ROWS * k, k + 2):
+        return found
+    is_known = observed.noise_level is not None or k < n_features
+    if noise_of_directions(evidence.part) < LEAST_NOISE if is_known else found.proven.any():
+        return found
+    noise = float(np.sqrt(np.mean(evidence.whitening.noise_level**2))) if is_known else None
+    start = evidence.whitening.unmixing @ found.basis[:, found.proven] if found.proven.any() else None
+    estimate = estimate_under_noise(observed.values, k, noise, generator=generator, start=start)
+    directions = normalized(torch.from_numpy((evidence.whitening.mixing @ estimate.directions).T.copy()))
+    proven = proven_directions(directions, evidence.part).numpy()
+    # Those that zeros prove come first, and of each kind the sparsest.
+    order = np.lexsort([-estimate.zeros, ~proven])
+    directions, proven = directions[order], proven[order]
+    return replace(
+        found,
+        basis=directions.numpy().T,
+        proven=proven,
+        n_zeros=evidence.count_zeros(directions).numpy() * proven,
+        errors=estimate.errors[order],
+        estimate=_in_order(estimate, order),
+    )
+
+
+def _in_order(estimate: NoisyEstimate, order: np.ndarray) -> NoisyEstimate:
+    return replace(
+        estimate,
+        directions=estimate.directions[:, order],
+        components=estimate.components[order],
+        errors=estimate.errors[order],
+        zeros=estimate.zeros[order],
+    )
