@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = {
     "sparsedl": [
         {"arrays", "process", "progress"},
-        {"_validation"},
+        {"_validation", "plotting"},
         {"linalg", "repetitions"},
         {"determinacy"},
         {"surrogates", "preconditioning", "metrics", "datasets", "zeros"},
