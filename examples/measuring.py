@@ -83,6 +83,17 @@ def provable(X: np.ndarray, true: np.ndarray) -> bool:
     return bool(test.prove(columns, test.zeros(columns)).all())
 
 
+def resident(which: str) -> int:
+    """Return the memory that this process holds (``VmRSS``), or the most it ever held (``VmHWM``), in bytes.
+
+    As Linux tells it: ``ru_maxrss`` is the same as ``VmHWM``, but a child begins with that of its parent.
+    """
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(which + ":"):
+            return 1024 * int(line.split()[1])
+    raise ValueError(f"the system does not tell {which}")
+
+
 def measured_with() -> dict[str, Any]:
     """Return processor, cores of this process, and versions of what is compared."""
     packages = {}
