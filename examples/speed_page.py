@@ -12,9 +12,10 @@ def page(written: dict) -> str:
     """Return the page as Markdown, of the parts that are measured."""
     lines = ["# What exactness costs", ""]
     lines += [
-        "`SparseDictionaryRecovery(random_state=seed)`, nothing else set, on `make_sparse_dictionary`. A component"
+        "`SparseDictionaryRecovery(random_state=seed)`, nothing else set, on `make_sparse_dictionary`. A component is "
+        f"exact within a sine of {EXACT:.0e} of its true one. Written by `examples/estimator_speed.py`.",
+        "",
     ]
-    lines += [f"is exact within a sine of {EXACT:.0e} of its true one. Written by `examples/estimator_speed.py`.", ""]
     for part, section in (("speed", speed), ("large", large), ("jobs", jobs)):
         if part in written:
             lines += section(written[part]["rows"])
@@ -30,15 +31,12 @@ def speed(rows: list[dict]) -> list[str]:
     n_seeds = sorted({len(row["runs"]) for row in rows})
     lines = ["## Beside FastICA", ""]
     lines += [
-        f"One thread, {' or '.join(map(str, n_seeds))} seeds from 0; both fit the same problem in turn, in one run,"
+        f"One thread, {' or '.join(map(str, n_seeds))} seeds from 0; both fit the same problem in turn, in one run, "
+        "after a call of each on another problem of the size. FastICA has `n_components`, `whiten='unit-variance'` and "
+        "the seed set, nothing else. Seconds are medians (and the range), ratios are of medians; the second is that of "
+        "the processor's time, which others on the machine hardly change.",
+        "",
     ]
-    lines += [
-        "after a call of each on another problem of the size. FastICA has `n_components`, `whiten='unit-variance'`"
-    ]
-    lines += [
-        "and the seed set, nothing else. Seconds are medians, and ratios are of medians; the second ratio is that"
-    ]
-    lines += ["of the processor's time, which others on the machine do not change.", ""]
     body = []
     for row in rows:
         runs, n = row["runs"], len(row["runs"])
@@ -78,10 +76,13 @@ def failures(rows: list[dict]) -> list[str]:
 def large(rows: list[dict]) -> list[str]:
     n_seeds = len({row["seed"] for row in rows})
     lines = ["## Large data", ""]
-    lines += [f"Each fit in a process of its own, one thread, {n_seeds} seed{'s' * (n_seeds > 1)} from 0, zeros 0.7."]
-    lines += ["Seconds are medians. Memory is the most that the process holds during the fit less what it held before,"]
-    lines += ["with the data in it, in units of the data; the largest of the seeds. Single precision rounds the"]
-    lines += ["observations, and the dictionary is as exact as they are.", ""]
+    lines += [
+        f"Each fit in a process of its own, one thread, {n_seeds} seed{'s' * (n_seeds > 1)} from 0, zeros 0.7. Seconds "
+        "are medians. Memory is the most that the process holds during the fit less what it held before, with the data "
+        "in it, in units of the data; the largest of the seeds. Single precision rounds the observations, and the "
+        "dictionary is as exact as they are.",
+        "",
+    ]
     groups: dict[tuple, list[dict]] = {}
     for row in rows:
         groups.setdefault((row["samples"], row["components"], row["dtype"], row["method"]), []).append(row)
@@ -106,9 +107,9 @@ def large(rows: list[dict]) -> list[str]:
 def jobs(rows: list[dict]) -> list[str]:
     first = rows[0]
     lines = ["## Workers", ""]
-    lines += [f"({first['components']}, {first['samples_per_component']}, {first['zeros']}), one thread a worker."]
     lines += [
-        "Workers start before the time is taken. Equal is `np.array_equal` of `components_` with those of one.",
+        f"({first['components']}, {first['samples_per_component']}, {first['zeros']}), one thread a worker, which starts "
+        "before the time is taken. Equal is `np.array_equal` of `components_` with those of one.",
         "",
     ]
     body = []
