@@ -108,8 +108,8 @@ def jobs(rows: list[dict]) -> list[str]:
     first = rows[0]
     lines = ["## Workers", ""]
     lines += [
-        f"({first['components']}, {first['samples_per_component']}, {first['zeros']}), one thread a worker, which starts "
-        "before the time is taken. Equal is `np.array_equal` of `components_` with those of one.",
+        f"({first['components']}, {first['samples_per_component']}, {first['zeros']}), one thread a worker. Workers "
+        "start before the time is taken. Equal is `np.array_equal` of `components_` with those of one.",
         "",
     ]
     body = []
