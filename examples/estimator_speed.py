@@ -176,7 +176,7 @@ def measure(part: str, small: bool, n_seeds: int) -> list[dict]:
         return large(SMALL_LARGE if small else LARGE, 1 if small else min(n_seeds, 3))
     with one_thread():
         if part == "jobs":
-            rows = jobs(SMALL_JOBS if small else JOBS, n_seeds)
+            rows = jobs(SMALL_JOBS if small else JOBS, min(n_seeds, 3))
             return [{key: value for key, value in row.items() if key != "found"} for row in rows]
         rows = []
         for setting in SMALL_SPEED if small else SPEED:
@@ -188,7 +188,7 @@ def measure(part: str, small: bool, n_seeds: int) -> list[dict]:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--out", type=Path, default=Path("examples/results"))
-    parser.add_argument("--seeds", type=int, default=10, help="problems of each setting; large data takes 3 at most")
+    parser.add_argument("--seeds", type=int, default=10, help="problems of each setting; large and jobs take 3 at most")
     parser.add_argument("--small", action="store_true", help="tiny sizes and two seeds, for a quick look")
     parser.add_argument("--only", choices=PARTS, help="measure this part and keep the others")
     parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)  # a fit of large data, in a child
