@@ -3,7 +3,7 @@
 
 Patches of photographs are not exactly sparse in any basis. So nothing is proven, ``recovered_`` says so, and what comes
 back are the sparsest directions found, no more. FastICA is the better tool here: of 20,000 patches it shows the cleaner
-edges, and its codes are the sparser ones by their mean modulus.
+edges, and its codes are the sparser ones by their mean modulus, in each of ten draws (seeds 0 to 9).
 """
 
 # %%
