@@ -11,8 +11,11 @@ from pathlib import Path
 import matplotlib
 import nbclient
 import nbformat
+import numpy as np
 import pytest
 
+from sparsedl import SparseDictionaryRecovery
+from sparsedl.datasets import make_sparse_dictionary
 from sparsedl_fl.reproduce import TABLES, read_records, write_summary
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -87,18 +90,122 @@ def test_an_nvflare_job_is_audited_in_its_simulator(tmp_path):
     assert len(list((tmp_path / "reports").rglob("*.html"))) == 6
 
 
-@pytest.mark.slow
-def test_peers_are_compared(tmp_path, monkeypatch):
+@pytest.fixture
+def scripts(monkeypatch):
+    """Where the scripts of the examples, and what they share, are imported from for one test."""
+    before = set(sys.modules)
     monkeypatch.syspath_prepend(str(EXAMPLES))
+    yield
+    for name in set(sys.modules) - before:
+        if Path(getattr(sys.modules[name], "__file__", None) or "").parent == EXAMPLES:
+            sys.modules.pop(name)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("scripts")
+def test_peers_are_compared(tmp_path):
     import compare_peers
 
     compare_peers.main(["--small", "--out", str(tmp_path)])
     rows = json.loads((tmp_path / "compare_peers.json").read_text())["synthetic"]
     assert {row["method"] for row in rows} == set(compare_peers.METHODS)
-    assert next(row["exact"] for row in rows if row["method"] == "sparsedl") == 1
-    assert "| sparsedl |" in (tmp_path / "compare_peers.md").read_text()
+    mine = next(row for row in rows if row["method"] == "sparsedl")
+    assert mine["exact"] == 1
+    assert (mine["trials"], mine["marked"], mine["wrong"], mine["provable"]) == (2, 2, 0, 2)
+    page = (tmp_path / "compare_peers.md").read_text()
+    assert "| sparsedl |" in page
+    assert "sparsedl is exact in every trial of 1 of 1 settings" in page
+    assert ("K-SVD was left out" in page) == ("K-SVD" not in compare_peers.METHODS)
     assert (tmp_path / "compare_peers.png").exists()
-    sys.modules.pop("compare_peers")
+
+
+@pytest.mark.usefixtures("scripts")
+def test_what_peers_are_said_to_do_is_made_of_the_rows():
+    from peers_page import findings
+
+    def row(method, exact, seconds, **more):
+        setting = {"components": 20, "samples_per_component": 4, "zeros": 0.5, "trials": 10, "close": exact}
+        return setting | {"method": method, "exact": exact, "median_seconds": seconds} | more
+
+    mine = row("sparsedl", 0.8, 3.0, components_exact=0.97, provable=9, wrong=2)
+    said = "\n".join(findings([mine, row("FastICA", 0.9, 2.0), row("K-SVD", 0.0, 1.0)]))
+    assert "exact in every trial of 0 of 1 settings" in said
+    assert "not at (20, 4, 0.5)" in said
+    assert "exact in 8 of 10, 97% of the components, and provable in 9 of 10" in said
+    assert "wrong: 2." in said
+    assert "peers are exact in 9 of 20 trials together" in said
+    assert "A peer is exact more often: FastICA at (20, 4, 0.5)." in said
+    assert "1.5 in the median" in said
+    assert "left out" not in said
+
+
+@pytest.mark.usefixtures("scripts")
+def test_the_judge_of_the_comparisons_is_right():
+    from measuring import n_wrong, provable, worst_sine
+
+    X, _, true = make_sparse_dictionary(200, 10, sparsity=0.6, random_state=0)
+    sdr = SparseDictionaryRecovery(random_state=0).fit(X)
+    assert provable(X, true)
+    assert not provable(X[:12], true)  # hardly a zero beyond those that any direction has
+    assert not provable(X[:9], true)  # of a rank below
+    assert worst_sine(sdr.components_, true) < 1e-8
+    assert worst_sine(sdr.components_[1:], true) == 1
+    assert n_wrong(sdr, true) == 0
+    sdr.directions_[:, 3] += 1e-3 * sdr.directions_[:, 5]
+    assert n_wrong(sdr, true) == 1
+    sdr.recovered_ = np.arange(10) != 3
+    assert n_wrong(sdr, true) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.usefixtures("scripts")
+def test_speed_is_measured(tmp_path):
+    import estimator_speed
+
+    estimator_speed.main(["--small", "--out", str(tmp_path)])
+    written = json.loads((tmp_path / "estimator_speed.json").read_text())
+    assert list(written) == ["speed", "large", "jobs"]
+    runs = [run for row in written["speed"]["rows"] for run in row["runs"]]
+    assert [run["seed"] for run in runs] == [0, 1, 0, 1]
+    assert all(run["worst_sine"] < 1e-8 and run["marked"] and not run["wrong"] for run in runs)
+    large = written["large"]["rows"]
+    assert {(row["method"], row["dtype"]) for row in large} == {
+        (method, dtype) for method in ("sparsedl", "FastICA") for dtype in ("float64", "float32")
+    }
+    assert not any("failed" in row for row in large)
+    assert {row["workers"] for row in written["jobs"]["rows"]} == {"one", "two, loky", "two, dask"}
+    assert all(row["equal"] and row["exact"] for row in written["jobs"]["rows"])
+    page = (tmp_path / "estimator_speed.md").read_text()
+    assert "| (8, 20, 0.7) |" in page
+    assert "Every problem is exact." in page
+    assert "| two, dask |" in page
+
+
+@pytest.mark.usefixtures("scripts")
+def test_a_part_of_the_speeds_replaces_itself_alone(tmp_path):
+    import estimator_speed
+
+    kept = {"measured_with": {"processor": "another one", "cores": 8, "packages": {"numpy": "1"}}, "rows": []}
+    (tmp_path / "estimator_speed.json").write_text(json.dumps({"large": kept, "speed": kept}))
+    estimator_speed.main(["--small", "--only", "speed", "--out", str(tmp_path)])
+    written = json.loads((tmp_path / "estimator_speed.json").read_text())
+    assert written["large"] == kept
+    assert len(written["speed"]["rows"]) == 2
+    assert "another one, 8 cores" in (tmp_path / "estimator_speed.md").read_text()
+
+
+@pytest.mark.usefixtures("scripts")
+def test_what_fails_or_is_not_exact_is_said():
+    from speed_page import large, speed
+
+    case = {"method": "sparsedl", "samples": 10, "components": 2, "dtype": "float64", "seed": 0}
+    assert "- sparsedl, 10 x 2, float64: exit status -9: killed" in large([case | {"failed": "exit status -9: killed"}])
+    run = dict.fromkeys(("seconds", "cpu_seconds", "ica_seconds", "ica_cpu_seconds"), 1.0)
+    run |= {"seed": 4, "worst_sine": 0.3, "marked": False, "n_marked": 1, "wrong": 0, "status": "the budget is spent"}
+    run |= {"ica_worst_sine": 0.2, "ica_converged": True}
+    lines = speed([{"components": 2, "samples_per_component": 5, "zeros": 0.5, "runs": [run]}])
+    assert "- (2, 5, 0.5), seed 4: 1 of 2 marked; the budget is spent." in lines
 
 
 @pytest.mark.slow

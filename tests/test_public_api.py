@@ -32,6 +32,7 @@ CONTRACT = {
     "sparsedl.rounding": ["KernelRounding", "LinearProgramRounding", "ReweightedRounding", "Rounding"],
     "sparsedl.datasets": ["make_sparse_dictionary"],
     "sparsedl.metrics": ["match_components"],
+    "sparsedl.plotting": ["plot_components"],
     "sparsedl_fl": ["GradientInverter", "LayerGradient", "__version__"],
     "sparsedl_fl.activations": [
         "Activation",

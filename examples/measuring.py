@@ -1,0 +1,127 @@
+"""What the comparisons share: one thread, one judge of what is exact, and what a result was measured with."""
+
+from __future__ import annotations
+
+import os
+import platform
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
+
+from sparsedl import SparseDictionaryRecovery
+from sparsedl.metrics import match_components
+from sparsedl.preconditioning import whiten
+from sparsedl.zeros import ZeroTest
+
+EXACT, CLOSE = 1e-8, 0.1
+"""Sines of the angle between a component and its true one."""
+
+PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "joblib", "python-picard", "dictlearn", "distributed")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Hold all linear algebra of this process to one thread, and be quiet where a method does not converge."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(limits=1), warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def worst_sine(found: np.ndarray, true: np.ndarray) -> float:
+    """Return the sine of the angle of the worst component, 1 where one is missing."""
+    return float(sines(found, true).max())
+
+
+def sines(found: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """Return the sine of the angle of each true component to the one found, 1 where it is missing."""
+    found = found[np.linalg.norm(found, axis=1) > 0]
+    if len(found) < len(true) or not np.isfinite(found).all():
+        return np.ones(len(true))
+    return match_components(found, true).errors
+
+
+def n_wrong(sdr: SparseDictionaryRecovery, true: np.ndarray) -> int:
+    """Return how many components are marked as recovered whose direction is that of no true code.
+
+    Others have a share of 1e-6, or of a thousand times the rounding: single precision left 1e-6 at 200 components.
+    """
+    tolerance = max(1e-6, 1000 * float(np.finfo(sdr.directions_.dtype).eps))
+    directions = sdr.directions_[:, sdr.recovered_].T.astype(np.float64)
+    if not len(directions):
+        return 0
+    # In coordinates where a direction is the mixture of the true codes that it makes.
+    mixtures = directions @ true.T
+    mixtures /= np.linalg.norm(mixtures, axis=1, keepdims=True)
+    others = np.sqrt(np.maximum(np.sum(mixtures**2, axis=1) - np.max(mixtures**2, axis=1), 0))
+    return int(np.sum(others > tolerance))
+
+
+def provable(X: np.ndarray, true: np.ndarray) -> bool:
+    """Return whether the zero test proves every true column, as an oracle who knows them would show it.
+
+    Where it does not, the observations are too few for these zeros: no search could prove what it finds.
+    """
+    whitening = whiten(X)
+    if whitening.whitened.shape[1] < len(true):
+        return False
+    test = ZeroTest(
+        observations=torch.from_numpy(whitening.whitened),
+        unmixing=torch.from_numpy(whitening.unmixing),
+        noise_level=torch.from_numpy(np.ascontiguousarray(whitening.noise_level)),
+    )
+    columns = torch.from_numpy(np.ascontiguousarray((whitening.mixing @ np.linalg.pinv(true)).T))
+    columns /= torch.linalg.vector_norm(columns, dim=1, keepdim=True)
+    return bool(test.prove(columns, test.zeros(columns)).all())
+
+
+def resident(which: str) -> int:
+    """Return the memory that this process holds (``VmRSS``), or the most it ever held (``VmHWM``), in bytes.
+
+    As Linux tells it: ``ru_maxrss`` is the same as ``VmHWM``, but a child begins with that of its parent.
+    """
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(which + ":"):
+            return 1024 * int(line.split()[1])
+    raise ValueError(f"the system does not tell {which}")
+
+
+def measured_with() -> dict[str, Any]:
+    """Return processor, cores of this process, and versions of what is compared."""
+    packages = {}
+    for name in PACKAGES:
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            packages[name] = None
+    return {"processor": _processor(), "cores": len(os.sched_getaffinity(0)), "packages": packages}
+
+
+def measured_in_words(what: dict[str, Any]) -> str:
+    """Return the same as a sentence."""
+    packages = ", ".join(f"{name} {number}" for name, number in what["packages"].items() if number)
+    return f"Measured on {what['processor']}, {what['cores']} cores, with {packages}."
+
+
+def table(header: list[str], rows: list[list[str]]) -> list[str]:
+    """Return a table in Markdown, a line each."""
+    return ["| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *rows]]
+
+
+def _processor() -> str:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
