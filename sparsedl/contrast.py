@@ -7,7 +7,15 @@ from itertools import combinations
 import numpy as np
 import torch
 
+from sparsedl.symmetric_fixed_point import symmetric_fixed_point
+
 __all__ = ["are_mixtures", "contrast_variances", "first_components"]
+
+FEW_ROWS, ROWS_EACH = 4000, 100
+"""Rows, and for each component, from which an estimation starts where there are more than twice as many."""
+
+STEPS, STEPS_ON_SOME, LAST_STEPS, TOLERANCE = 300, 100, 20, 1e-4
+"""Steps of the fixed point; where rows are many, on some and then on all; and the change of a cosine at which it stops."""
 
 CENTRED = 0.9
 """Share of the mean that is taken off: all of it would leave nothing of a code that is constant."""
@@ -69,27 +77,16 @@ def _decorrelated(
     return left @ right * signal @ axes.T
 
 
-def _fixed_point(
-    white: np.ndarray, generator: torch.Generator, steps: int = 300, tolerance: float = 1e-4
-) -> np.ndarray:
-    """Return orthonormal directions of symmetric FastICA with the hyperbolic tangent, as rows.
-
-    References
-    ----------
-    Hyvarinen, "Fast and robust fixed-point algorithms for independent component analysis", IEEE Trans. Neural Netw.
-    1999, Eq. 20 and Sec. IV.
-    """
-    n, k = white.shape
-    directions = np.linalg.qr(torch.randn((k, k), generator=generator, dtype=torch.float64).numpy())[0]
-    for _ in range(steps if k > 1 else 0):
-        slopes = np.tanh(directions @ white.T)
-        step = slopes @ white / n - (1 - np.mean(slopes**2, axis=1))[:, None] * directions
-        left, _, right = np.linalg.svd(step)
-        change = np.max(1 - np.abs(np.sum((left @ right) * directions, axis=1)))
-        directions = left @ right
-        if change < tolerance:
-            break
-    return directions
+def _fixed_point(white: np.ndarray, generator: torch.Generator) -> np.ndarray:
+    """Return orthonormal directions of symmetric FastICA, as rows: from some of many rows, and then from all."""
+    k = white.shape[1]
+    rows, few = torch.from_numpy(white).to(torch.float32), max(FEW_ROWS, ROWS_EACH * k)
+    directions = torch.randn((k, k), generator=generator, dtype=torch.float64)
+    if len(rows) > 2 * few:
+        part = rows[torch.randperm(len(rows), generator=generator)[:few]]
+        directions = symmetric_fixed_point(part, directions, max_iter=STEPS_ON_SOME, tolerance=TOLERANCE)
+    steps = STEPS if len(rows) <= 2 * few else LAST_STEPS
+    return symmetric_fixed_point(rows, directions, max_iter=steps, tolerance=TOLERANCE).double().numpy()
 
 
 def are_mixtures(codes: np.ndarray, noise: np.ndarray, zeros: np.ndarray) -> np.ndarray:

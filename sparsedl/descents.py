@@ -20,7 +20,7 @@ CROWDING, HALF_NORMAL_DENSITY, FALSE_LOOK = 4.0, 0.8, 0.01
 probability at which a spurious end passes the look."""
 
 NEAR_FOUND = 0.9
-"""Cosine to a column found from which on an end is left out before it has converged."""
+"""Cosine to a column found, or to a better end, from which on an end is left out before it has converged."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,9 @@ class Descent:
         n_zeros = ((ends @ observations.T).abs() < self.look).sum(dim=1)
         is_found = ((ends @ found.T).abs() > NEAR_FOUND).any(dim=1)
         n_found = int(is_found.sum())
-        order = torch.argsort(n_zeros.masked_fill(is_found, -1), descending=True, stable=True)
-        best = order[: min(math.ceil(self.share_finished * len(ends)), len(ends) - n_found)]
+        order = torch.argsort(n_zeros.masked_fill(is_found, -1), descending=True, stable=True)[: len(ends) - n_found]
+        # The most attractive columns draw many starts: one of each is enough.
+        best = order[distinct(ends[order], NEAR_FOUND)][: math.ceil(self.share_finished * len(ends))]
         return self.finish.minimize(observations, ends[best], self.finish_surrogate).directions, n_found
 
     def promising(self, ends: torch.Tensor, found: torch.Tensor, test: ZeroTest) -> torch.Tensor:

@@ -49,12 +49,19 @@ def with_likelihood(found: Recovery, evidence: Evidence, generator: torch.Genera
     if k < 2 or n_rows < max(FEWEST_ROWS * k, k + 2):
         return found
     is_known = observed.noise_level is not None or k < n_features
-    if noise_of_directions(evidence.part) < LEAST_NOISE if is_known else found.proven.any():
+    is_noisy = is_known and noise_of_directions(evidence.part) >= LEAST_NOISE
+    if not is_noisy and found.proven.any():
         return found
-    noise = float(np.sqrt(np.mean(evidence.whitening.noise_level**2))) if is_known else None
-    start = evidence.whitening.unmixing @ found.basis[:, found.proven] if found.proven.any() else None
-    estimate = estimate_under_noise(observed.values, k, noise, generator=generator, start=start)
-    directions = normalized(torch.from_numpy((evidence.whitening.mixing @ estimate.directions).T.copy()))
+    whitening = evidence.whitening
+    if is_noisy or k == n_features:
+        noise = float(np.sqrt(np.mean(whitening.noise_level**2))) if is_noisy else None
+        start = whitening.unmixing @ found.basis[:, found.proven] if found.proven.any() else None
+        estimate = estimate_under_noise(observed.values, k, noise, generator=generator, start=start)
+    else:  # what there is of noise lies in the span of the components
+        inside = estimate_under_noise(whitening.whitened, k, generator=generator)
+        there, back = whitening.unmixing @ inside.directions, inside.components @ whitening.mixing
+        estimate = replace(inside, directions=there, components=back)
+    directions = normalized(torch.from_numpy((whitening.mixing @ estimate.directions).T.copy()))
     proven = proven_directions(directions, evidence.part).numpy()
     # Those that zeros prove come first, and of each kind the sparsest.
     order = np.lexsort([-estimate.zeros, ~proven])

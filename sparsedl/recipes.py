@@ -43,11 +43,11 @@ def search_for(
     k, prices, is_default = test.observations.shape[1], estimator.deflation, estimator.optimizer is None
     is_default = is_default and estimator.surrogate is None and prices is not None
     if is_default:
-        if patience is None and noise_of_directions(test) > LEAST_NOISE:
-            patience = PATIENCE_UNDER_NOISE
-        stages = default_stages(
-            *test.observations.shape, estimator.n_starts, (1.0, 5.0) if prices == "auto" else prices, patience
-        )
+        prices = (1.0, 5.0) if prices == "auto" else prices
+        if noise_of_directions(test) > LEAST_NOISE:
+            patience = PATIENCE_UNDER_NOISE if patience is None else min(patience, PATIENCE_UNDER_NOISE)
+        is_limited = estimator.patience is not None or estimator.max_rounds is not None
+        stages = default_stages(*test.observations.shape, estimator.n_starts, prices, patience, not is_limited)
     else:
         descent = Descent(optimizer=estimator.optimizer_, surrogate=estimator.surrogate_)
         prices = (1.0, 2.0) if prices == "auto" else prices
@@ -107,9 +107,10 @@ columns, with 50 the slow ones completed one more of three at four samples each;
 FIRST_STARTS, MOST_STARTS = 32, 512
 """Starts in a round behind a new column, and in the long run."""
 
-PATIENCE = ((8, 36, 84), (12, 16, 24), (float("inf"), 5, 10))
-"""Up to so many samples a component: rounds without a column while there is none, and without a new one. In starts:
-16,000 and 40,000; 6,000 and 10,000; 1,000 and 3,000."""
+PATIENCE = ((8, 36, 84), (12, 16, 24), (20, 5, 10), (float("inf"), 3, 10))
+"""Below so many samples a component: rounds without a column while there is none, and without a new one. In starts:
+16,000 and 40,000; 6,000 and 10,000; 1,000 and 3,500; 200 and 3,500. The largest gap behind which a column was found had
+1,024 starts everywhere but at (20, 4, .5), and there 112,000 and 646,000 (seeds 7 and 6 of ten)."""
 
 
 PATIENCE_UNDER_NOISE = 2
@@ -117,9 +118,18 @@ PATIENCE_UNDER_NOISE = 2
 
 
 def default_stages(
-    n_rows: int, n_components: int, n_starts: int | None, prices: tuple[float, ...], patience: int | None
+    n_rows: int,
+    n_components: int,
+    n_starts: int | None,
+    prices: tuple[float, ...],
+    patience: int | None,
+    grow: bool = True,
 ) -> list[Stage]:
-    """Return the stages of the default search: all directions at once, and where that brings no more, many starts."""
+    """Return the stages of the default search: all directions at once, and where that brings no more, many starts.
+
+    Rounds of these ``grow`` unless somebody counts them.
+    """
+    n_starts = MOST_STARTS if n_starts is None else n_starts
     first, later = next((first, later) for most, first, later in PATIENCE if n_rows < most * n_components)
     descents = (FAST_CAUCHY, FAST_GEMAN, FAST_GEMAN, FAST_GEMAN)
     if n_components >= MANY:
@@ -128,8 +138,8 @@ def default_stages(
     many = Stage(
         starts=RowStarts(),
         descents=descents,
-        n_starts=MOST_STARTS if n_starts is None else n_starts,
-        first_starts=FIRST_STARTS,
+        n_starts=n_starts,
+        first_starts=FIRST_STARTS if grow else n_starts,
         prices=prices,
         draws_price=True,
         patience=patience if patience is not None else later,

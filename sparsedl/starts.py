@@ -19,6 +19,7 @@ from sklearn.base import BaseEstimator
 
 from sparsedl._validation import check_positive
 from sparsedl.linalg import normalized
+from sparsedl.symmetric_fixed_point import symmetric_fixed_point
 
 __all__ = ["RowStarts", "SphereStarts", "Starts", "SymmetricStarts", "complement_of"]
 
@@ -104,8 +105,8 @@ class RowStarts(Starts):
 class SymmetricStarts(Starts):
     """The symmetric fixed point of FastICA, contrast ``log cosh``, in the complement of the columns found.
 
-    All directions of the complement at once: each step is Newton's for every one of them, and then all are made
-    orthogonal, so that no two go to the same column. It need not converge; the optimiser goes on.
+    All directions of the complement at once, no two of which go to the same column. It need not converge; the optimiser
+    goes on.
 
     Parameters
     ----------
@@ -136,21 +137,5 @@ class SymmetricStarts(Starts):
         n_left = basis.shape[1]
         inside = observations @ basis if len(found) else observations
         W = torch.randn((n_left, n_left), generator=generator, dtype=torch.float64)
-        W = _orthogonal(W).to(observations.dtype)
-        for _ in range(self.max_iter if n_left > 1 else 0):
-            slopes = torch.mm(W, inside.T).tanh_()
-            curvature = 1 - slopes.square().mean(dim=1, keepdim=True)
-            before, W = W, _orthogonal(slopes @ inside / len(inside) - curvature * W)
-            if bool(((W * before).sum(dim=1).abs() > 1 - self.tolerance).all()):
-                break
+        W = symmetric_fixed_point(inside, W, max_iter=self.max_iter, tolerance=self.tolerance)
         return normalized(W @ basis.T)
-
-
-def _orthogonal(W: torch.Tensor) -> torch.Tensor:
-    """Return the nearest orthogonal matrix, computed in double precision."""
-    V = W.double()
-    values, vectors = torch.linalg.eigh(V @ V.T)
-    if not bool(values[0] > 1e-12 * values[-1]):  # rows that depend on each other: by the singular vectors
-        left, _, right = torch.linalg.svd(V, full_matrices=False)
-        return (left @ right).to(W.dtype)
-    return ((vectors * values.rsqrt()) @ vectors.T @ V).to(W.dtype)

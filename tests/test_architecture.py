@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = {
     "sparsedl": [
         {"arrays", "process", "progress"},
-        {"_validation", "plotting"},
+        {"_validation", "plotting", "symmetric_fixed_point"},
         {"contrast", "linalg", "monte_carlo_em", "repetitions"},
         {"determinacy", "noisy"},
         {"surrogates", "preconditioning", "metrics", "datasets", "zeros"},

@@ -1,0 +1,50 @@
+"""The symmetric fixed point of FastICA: all directions of white observations at once."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["symmetric_fixed_point"]
+
+
+def symmetric_fixed_point(white: torch.Tensor, start: torch.Tensor, *, max_iter: int, tolerance: float) -> torch.Tensor:
+    """Return orthonormal directions that the contrast ``log cosh`` finds, in the precision of the observations.
+
+    Each step is Newton's for every direction, and then all are made orthogonal, so that no two go to the same column.
+
+    Parameters
+    ----------
+    white : torch.Tensor of shape (n_samples, k)
+        Observations with ``white^T white = n_samples I``.
+    start : torch.Tensor of shape (k, k)
+        Rows to start from; they are made orthonormal.
+    max_iter : int
+        Steps at most.
+    tolerance : float
+        Change of a cosine at which all stop.
+
+    References
+    ----------
+    Hyvarinen, "Fast and robust fixed-point algorithms for independent component analysis", IEEE Trans. Neural Netw.
+    1999, Eq. 20 and Sec. IV (symmetric decorrelation).
+    """
+    W = _orthogonal(start).to(white.dtype)
+    for _ in range(max_iter if len(W) > 1 else 0):
+        slopes = torch.mm(W, white.T).tanh_()
+        curvature = 1 - slopes.square().mean(dim=1, keepdim=True)
+        before, W = W, _orthogonal(slopes @ white / len(white) - curvature * W)
+        if bool(((W * before).sum(dim=1).abs() > 1 - tolerance).all()):
+            break
+    return W
+
+
+def _orthogonal(W: torch.Tensor) -> torch.Tensor:
+    """Return the nearest orthogonal matrix, computed in double precision."""
+    V = W.double()
+    if len(V) == 0:
+        return W
+    values, vectors = torch.linalg.eigh(V @ V.T)
+    if not bool(values[0] > 1e-12 * values[-1]):  # rows that depend on each other: by the singular vectors
+        left, _, right = torch.linalg.svd(V, full_matrices=False)
+        return (left @ right).to(W.dtype)
+    return ((vectors * values.rsqrt()) @ vectors.T @ V).to(W.dtype)
