@@ -81,12 +81,12 @@ def _fixed_point(white: np.ndarray, generator: torch.Generator) -> np.ndarray:
     """Return orthonormal directions of symmetric FastICA, as rows: from some of many rows, and then from all."""
     k = white.shape[1]
     rows, few = torch.from_numpy(white).to(torch.float32), max(FEW_ROWS, ROWS_EACH * k)
-    directions = torch.randn((k, k), generator=generator, dtype=torch.float64)
+    directions = torch.randn((1, k, k), generator=generator, dtype=torch.float64)
     if len(rows) > 2 * few:
         part = rows[torch.randperm(len(rows), generator=generator)[:few]]
         directions = symmetric_fixed_point(part, directions, max_iter=STEPS_ON_SOME, tolerance=TOLERANCE)
     steps = STEPS if len(rows) <= 2 * few else LAST_STEPS
-    return symmetric_fixed_point(rows, directions, max_iter=steps, tolerance=TOLERANCE).double().numpy()
+    return symmetric_fixed_point(rows, directions, max_iter=steps, tolerance=TOLERANCE)[0].double().numpy()
 
 
 def are_mixtures(codes: np.ndarray, noise: np.ndarray, zeros: np.ndarray) -> np.ndarray:

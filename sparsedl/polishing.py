@@ -13,12 +13,15 @@ from sparsedl.zeros import ZeroTest
 
 __all__ = ["polish"]
 
-WIDTHS = (1e-2, 1e-3, 1e-5, 1e-8, 0.0)
-"""Scales on which entries count as zeros, one after the other, where the noise is less: about the squares of each
-other, since what is left of a wrong row after one of them is its weight."""
+FIRST_WIDTH, NARROWER, SPREAD = 1e-2, 10.0, 10.0
+"""Scale on which entries count as zeros at first; the next one is narrower by this at least, and so many times the root
+mean square of what the last one left of the zeros."""
+
+MOST_WIDTHS = 8
+"""Widths, one after the other, at most; in double precision five reach rounding."""
 
 SINGLE_FROM = 1e-3
-"""Widths from which on single precision will do: its rounding is a thousandth of that."""
+"""Width from which on single precision will do: its rounding is a thousandth of that."""
 
 LEAST_WEIGHT = 1e-3
 """Weights below this are zero: a row so far off says nothing."""
@@ -44,16 +47,21 @@ def polish(directions: torch.Tensor, test: ZeroTest, *, max_iter: int = 60, accu
     """
     if directions.shape[1] == 1:
         return directions
-    single = test.observations.to(torch.float32)
-    for width in WIDTHS:
-        observations = single if width >= SINGLE_FROM else test.observations
+    single, width = test.observations.to(torch.float32), directions.new_full((len(directions), 1), FIRST_WIDTH)
+    for _ in range(MOST_WIDTHS):
+        observations = single if bool((width >= SINGLE_FROM).all()) else test.observations
         directions = directions.to(observations.dtype)
         entries = directions @ observations.T
-        scale = (test.refit_multiple / test.noise_multiple * test.tolerances(directions.double())).clamp(min=width)
-        weights = (entries / scale.to(entries.dtype)).square_().add_(1).reciprocal_()
+        noise = test.refit_multiple / test.noise_multiple * test.tolerances(directions.double())
+        weights = (entries / torch.maximum(noise, width).to(entries.dtype)).square_().add_(1).reciprocal_()
         weights[weights < LEAST_WEIGHT] = 0
         directions = normalized(directions + _step(directions, entries, weights, observations, max_iter, accuracy))
-    return directions
+        if bool((width <= noise.amax(dim=1, keepdim=True)).all()):
+            break
+        left = torch.linalg.vector_norm((directions @ observations.T) * (weights > 0.5), dim=1, keepdim=True)
+        left = left / (weights > 0.5).sum(dim=1, keepdim=True).clamp(min=1).sqrt()
+        width = torch.minimum(width / NARROWER, SPREAD * left.double())
+    return directions.double()
 
 
 def _step(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -104,6 +105,7 @@ MANY = 32
 columns, with 50 the slow ones completed one more of three at four samples each; in between nothing was measured."""
 
 
+SETS = int(os.environ.get("SETS", 64))
 FIRST_STARTS, MOST_STARTS = 32, 512
 """Starts in a round behind a new column, and in the long run."""
 
@@ -134,7 +136,7 @@ def default_stages(
     descents = (FAST_CAUCHY, FAST_GEMAN, FAST_GEMAN, FAST_GEMAN)
     if n_components >= MANY:
         descents = (FAST_CAUCHY, FAST_GEMAN, SLOW_CAUCHY, SLOW_GEMAN)
-    together = Stage(starts=SymmetricStarts(), descents=(TOGETHER,), n_starts=1, least_gain=0.25, fewest_open=4)
+    together = Stage(starts=SymmetricStarts(), descents=(TOGETHER,), n_starts=SETS, least_gain=0.25, fewest_open=4)
     many = Stage(
         starts=RowStarts(),
         descents=descents,

@@ -132,10 +132,11 @@ class SymmetricStarts(Starts):
     def draw(
         self, observations: torch.Tensor, found: torch.Tensor, n_starts: int, generator: torch.Generator
     ) -> torch.Tensor:
-        """Return as many as the complement has dimensions, whatever is wanted."""
+        """Return whole sets, of as many as the complement has dimensions: one at least."""
         basis = complement_of(found).to(observations.dtype)
         n_left = basis.shape[1]
         inside = observations @ basis if len(found) else observations
-        W = torch.randn((n_left, n_left), generator=generator, dtype=torch.float64)
+        n_sets = max(1, n_starts // n_left)
+        W = torch.randn((n_sets, n_left, n_left), generator=generator, dtype=torch.float64)
         W = symmetric_fixed_point(inside, W, max_iter=self.max_iter, tolerance=self.tolerance)
-        return normalized(W @ basis.T)
+        return normalized(W.view(-1, n_left) @ basis.T)

@@ -16,12 +16,16 @@ def symmetric_fixed_point(white: torch.Tensor, start: torch.Tensor, *, max_iter:
     ----------
     white : torch.Tensor of shape (n_samples, k)
         Observations with ``white^T white = n_samples I``.
-    start : torch.Tensor of shape (k, k)
-        Rows to start from; they are made orthonormal.
+    start : torch.Tensor of shape (n_sets, k, k)
+        Rows to start from; those of a set are made orthonormal.
     max_iter : int
         Steps at most.
     tolerance : float
         Change of a cosine at which all stop.
+
+    Returns
+    -------
+    torch.Tensor of shape (n_sets, k, k)
 
     References
     ----------
@@ -29,22 +33,24 @@ def symmetric_fixed_point(white: torch.Tensor, start: torch.Tensor, *, max_iter:
     1999, Eq. 20 and Sec. IV (symmetric decorrelation).
     """
     W = _orthogonal(start).to(white.dtype)
-    for _ in range(max_iter if len(W) > 1 else 0):
-        slopes = torch.mm(W, white.T).tanh_()
-        curvature = 1 - slopes.square().mean(dim=1, keepdim=True)
-        before, W = W, _orthogonal(slopes @ white / len(white) - curvature * W)
-        if bool(((W * before).sum(dim=1).abs() > 1 - tolerance).all()):
+    n, k = white.shape
+    for _ in range(max_iter if k > 1 else 0):
+        slopes = torch.mm(W.view(-1, k), white.T).tanh_()
+        gradient = (slopes @ white).div_(n).view_as(W)
+        curvature = slopes.square_().mean(dim=1).neg_().add_(1).view(len(W), k, 1)
+        before, W = W, _orthogonal(gradient - curvature * W)
+        if bool(((W * before).sum(dim=2).abs() > 1 - tolerance).all()):
             break
     return W
 
 
 def _orthogonal(W: torch.Tensor) -> torch.Tensor:
-    """Return the nearest orthogonal matrix, computed in double precision."""
-    V = W.double()
-    if len(V) == 0:
+    """Return the nearest orthogonal matrix of each, computed in double precision."""
+    if W.numel() == 0:
         return W
-    values, vectors = torch.linalg.eigh(V @ V.T)
-    if not bool(values[0] > 1e-12 * values[-1]):  # rows that depend on each other: by the singular vectors
+    V = W.double()
+    values, vectors = torch.linalg.eigh(V @ V.mT)
+    if not bool((values[:, 0] > 1e-12 * values[:, -1]).all()):  # rows that depend on each other: by singular vectors
         left, _, right = torch.linalg.svd(V, full_matrices=False)
         return (left @ right).to(W.dtype)
-    return ((vectors * values.rsqrt()) @ vectors.T @ V).to(W.dtype)
+    return ((vectors * values.rsqrt()[:, None, :]) @ vectors.mT @ V).to(W.dtype)
