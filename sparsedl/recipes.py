@@ -70,8 +70,8 @@ CONVERGED = 2e-3
 TOGETHER = Descent(
     optimizer=Graduated(max_iter=30, smoothing=0.3, final_smoothing=2e-3, momentum=0.5), surrogate=Cauchy()
 )
-"""From starts that are close. 30 steps with momentum take 0.7 of the time of 60 without at (100, 10, .5), and no more at
-(20, 10, .5) and (50, 10, .5) (`make_sparse_dictionary`: components, samples each, zeros; seeds 500 to 509)."""
+"""From starts that are close. 30 steps with momentum take 0.7 of the time of 60 without at (100, 10, .5), and no more
+at (20, 10, .5) and (50, 10, .5) (`make_sparse_dictionary`: components, samples each, zeros; seeds 500 to 509)."""
 
 FAST_CAUCHY, SLOW_CAUCHY = (
     Descent(
@@ -105,8 +105,7 @@ columns, with 50 the slow ones completed one more of three at four samples each;
 
 
 SETS = 64
-"""Starts at once, in sets of as many as are missing: three sets of 20 complete a dictionary more often in one round, and
-cost as much as one."""
+"""Starts at once, in sets of as many as are missing: three sets of 20 complete a dictionary more often in one round."""
 FIRST_STARTS, MOST_STARTS = 32, 512
 """Starts in a round behind a new column, and in the long run."""
 

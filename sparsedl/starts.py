@@ -113,7 +113,9 @@ class SymmetricStarts(Starts):
     max_iter : int, default=60
         Steps at most.
     tolerance : float, default=1e-3
-        Change of a cosine at which all stop.
+        Change of a cosine at which a direction is settled.
+    share : float, default=0.9
+        Share of the directions that have to be for all to stop.
 
     References
     ----------
@@ -123,11 +125,15 @@ class SymmetricStarts(Starts):
 
     max_iter: int = 60
     tolerance: float = 1e-3
+    share: float = 0.9
 
     def check_parameters(self) -> None:
-        """Raise ``ValueError`` unless both are positive."""
+        """Raise ``ValueError`` unless all are positive and ``share`` is at most one."""
         check_positive(self, "max_iter", self.max_iter, integer=True)
         check_positive(self, "tolerance", self.tolerance)
+        check_positive(self, "share", self.share)
+        if self.share > 1:
+            raise ValueError(f"{type(self).__name__}: share must be at most 1, got {self.share!r}")
 
     def draw(
         self, observations: torch.Tensor, found: torch.Tensor, n_starts: int, generator: torch.Generator
@@ -138,5 +144,5 @@ class SymmetricStarts(Starts):
         inside = observations @ basis if len(found) else observations
         n_sets = max(1, n_starts // n_left)
         W = torch.randn((n_sets, n_left, n_left), generator=generator, dtype=torch.float64)
-        W = symmetric_fixed_point(inside, W, max_iter=self.max_iter, tolerance=self.tolerance)
+        W = symmetric_fixed_point(inside, W, max_iter=self.max_iter, tolerance=self.tolerance, share=self.share)
         return normalized(W.view(-1, n_left) @ basis.T)
