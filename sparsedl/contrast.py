@@ -14,7 +14,7 @@ __all__ = ["are_mixtures", "contrast_variances", "first_components"]
 FEW_ROWS, ROWS_EACH = 4000, 100
 """Rows, and for each component, from which an estimation starts where there are more than twice as many."""
 
-STEPS, STEPS_ON_SOME, LAST_STEPS, TOLERANCE = 300, 100, 20, 1e-4
+STEPS, STEPS_ON_SOME, LAST_STEPS, TOLERANCE = 300, 60, 15, 1e-4
 """Steps of the fixed point; where rows are many, on some and then on all; the change of a cosine at which it stops."""
 
 CENTRED = 0.9

@@ -55,6 +55,8 @@ class Descent:
         are.
     finish_surrogate : Surrogate or None, default=None
         What for.
+    least_finished : int, default=4
+        How many of the ends are, at least.
     share_finished : float, default=0.1
         Share of the ends that are: hits were among the best 7 % in nine of ten sets (two problems of 20 components, 80
         samples, `GemanMcClure`).
@@ -68,6 +70,7 @@ class Descent:
     surrogate: Surrogate
     finish: Optimizer | None = None
     finish_surrogate: Surrogate | None = None
+    least_finished: int = 4
     share_finished: float = 0.1
     look: float = 0.02
     near_zero: float = 0.02
@@ -106,7 +109,8 @@ class Descent:
         n_found = int(is_found.sum())
         order = torch.argsort(n_zeros.masked_fill(is_found, -1), descending=True, stable=True)[: len(ends) - n_found]
         # The most attractive columns draw many starts: one of each is enough.
-        best = order[distinct(ends[order], NEAR_FOUND)][: math.ceil(self.share_finished * len(ends))]
+        n_best = max(self.least_finished, math.ceil(self.share_finished * len(ends)))
+        best = order[distinct(ends[order], NEAR_FOUND)][:n_best]
         return self.finish.minimize(observations, ends[best], self.finish_surrogate).directions, n_found
 
     def promising(self, ends: torch.Tensor, found: torch.Tensor, test: ZeroTest) -> torch.Tensor:

@@ -59,7 +59,7 @@ class Search:
         Where the starts run.
     known : torch.Tensor of shape (n_known, n_components) or None
         Directions of the basis that are known beforehand, and not sparse: the constant one of an offset.
-    starts_per_task : int, default=128
+    starts_per_task : int, default=32
         Starts in one task of the parallel back end; fixed, so that results do not depend on the number of workers.
     negligible : float, default=1e-3
         Width of zero below which noise does not matter for the estimation.
@@ -73,7 +73,7 @@ class Search:
     n_jobs: int | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     known: torch.Tensor | None = None
-    starts_per_task: int = 128
+    starts_per_task: int = 32
     negligible: float = 1e-3
 
     def run(self, generator: torch.Generator, report: Callable[[int, str], None]) -> SearchResult:

@@ -14,6 +14,10 @@ from sparsedl.starts import Starts
 
 __all__ = ["Outcome", "SearchResult", "Stage"]
 
+AGAIN = 0.9
+"""Share of the columns missing that may still be missing when an earlier stage has its turn again. With 1, two thirds of
+the time at (150, 10, .5) went into symmetric starts that brought nothing."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
@@ -92,8 +96,9 @@ class SearchResult:
         Rounds of starts.
     n_successes : int
         Starts that ended in a proven column, found before or not.
-    stage, idle, last_gain : int
-        The stage whose turn it is, its rounds since the last new column, and what the last round brought.
+    stage, idle, last_gain, n_open_then : int
+        The stage whose turn it is, its rounds since the last new column, what the last round brought, and how many
+        columns were missing when the last stage took over.
     """
 
     pool: CandidatePool
@@ -106,6 +111,7 @@ class SearchResult:
     stage: int = 0
     idle: int = 0
     last_gain: int = 0
+    n_open_then: int = 0
 
     def take(self, outcomes: Sequence[Outcome], known: torch.Tensor) -> None:
         """Add what a round brought."""
@@ -124,8 +130,8 @@ class SearchResult:
         stage = stages[self.stage]
         if self.stage < len(stages) - 1:
             if self.last_gain < stage.least_gain * (n_open + self.last_gain) or n_open < stage.fewest_open:
-                self.stage, self.idle = self.stage + 1, 0
-        elif self.last_gain > 0:
+                self.stage, self.idle, self.n_open_then = self.stage + 1, 0, n_open
+        elif self.last_gain > 0 and n_open <= AGAIN * self.n_open_then:
             self.stage = next((i for i, stage in enumerate(stages) if n_open >= stage.fewest_open), self.stage)
 
 
