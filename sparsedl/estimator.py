@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
@@ -16,19 +13,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from sparsedl._validation import check_observations, check_settings, pick_strategy, rounding_of
 from sparsedl.arrays import as_numpy, check_device, draw_generator
-from sparsedl.attempt import recover
 from sparsedl.diagnosis import advice, status
 from sparsedl.intercept import best_recovery
 from sparsedl.observations import Observations, exponents, product
 from sparsedl.optimizers import Graduated, Optimizer, RiemannianAdam
 from sparsedl.process import undisturbed
 from sparsedl.progress import progress_bar
-from sparsedl.recipes import search_for
+from sparsedl.recipes import attempt_for
 from sparsedl.recovery import Recovery
 from sparsedl.rounding import ReweightedRounding, Rounding
-from sparsedl.search import Search
 from sparsedl.surrogates import Cauchy, LogSum, Surrogate
-from sparsedl.zeros import ZeroTest
 
 __all__ = ["SparseDictionaryRecovery"]
 
@@ -38,8 +32,10 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
     The dictionary is *complete*: its components are linearly independent, so the codes are linear in the observations,
     ``codes_ = X @ directions_``, and each column of ``directions_`` is a direction in which the observations are
-    sparse. Those directions are found one by one, ``min_q sum_r phi((L q)_r)`` on the unit sphere with ``L`` the
-    whitened observations, from many starts kept away from the columns already found.
+    sparse: ``min_q sum_r phi((L q)_r)`` on the unit sphere, with ``L`` the whitened observations. By default all
+    directions start together, from a symmetric fixed point, and where samples are few thousands of starts follow; the
+    smoothing of ``phi`` shrinks (graduated non-convexity). Where noise covers the zeros, the likelihood of all
+    components together has the last word (`sparsedl.noisy`).
 
     Parameters
     ----------
@@ -50,24 +46,26 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         scaler or a PCA in a pipeline. "auto" looks for one where every column has the mean zero, and once more where
         a search without it was not complete.
     surrogate : Surrogate or None, default=None
-        What is minimised; None is ``LogSum()``. SPEAR++ uses ``L1()``.
+        What is minimised; None is the default search. SPEAR++ uses ``L1()``.
     optimizer : Optimizer or None, default=None
-        How; None is ``RiemannianAdam()``.
+        How; None is the default search, or with another surrogate ``RiemannianAdam()``. With
+        ``optimizer=RiemannianAdam()`` alone the search is that of version 0.0: surrogate ``LogSum()``, starts at rows.
     rounding : Rounding or None, default=None
         What makes the ends of the optimiser exactly sparse; None is ``ReweightedRounding()``.
     n_starts : int or None, default=None
-        Starts a round; None is twice the number of components and at least 64.
-    max_rounds : int, default=20
-        The budget, in rounds of starts.
+        Starts a round; None is 32 to 512, more with each round in vain, or of another optimiser two for each component
+        and at least 64.
+    max_rounds : int or None, default=None
+        The budget, in rounds of starts; None is none, or 20 of another optimiser.
     patience : int or None, default=None
-        Rounds without a new component after which the search gives up; None spends the whole budget.
-    deflation : tuple of float or None, default=(1.0, 2.0)
-        How strongly starts are kept away from columns already found, used round by round in turn; 1 only draws the
-        starts away from them, more also makes them costlier. None draws every start at random on the sphere, as the
-        papers do, and recovers far less for the same number of starts.
+        Rounds without a new component after which the search gives up; None is 3 to 84, more with fewer samples a
+        component (`sparsedl.recipes`), or of another optimiser the whole budget.
+    deflation : tuple of float, "auto" or None, default="auto"
+        How much costlier a column already found is, round by round in turn; by default a price between 1 and 5, drawn.
+        None draws every start at random on the sphere, as the papers do, and recovers far less.
     noise_level : float, array-like of shape (n_samples,) or None, default=None
-        Standard deviation of the noise on the entries of ``X``. None derives it from the singular values beyond
-        ``n_components`` and from the dtype.
+        Standard deviation of the noise on the entries of ``X``. None takes it from the singular values beyond
+        ``n_components``, and where there are none from the codes (see `sparsedl.noisy.NoisyEstimate`).
     device : str, default="cpu"
         Where the starts run, ``"cpu"`` or ``"cuda"``. Starts are drawn on the CPU in float64, so devices agree.
     n_jobs : int or None, default=None
@@ -97,6 +95,9 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         Which rows of ``components_`` are certain: all where all are recovered; where all but one are, the row of that
         one; else none. A row says what its code does not share with the others, so that it changes with each code
         that is open: those of recovered ones are off by a sine of 0.3 in the median, and up to 1.
+    component_errors_ : ndarray of shape (n_components,)
+        Expected sine (root mean square) of the angle of each row of ``components_`` to the true one; 1 where nothing is
+        known: rows that are not recovered, without noise, and those that change with them.
     sparsity_ : ndarray of shape (n_components,)
         Share of zeros in each column of the codes; zero where not recovered.
     candidates_ : ndarray of shape (n_features, n_candidates)
@@ -195,7 +196,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         total = self.n_components or min(X.shape)
         with undisturbed(), progress_bar(self.verbose, total=total, description="columns") as report:
             observations = Observations.of(X, self.noise_level, eps)
-            attempt = partial(self._attempt, observations, generator, device, report)
+            attempt = attempt_for(self, observations, generator, device, report)
             best = best_recovery(attempt, observations.values, self.fit_intercept, self.patience)
             text = advice(best)
             self._expose(best, X.dtype)
@@ -263,20 +264,6 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             tolerance = max(1e-6, 100 * float(np.finfo(codes.dtype).eps)) * np.sqrt(np.mean(codes**2, axis=0))
             share = np.sum(unexplained**2) / max(np.sum(X**2), np.finfo(X.dtype).tiny)
             return float(np.mean(np.abs(codes) <= tolerance) - share)
-
-    def _attempt(
-        self,
-        observations: Observations,
-        generator: torch.Generator,
-        device: torch.device,
-        report: Callable[[int, str], None],
-        with_offset: bool,
-        patience: int | None,
-    ) -> Recovery:
-        def make_search(test: ZeroTest, known: torch.Tensor) -> Search:
-            return search_for(self, test, known, patience, device)
-
-        return recover(observations, self.n_components, make_search, generator, report, with_offset)
 
     @property
     def _n_features_out(self) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sparsedl.arrays import chunks
+from sparsedl.arrays import as_tensor, chunks
 from sparsedl.linalg import normalized, smallest_eigenvectors, zero_gram
 from sparsedl.observations import Observations
 from sparsedl.preconditioning import Whitening
@@ -101,8 +101,8 @@ def _different_rows(X: np.ndarray, noise_level: np.ndarray) -> torch.Tensor:
 
 def _zero_test(whitening: Whitening, rows: slice | np.ndarray, evidence: torch.Tensor) -> ZeroTest:
     return ZeroTest(
-        observations=torch.from_numpy(np.ascontiguousarray(whitening.rows(rows))),
-        unmixing=torch.from_numpy(whitening.unmixing),
-        noise_level=torch.from_numpy(np.ascontiguousarray(whitening.noise_level[rows])),
+        observations=as_tensor(whitening.rows(rows)),
+        unmixing=as_tensor(whitening.unmixing),
+        noise_level=as_tensor(whitening.noise_level[rows]),
         evidence=evidence,
     )

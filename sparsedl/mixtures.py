@@ -96,7 +96,7 @@ def _possible_mixtures(
     if not possible.any():
         return possible
     share = (lacking + clearly_more) / usable.clamp(min=1)
-    order = torch.rand(n_rows, generator=torch.Generator().manual_seed(0)).argsort()
+    order = torch.rand(n_rows, generator=torch.Generator().manual_seed(0), dtype=torch.float64).argsort()
     shuffled, is_zero, width_of = entries[:, order], zeros[:, order], tolerances[:, order]
     suspects = torch.nonzero(possible.any(dim=1))[:, 0]
     for part in (suspects[part] for part in chunks(len(suspects), 4 * n * n_probes)):

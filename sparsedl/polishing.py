@@ -59,7 +59,7 @@ def polish(directions: torch.Tensor, test: ZeroTest, *, max_iter: int = 60, accu
         if bool((width <= noise.amax(dim=1, keepdim=True)).all()):
             break
         left = torch.linalg.vector_norm((directions @ observations.T) * (weights > 0.5), dim=1, keepdim=True)
-        left = left / (weights > 0.5).sum(dim=1, keepdim=True).clamp(min=1).sqrt()
+        left = left / (weights > 0.5).sum(dim=1, keepdim=True).clamp(min=1).to(left.dtype).sqrt()
         width = torch.minimum(width / NARROWER, SPREAD * left.double())
     return directions.double()
 

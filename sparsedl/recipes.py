@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from sparsedl.attempt import recover
 from sparsedl.descents import Descent
 from sparsedl.likelihood import LEAST_NOISE, noise_of_directions
+from sparsedl.observations import Observations
 from sparsedl.optimizers import Graduated
+from sparsedl.recovery import Recovery
 from sparsedl.rounding import ReweightedRounding, Rounding
 from sparsedl.search import Search
 from sparsedl.stages import Stage
@@ -16,7 +20,7 @@ from sparsedl.starts import RowStarts, SphereStarts, Starts, SymmetricStarts
 from sparsedl.surrogates import Cauchy, GemanMcClure
 from sparsedl.zeros import ZeroTest
 
-__all__ = ["default_stages", "search_for", "stages_of"]
+__all__ = ["attempt_for", "default_stages", "search_for", "stages_of"]
 
 MAX_ROUNDS = 20
 """Rounds of an optimiser other than the default one."""
@@ -64,6 +68,24 @@ def search_for(
     )
 
 
+def attempt_for(
+    estimator: Any,
+    observations: Observations,
+    generator: torch.Generator,
+    device: torch.device,
+    report: Callable[[int, str], None],
+) -> Callable[[bool, int | None], Recovery]:
+    """Return the function that makes an attempt for an estimator: with an offset or without, and with a patience."""
+
+    def attempt(with_offset: bool, patience: int | None) -> Recovery:
+        def make_search(test: ZeroTest, known: torch.Tensor) -> Search:
+            return search_for(estimator, test, known, patience, device)
+
+        return recover(observations, estimator.n_components, make_search, generator, report, with_offset)
+
+    return attempt
+
+
 CONVERGED = 2e-3
 """Smoothing at which a descent has converged."""
 
@@ -108,8 +130,8 @@ SETS = 64
 """Starts at once, in sets of as many as are missing: three sets of 20 complete a dictionary more often in one round."""
 
 FIRST_STARTS, MOST_STARTS, WIDE = 32, 512, 64
-"""Starts in a round behind a new column, and in the long run; components from which on the first are twice as many, in two
-tasks. At (150, 10, .5) 64 in two take 8.4 s and 32 in one 7.0 s, at (100, 10, .5) 1.2 and 1.5 s."""
+"""Starts in a round behind a new column, and in the long run; components from which on the first are twice as many, in
+two tasks. At (150, 10, .5) 64 in two take 8.4 s and 32 in one 7.0 s, at (100, 10, .5) 1.2 and 1.5 s."""
 
 PATIENCE = ((8, 36, 84), (12, 16, 24), (20, 5, 10), (float("inf"), 3, 10))
 """Below so many samples a component: rounds without a column while there is none, and without a new one. In starts:
@@ -144,6 +166,7 @@ def default_stages(
         descents=descents,
         n_starts=n_starts,
         first_starts=(2 if n_components >= WIDE else 1) * FIRST_STARTS if grow else n_starts,
+        starts_per_task=FIRST_STARTS,
         prices=prices,
         draws_price=True,
         patience=patience if patience is not None else later,

@@ -59,8 +59,6 @@ class Search:
         Where the starts run.
     known : torch.Tensor of shape (n_known, n_components) or None
         Directions of the basis that are known beforehand, and not sparse: the constant one of an offset.
-    starts_per_task : int, default=32
-        Starts in one task of the parallel back end; fixed, so that results do not depend on the number of workers.
     negligible : float, default=1e-3
         Width of zero below which noise does not matter for the estimation.
     """
@@ -73,7 +71,6 @@ class Search:
     n_jobs: int | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     known: torch.Tensor | None = None
-    starts_per_task: int = 32
     negligible: float = 1e-3
 
     def run(self, generator: torch.Generator, report: Callable[[int, str], None]) -> SearchResult:
@@ -124,7 +121,7 @@ class Search:
         observations = self.observations_in(stage.descents[0].optimizer.precision)
         n_starts = min(stage.n_starts, stage.first_starts * 2 ** min(result.idle, 30))
         starts = stage.starts.draw(observations, found, n_starts, generator)
-        parts = starts.split(self.starts_per_task)
+        parts = starts.split(stage.starts_per_task)
         seeds = torch.randint(2**31 - 1, (len(parts) + 1,), generator=generator).tolist()
         tasks = [
             (_run_starts, self, stage, part, found, result.n_rounds + index, seed)

@@ -15,8 +15,8 @@ from sparsedl.starts import Starts
 __all__ = ["Outcome", "SearchResult", "Stage"]
 
 AGAIN = 0.9
-"""Share of the columns missing that may still be missing when an earlier stage has its turn again. With 1, two thirds of
-the time at (150, 10, .5) went into symmetric starts that brought nothing."""
+"""Share of the columns missing that may still be missing when an earlier stage has its turn again. With 1, two thirds
+of the time at (150, 10, .5) went into symmetric starts that brought nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,8 @@ class Stage:
         How many, in the long run.
     first_starts : int
         How many in a round behind a new column: twice as many with every round that brings none.
+    starts_per_task : int, default=128
+        Starts in one task of the parallel back end; fixed, so that results do not depend on the number of workers.
     prices : tuple of float, default=(1.0,)
         Prices of the columns found; each task of a round takes the next one. 1 is none.
     draws_price : bool, default=False
@@ -55,6 +57,7 @@ class Stage:
     descents: Sequence[Descent]
     n_starts: int
     first_starts: int = 2**30
+    starts_per_task: int = 128
     prices: tuple[float, ...] = (1.0,)
     draws_price: bool = False
     patience: int | None = None

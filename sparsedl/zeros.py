@@ -42,7 +42,9 @@ def required_zeros(n_rows: int, n_components: int, chance: float, false_acceptan
     >>> required_zeros(200, 20, chance=1e-6)
     22
     """
-    return int(_required(torch.tensor([n_rows]), n_components, torch.tensor([chance]), false_acceptance))
+    return int(
+        _required(torch.tensor([n_rows]), n_components, torch.tensor([chance], dtype=torch.float64), false_acceptance)
+    )
 
 
 def _required(
