@@ -46,7 +46,7 @@ def with_likelihood(found: Recovery, evidence: Evidence, generator: torch.Genera
     """
     k, observed = len(found.proven), found.observations
     n_rows, n_features = observed.values.shape
-    if k < 2 or n_rows < max(FEWEST_ROWS * k, k + 2):
+    if k < 2 or n_rows < max(FEWEST_ROWS * k, k + 2) or not _has_squares(evidence, k):
         return found
     is_known = observed.noise_level is not None or k < n_features
     if noise_of_directions(evidence.part) < LEAST_NOISE if is_known else found.proven.any():
@@ -67,6 +67,13 @@ def with_likelihood(found: Recovery, evidence: Evidence, generator: torch.Genera
         errors=estimate.errors[order],
         estimate=_in_order(estimate, order),
     )
+
+
+def _has_squares(evidence: Evidence, k: int) -> bool:
+    """Return whether the squares of all singular values are above rounding: the likelihood works on these."""
+    singular, shape = evidence.whitening.singular_values, evidence.whitening.observations.shape
+    # By a margin of two: eigenvalues of the squares are off by their rounding.
+    return bool(singular[k - 1] > 2 * (np.finfo(np.float64).eps * max(shape)) ** 0.5 * singular[0])
 
 
 def _in_order(estimate: NoisyEstimate, order: np.ndarray) -> NoisyEstimate:

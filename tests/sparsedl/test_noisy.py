@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 from sklearn.decomposition import FastICA
+from sklearn.exceptions import ConvergenceWarning
 
+from sparsedl import SparseDictionaryRecovery
 from sparsedl.contrast import are_mixtures
 from sparsedl.datasets import make_sparse_dictionary
 from sparsedl.metrics import match_components
@@ -172,3 +174,11 @@ def test_refuses(X, k, message):
 
 def test_every_draw_takes_the_generator():
     assert inspect.signature(estimate_under_noise).parameters["generator"].default is inspect.Parameter.empty
+
+
+def test_components_whose_squares_are_rounding_are_not_asked_of_the_likelihood():
+    X, _, _ = make_sparse_dictionary(150, 5, n_features=10, sparsity=0.3, random_state=0)
+    with pytest.warns(ConvergenceWarning):  # rounding makes the rank 10
+        sdr = SparseDictionaryRecovery(patience=2, random_state=0).fit(np.round(X, 6))
+    assert sdr.components_.shape == (10, 10)
+    assert not sdr.recovered_.any()
