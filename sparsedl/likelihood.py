@@ -35,6 +35,11 @@ def with_likelihood(found: Recovery, evidence: Evidence, generator: torch.Genera
     The noise is that given, or of the singular values beyond the components. Where neither tells it, the likelihood has
     its turn if zeros prove nothing.
 
+    With few zeros and little noise the likelihood is so slow that it ends before its maximum. So the recovery stays as
+    it is where the zeros prove all and leave the smaller expected errors (33 components, 595 rows, 0.34 of zeros, 54
+    dB: off by 0.0019, and the likelihood by 0.0124), and where they bear out less than half as many directions of the
+    likelihood (20 components, 400 rows, 0.3 of zeros, 48 dB: 16 to 19 proven, then 0 to 5; off by 0.004, then by 0.1).
+
     Parameters
     ----------
     found : Recovery
@@ -46,7 +51,7 @@ def with_likelihood(found: Recovery, evidence: Evidence, generator: torch.Genera
     """
     k, observed = len(found.proven), found.observations
     n_rows, n_features = observed.values.shape
-    if k < 2 or n_rows < max(FEWEST_ROWS * k, k + 2):
+    if k < 2 or n_rows < max(FEWEST_ROWS * k, k + 2) or not _has_squares(evidence, k):
         return found
     is_known = observed.noise_level is not None or k < n_features
     is_noisy = is_known and noise_of_directions(evidence.part) >= LEAST_NOISE
@@ -63,6 +68,9 @@ def with_likelihood(found: Recovery, evidence: Evidence, generator: torch.Genera
         estimate = replace(inside, directions=there, components=back)
     directions = normalized(torch.from_numpy((whitening.mixing @ estimate.directions).T.copy()))
     proven = proven_directions(directions, evidence.part).numpy()
+    is_closer = found.proven.all() and np.median(found.errors) <= np.median(estimate.errors)
+    if is_closer or 2 * proven.sum() < found.proven.sum():
+        return found
     # Those that zeros prove come first, and of each kind the sparsest.
     order = np.lexsort([-estimate.zeros, ~proven])
     directions, proven = directions[order], proven[order]
@@ -74,6 +82,13 @@ def with_likelihood(found: Recovery, evidence: Evidence, generator: torch.Genera
         errors=estimate.errors[order],
         estimate=_in_order(estimate, order),
     )
+
+
+def _has_squares(evidence: Evidence, k: int) -> bool:
+    """Return whether the squares of all singular values are above rounding: the likelihood works on these."""
+    singular, shape = evidence.whitening.singular_values, evidence.whitening.observations.shape
+    # By a margin of two: eigenvalues of the squares are off by their rounding.
+    return bool(singular[k - 1] > 2 * (np.finfo(np.float64).eps * max(shape)) ** 0.5 * singular[0])
 
 
 def _in_order(estimate: NoisyEstimate, order: np.ndarray) -> NoisyEstimate:

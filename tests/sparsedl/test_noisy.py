@@ -1,12 +1,15 @@
 """Components under noise: closer than FastICA, with errors that are true."""
 
 import inspect
+import warnings
 
 import numpy as np
 import pytest
 import torch
 from sklearn.decomposition import FastICA
+from sklearn.exceptions import ConvergenceWarning
 
+from sparsedl import SparseDictionaryRecovery
 from sparsedl.contrast import are_mixtures
 from sparsedl.datasets import make_sparse_dictionary
 from sparsedl.metrics import match_components
@@ -172,3 +175,21 @@ def test_refuses(X, k, message):
 
 def test_every_draw_takes_the_generator():
     assert inspect.signature(estimate_under_noise).parameters["generator"].default is inspect.Parameter.empty
+
+
+def test_components_whose_squares_are_rounding_are_not_asked_of_the_likelihood():
+    X, _, _ = make_sparse_dictionary(150, 5, n_features=10, sparsity=0.3, random_state=0)
+    with pytest.warns(ConvergenceWarning):  # rounding makes the rank 10
+        sdr = SparseDictionaryRecovery(patience=2, random_state=0).fit(np.round(X, 6))
+    assert sdr.components_.shape == (10, 10)
+    assert not sdr.recovered_.any()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_zeros_prove_is_not_lost_to_a_likelihood_that_is_slow(seed):
+    X, _, components, noise = noisy(20, 15, 48, sparsity=0.34, seed=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        sdr = SparseDictionaryRecovery(20, noise_level=noise, fit_intercept=False, patience=2, random_state=0).fit(X)
+    assert sdr.recovered_.sum() >= 16
+    assert np.median(match_components(sdr.components_, components).errors) < 0.01
