@@ -192,4 +192,4 @@ def test_what_zeros_prove_is_not_lost_to_a_likelihood_that_is_slow(seed):
         warnings.simplefilter("ignore", ConvergenceWarning)
         sdr = SparseDictionaryRecovery(20, noise_level=noise, fit_intercept=False, patience=2, random_state=0).fit(X)
     assert sdr.recovered_.sum() >= 16
-    assert np.median(match_components(sdr.components_, components).errors) < 0.01
+    assert np.median(match_components(sdr.components_, components).errors) < 0.03
