@@ -169,7 +169,8 @@ def conclude(
     used = part.distinct_rows & ~part.zeros(selection.directions)
     entries, tolerances = selection.directions @ part.observations.T, part.tolerances(selection.directions)
     repeats = proven & takes_few_values(entries.abs(), tolerances, used)
-    proven = (proven & ~repeats).numpy()
+    # Where most repeat their values, mixtures of these cancel too, to values of their own.
+    proven = (proven & ~repeats & (2 * repeats.sum() <= proven.sum())).numpy()
     # The part proves them, and the other rows have to bear it out.
     shares = part.zeros(selection.directions).double().mean(dim=1)
     proven &= (selection.n_zeros >= borne_out * shares * n_rows).numpy()
