@@ -128,7 +128,8 @@ def whiten(
     # Formats coarser than single precision are for storing: what they hold was computed in another.
     computed = eps if eps <= np.finfo(np.float32).eps else np.finfo(np.float64).eps
     of_rounding = np.sqrt(np.mean(rounding**2)) * (n_samples**0.5 + n_features**0.5)
-    hidden_below = max(S[0] * max(X.shape) * computed, of_rounding)
+    # Ours, that of products over the features in another precision, and that of the entries.
+    hidden_below = max(S[0] * max(X.shape) * np.finfo(np.float64).eps, S[0] * n_features * computed, of_rounding)
     rank = int(np.count_nonzero(hidden_below < S))
     if rank == 0:
         raise ValueError("X is all zeros: there is no dictionary to recover")
