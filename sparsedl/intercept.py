@@ -50,9 +50,11 @@ def best_recovery(
         shifted = attempt(True, first)
     except ValueError:  # too few observations for one component more
         shifted = best
-    with_offset = shifted.quality > best.quality
+    # What the likelihood says of known noise stands against a few more zeros proven, but not against all.
+    is_estimate = best.estimate is not None and best.estimate.noise_source != "codes"
+    with_offset = shifted.quality > best.quality and (shifted.proven.all() or not is_estimate)
     best = shifted if with_offset else best
     is_over = best.proven.all() or best.result.status == INTERRUPTED or first == patience
-    if is_over or not best.proven.any():
+    if is_over or not best.proven.any() or (is_estimate and not with_offset):
         return best
     return max(best, attempt(with_offset, patience), key=lambda found: found.quality)

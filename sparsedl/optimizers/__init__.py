@@ -2,7 +2,9 @@
 
 Which one to use
 ----------------
-- `RiemannianAdam` (the default) is the one of SPEAR++ and completes the most problems when samples are few.
+- `Graduated` (the default) shrinks the smoothing of the surrogate as it goes: the fastest, and the one that completes the
+  most problems when samples are few.
+- `RiemannianAdam` is the one of SPEAR++ (the default where only a surrogate is given).
 - `FixedPoint` takes tens of iterations rather than hundreds: the fastest where samples are plentiful.
 - `RiemannianSGD` and `DiminishingSubgradient` are the cheapest a start, and as good where samples are plentiful.
 - `ProjectedGradient` is the simplest, and the second optimiser of SPEAR++.
