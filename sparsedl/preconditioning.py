@@ -125,11 +125,7 @@ def whiten(
         U, S, Vt = svd(X.astype(np.float64, copy=False), full_matrices=False, check_finite=False)
     else:
         _, S, Vt = svd(_triangular(X), full_matrices=False, check_finite=False)
-    # Formats coarser than single precision are for storing: what they hold was computed in another.
-    computed = eps if eps <= np.finfo(np.float32).eps else np.finfo(np.float64).eps
-    of_rounding = np.sqrt(np.mean(rounding**2)) * (n_samples**0.5 + n_features**0.5)
-    # Ours, that of products over the features in another precision, and that of the entries.
-    hidden_below = max(S[0] * max(X.shape) * np.finfo(np.float64).eps, S[0] * n_features * computed, of_rounding)
+    hidden_below = _rounding_of_values(S[0], X.shape, rounding, eps)
     rank = int(np.count_nonzero(hidden_below < S))
     if rank == 0:
         raise ValueError("X is all zeros: there is no dictionary to recover")
@@ -150,9 +146,18 @@ def whiten(
         unmixing=Vt[:k].T / S[:k] * scale,
         noise_level=noise,
         singular_values=S[:rank],
-        hidden_below=float(hidden_below),
+        hidden_below=hidden_below,
         leverages=shares,
     )
+
+
+def _rounding_of_values(largest: float, shape: tuple[int, int], rounding: np.ndarray, eps: float) -> float:
+    """Return below what singular values are rounding: ours, that of how the entries were computed, and their own."""
+    # Formats coarser than single precision are for storing: what they hold was computed in another.
+    computed = eps if eps <= np.finfo(np.float32).eps else np.finfo(np.float64).eps
+    ours = largest * max(shape) * np.finfo(np.float64).eps
+    of_entries = np.sqrt(np.mean(rounding**2)) * (shape[0] ** 0.5 + shape[1] ** 0.5)
+    return float(max(ours, largest * shape[1] * computed, of_entries))
 
 
 def _shares(

@@ -2,8 +2,8 @@
 
 Which one to use
 ----------------
-- `Graduated` (the default) shrinks the smoothing of the surrogate as it goes: the fastest, and the one that completes the
-  most problems when samples are few.
+- `Graduated` (the default) shrinks the smoothing of the surrogate as it goes: the fastest, and the one that completes
+  the most problems when samples are few.
 - `RiemannianAdam` is the one of SPEAR++ (the default where only a surrogate is given).
 - `FixedPoint` takes tens of iterations rather than hundreds: the fastest where samples are plentiful.
 - `RiemannianSGD` and `DiminishingSubgradient` are the cheapest a start, and as good where samples are plentiful.
