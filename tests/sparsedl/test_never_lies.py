@@ -39,6 +39,15 @@ def check(seeds):
     assert n_recovered > n_all / 4
 
 
+@pytest.mark.parametrize("seed", [50457, 50901, 51623])  # marked wrong by the first state of the graduated search
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_rows_that_depend_on_each_other_prove_nothing(seed):
+    data = hostile_data(seed)
+    for random_state in range(2):
+        sdr = SparseDictionaryRecovery(patience=2, random_state=random_state, **data.told).fit(data.X)
+        assert (cosines(data.codes, sdr.codes_.astype(float))[sdr.recovered_] >= SAME).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(2))
 def test_nothing_wrong_is_marked_as_recovered(chunk):
