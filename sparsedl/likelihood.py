@@ -56,7 +56,7 @@ def with_likelihood(found: Recovery, evidence: Evidence, generator: torch.Genera
     """
     k, observed = len(found.proven), found.observations
     n_rows, n_features = observed.values.shape
-    if k < 2 or n_rows < max(FEWEST_ROWS * k, k + 2) or not _has_squares(evidence, k):
+    if k < 2 or n_rows < FEWEST_ROWS * k or not _has_squares(evidence, k):
         return found
     is_known = observed.noise_level is not None or k < n_features
     is_noisy = is_known and noise_of_directions(evidence.part) >= LEAST_NOISE

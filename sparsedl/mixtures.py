@@ -61,10 +61,9 @@ def _sparser_mixture(
     zeros = entries.abs() <= tolerances
     counts = zeros.sum(dim=1)
     possible = _possible_mixtures(entries, tolerances, zeros, clearly_more)
+    sparsest_first = torch.argsort(counts, descending=True, stable=True)
     for index in torch.argsort(counts).tolist():
-        for other in sorted(
-            torch.nonzero(possible[index])[:, 0].tolist(), key=counts.tolist().__getitem__, reverse=True
-        ):
+        for other in sparsest_first[possible[index][sparsest_first]].tolist():
             usable = ~zeros[other] & ~zeros[index]
             own, partner = entries[index][usable], entries[other][usable]
             ratios, order = (own / partner).sort()

@@ -166,15 +166,16 @@ def conclude(
     # A constant code makes nothing sparse, and mixtures with it are no columns.
     selection = without_mixtures(pool.selection(known), part).selection(known)
     proven = proven_directions(selection.directions, part)
-    used = part.distinct_rows & ~part.zeros(selection.directions)
+    zeros = part.zeros(selection.directions)
+    used = part.distinct_rows & ~zeros
     entries, tolerances = selection.directions @ part.observations.T, part.tolerances(selection.directions)
     repeats = proven & takes_few_values(entries.abs(), tolerances, used)
     # Where most repeat their values, mixtures of these cancel too, to values of their own.
     proven = (proven & ~repeats & (2 * repeats.sum() <= proven.sum())).numpy()
     # The part proves them, and the other rows have to bear it out.
-    shares = part.zeros(selection.directions).double().mean(dim=1)
+    shares = zeros.double().mean(dim=1)
     proven &= (selection.n_zeros >= borne_out * shares * n_rows).numpy()
-    proven &= _strong_enough(part.zeros(selection.directions)[:, part.distinct_rows].sum(dim=1).numpy(), proven, part)
+    proven &= _strong_enough(zeros[:, part.distinct_rows].sum(dim=1).numpy(), proven, part)
     kept = CandidatePool(selection.directions[proven], selection.n_zeros[proven])
     unproven = result.unproven
     unproven.add(selection.directions[~proven], torch.zeros(int((~proven).sum()), dtype=torch.float64))
@@ -182,17 +183,16 @@ def conclude(
     n_proven, k = len(kept.directions), basis.shape[1] - len(known)
     n_zeros = np.zeros(k, dtype=int)
     n_zeros[:n_proven] = kept.n_zeros.numpy()
+    is_kept = np.arange(basis.shape[1]) < n_proven
     return Recovery(
         basis=basis,
-        proven=np.arange(k) < n_proven,
+        proven=is_kept[:k],
         n_zeros=n_zeros,
         candidates=pool.directions.numpy().T,
         whitening=evidence.whitening,
         observations=observed,
         result=replace(result, pool=pool),
         n_different=evidence.n_different,
-        errors=component_errors(basis, np.arange(basis.shape[1]) < n_proven, part, evidence.whitening.mixing, n_rows)[
-            :k
-        ],
+        errors=component_errors(basis, is_kept, part, evidence.whitening.mixing, n_rows)[:k],
         n_repetitive=int(repeats.sum()),
     )
