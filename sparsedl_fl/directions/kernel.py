@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from sparsedl.arrays import check_device, draw_generator
+from sparsedl.candidates import CandidatePool
 from sparsedl.determinacy import Determinacy
 from sparsedl.linalg import normalized, smallest_eigenvectors
-from sparsedl.candidates import CandidatePool
 from sparsedl.process import one_thread
 from sparsedl.progress import progress_bar
 from sparsedl_fl.candidates import Candidates

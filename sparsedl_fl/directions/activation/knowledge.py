@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import torch
 
-from sparsedl.linalg import normalized, smallest_eigenvectors
 from sparsedl.candidates import CandidatePool
+from sparsedl.linalg import normalized, smallest_eigenvectors
 from sparsedl.selection import select_independent
 from sparsedl.zeros import ZeroTest
 from sparsedl_fl.directions.activation.two_views import TwoViews
