@@ -1,11 +1,17 @@
 # make demo: recover a batch of photographs from its gradient.  make test: run the tests, in under 5 minutes.
+# make frontier: run the yardstick, about 20 minutes, and write $(OUT).  make frontier-compare A=before.json B=after.json:
+# say what changed beyond noise (A is the newest record in the repository unless given, B is $(OUT)).
 # make test-all: those too that take long, hostile problems and batches at the frontier, in under 40 minutes.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all benchmark lint clean
+OUT ?= frontier.json
+A ?= $(lastword $(sort $(wildcard tests/frontier/records/*.json)))
+B ?= $(OUT)
+
+.PHONY: demo test test-all benchmark frontier frontier-compare lint clean
 
 demo: $(STAMP)
 	$(BIN)/sparsedl-fl demo --output demo.png
@@ -18,6 +24,12 @@ test-all: $(STAMP)
 
 benchmark: $(STAMP)
 	$(BIN)/python -m pytest tests/benchmarks --benchmarks -s $(PYTEST_ARGS)
+
+frontier: $(STAMP)
+	$(BIN)/python -m tests.frontier run --out $(OUT)
+
+frontier-compare: $(STAMP)
+	$(BIN)/python -m tests.frontier compare $(A) $(B)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,0 +1,312 @@
+"""What a problem is: a batch, a network and a client from a seed; what the server gets, and how answers are judged."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from sparsedl import SparseDictionaryRecovery
+from sparsedl.datasets import make_sparse_dictionary
+from sparsedl.metrics import match_components
+from sparsedl_fl import GradientInverter, LayerGradient
+from sparsedl_fl.demo import natural_patches
+from sparsedl_fl.metrics import are_mislabelled, are_wrong, match_batches
+from sparsedl_fl.simulation import WIRES, client_gradient, dp_sgd_gradient, fedavg_update
+
+__all__ = [
+    "Batch",
+    "Dictionary",
+    "FedAvg",
+    "Kind",
+    "Noise",
+    "Photographs",
+    "Problem",
+    "Rows",
+    "Send",
+    "Wire",
+    "gradient",
+]
+
+EXACT = 1e-3
+"""Relative error of a sample below which it counts as exact: far from rounding as from a mixture of two samples."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What the server has of one layer, and what only the yardstick knows.
+
+    Attributes
+    ----------
+    given : LayerGradient
+        What the server sees.
+    truth : torch.Tensor of shape (b, n)
+        True inputs of the layer.
+    labels : torch.Tensor of shape (b,)
+        True labels.
+    told : dict
+        Parameters of the inverter that its user would give.
+    """
+
+    given: LayerGradient
+    truth: torch.Tensor
+    labels: torch.Tensor
+    told: dict[str, Any] = field(default_factory=dict)
+
+
+class Kind(ABC):
+    """A kind of problem; an instance is one line of the table."""
+
+    @abstractmethod
+    def run(self, seed: int) -> dict[str, Any]:
+        """Return what came back for a seed: ``exact``, ``certified`` (shares), ``wrong``, ``starts`` and ``status``.
+
+        Also CPU ``seconds``, where making the problem is not to count.
+        """
+
+
+@dataclass(frozen=True)
+class Batch(Kind):
+    """A batch that `GradientInverter` is to recover.
+
+    Attributes
+    ----------
+    problem : callable
+        Draws the problem of a seed.
+    directions : callable or None
+        Makes the strategy, None for the default.
+    exact : float
+        Relative error below which a sample counts.
+    """
+
+    problem: Callable[[int], Problem]
+    directions: Callable[[], Any] | None = None
+    exact: float = EXACT
+
+    def run(self, seed: int) -> dict[str, Any]:
+        """Attack the batch of a seed."""
+        problem = self.problem(seed)
+        directions = None if self.directions is None else self.directions()
+        inverter, start = GradientInverter(directions, random_state=seed, **problem.told), time.process_time()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            try:
+                inverter.fit(problem.given)
+            except ValueError as refusal:
+                return {"exact": 0.0, "certified": 0.0, "wrong": 0, "starts": 0, "status": f"refused: {refusal}"}
+        seconds = time.process_time() - start
+        true, found = problem.truth.double().numpy(), inverter.recovered_
+        match = match_batches(true, inverter.inputs_)
+        errors = np.sqrt(match.squared_errors / np.maximum(np.mean(true**2, axis=1), np.finfo(float).tiny))
+        n_wrong = are_wrong(true, inverter.inputs_[found], inverter.uncertainty_[found]).sum() if found.any() else 0
+        mislabelled = are_mislabelled(true, problem.labels.numpy(), inverter.inputs_, inverter.labels_).sum()
+        return {
+            "exact": float(np.mean((match.order >= 0) & (errors < self.exact))),
+            "certified": float(found.sum() / len(true)),
+            "wrong": int(n_wrong) + int(mislabelled),
+            "starts": int(inverter.n_starts_),
+            "seconds": round(seconds, 2),
+            "status": inverter.status_,
+        }
+
+
+@dataclass(frozen=True)
+class Dictionary(Kind):
+    """Data that `SparseDictionaryRecovery` is to explain."""
+
+    n_components: int
+    per_component: int
+    sparsity: float
+    noise: float = 0.0
+    """Standard deviation of the noise over that of the data; with noise an error of ten times that is exact."""
+
+    def run(self, seed: int) -> dict[str, Any]:
+        """Recover the dictionary of a seed; a component that is marked and off is wrong."""
+        X, _, true = make_sparse_dictionary(
+            self.per_component * self.n_components, self.n_components, sparsity=self.sparsity, random_state=seed
+        )
+        level = self.noise * X.std()
+        X = X + level * np.random.default_rng(seed).standard_normal(X.shape) if level else X
+        told = {"noise_level": level, "n_components": self.n_components} if level else {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            found = SparseDictionaryRecovery(random_state=seed, **told).fit(X)
+        errors = match_components(found.components_, true).errors
+        back = match_components(true, found.components_).errors
+        near, far = (10 * self.noise, 30 * self.noise) if level else (1e-8, 1e-6)
+        marked = found.recovered_
+        return {
+            "exact": float(np.mean(errors < near)),
+            "certified": float(marked.sum() / self.n_components),
+            "wrong": int(np.sum(marked & (back[: len(marked)] > far))),
+            "starts": int(found.n_starts_),
+            "status": "",
+        }
+
+
+Send = Callable[[nn.Module, torch.Tensor, torch.Tensor, int], LayerGradient]
+"""What a client sends of the first layer: of a model, inputs, labels and a seed."""
+
+
+def gradient(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, seed: int) -> LayerGradient:
+    """Return one gradient of the whole batch."""
+    return LayerGradient.from_model(model, client_gradient(model, inputs, labels))
+
+
+@dataclass(frozen=True)
+class Wire:
+    """One gradient in a coarse format, by its name in `WIRES`."""
+
+    name: str
+
+    def __call__(self, model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, seed: int) -> LayerGradient:
+        sent = {name: WIRES[self.name](tensor) for name, tensor in client_gradient(model, inputs, labels).items()}
+        return LayerGradient.from_model(model, sent)
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """Local training for some epochs."""
+
+    n_epochs: int
+    batch_size: int | None
+    learning_rate: float
+
+    def __call__(self, model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, seed: int) -> LayerGradient:
+        before, after = fedavg_update(
+            model, inputs, labels, learning_rate=self.learning_rate, n_epochs=self.n_epochs,
+            batch_size=self.batch_size, random_state=seed,
+        )  # fmt: skip
+        return LayerGradient.from_update(before, after, self.learning_rate)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """A clipped gradient with Gaussian noise."""
+
+    deviation: float
+    clipping: float = 2.0
+
+    def __call__(self, model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, seed: int) -> LayerGradient:
+        sent = dp_sgd_gradient(
+            model, inputs, labels, clipping=self.clipping, noise_std=self.deviation, random_state=seed
+        )
+        return LayerGradient.from_model(model, sent)
+
+
+SEEN: dict[str, dict[str, Any]] = {
+    "all": {},
+    "next": {"behind": (), "head": None, "rest": None},
+    "rest": {"next_weight_grad": None, "next_weight": None, "behind": ()},
+    "one": {"next_weight_grad": None, "next_weight": None, "behind": (), "head": None, "rest": None},
+}
+"""Which of a model the server uses: all of it; the next layer's gradient; the weights alone; nothing but the layer."""
+
+
+@dataclass(frozen=True)
+class Photographs:
+    """Pieces of photographs behind a fully connected network.
+
+    Attributes
+    ----------
+    b, m : int
+        Batch and width.
+    activation : callable
+        Makes the module.
+    seen : str
+        Name in `SEEN`.
+    send : callable
+        The client.
+    n_hidden, n_classes, n_steps : int
+        Hidden layers, classes, and steps of training before.
+    is_raw : bool
+        Whether pixels are in [0, 1], not centred.
+    told : tuple
+        What its user says: "batch_size", "noise_level".
+    """
+
+    b: int
+    m: int
+    activation: Callable[[], nn.Module] = nn.ReLU
+    seen: str = "all"
+    send: Send = gradient
+    n_hidden: int = 3
+    n_classes: int = 10
+    n_steps: int = 0
+    is_raw: bool = False
+    told: tuple[str, ...] = ()
+
+    def __call__(self, seed: int) -> Problem:
+        """Draw pieces, network and labels."""
+        pixels, classes = photographs(self.is_raw)
+        model = network(pixels.shape[1], self.m, self.n_hidden, self.n_classes, self.activation, seed)
+        labels = classes % self.n_classes
+        trained(model, pixels, labels, self.n_steps, seed)
+        index = torch.from_numpy(np.random.default_rng(seed).choice(len(pixels), self.b, replace=False))
+        given = replace(self.send(model, pixels[index], labels[index], seed), **SEEN[self.seen])
+        told = {"batch_size": self.b, "noise_level": getattr(self.send, "deviation", None)}
+        return Problem(given, pixels[index], labels[index], {name: told[name] for name in self.told})
+
+
+@dataclass(frozen=True)
+class Rows:
+    """scikit-learn's breast cancers, 30 standardised numbers, behind a fully connected network of two classes."""
+
+    b: int
+    m: int
+    n_steps: int = 0
+
+    def __call__(self, seed: int) -> Problem:
+        """Draw rows and network."""
+        from sklearn.datasets import load_breast_cancer
+        from sklearn.preprocessing import StandardScaler
+
+        numbers, kinds = load_breast_cancer(return_X_y=True)
+        rows = torch.from_numpy(StandardScaler().fit_transform(numbers).astype(np.float32))
+        model = network(rows.shape[1], self.m, 3, 2, nn.ReLU, seed)
+        trained(model, rows, torch.from_numpy(kinds), self.n_steps, seed)
+        index = np.random.default_rng(seed).choice(len(rows), self.b, replace=False)
+        inputs, labels = rows[index], torch.from_numpy(kinds[index])
+        return Problem(gradient(model, inputs, labels, seed), inputs, labels)
+
+
+def network(
+    n_inputs: int, width: int, n_hidden: int, n_classes: int, activation: Callable[[], nn.Module], seed: int
+) -> nn.Sequential:
+    """Return a fully connected network as torch initialises it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers: list[nn.Module] = []
+        for size in [n_inputs, *[width] * (n_hidden - 1)] if n_hidden else []:
+            layers += [nn.Linear(size, width), activation()]
+        return nn.Sequential(*layers, nn.Linear(width if n_hidden else n_inputs, n_classes))
+
+
+def trained(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, n_steps: int, seed: int) -> None:
+    """Train for some steps of gradient descent on batches of 64."""
+    optimizer, rng = torch.optim.SGD(model.parameters(), lr=0.05), np.random.default_rng(10_000 + seed)
+    for _ in range(n_steps):
+        index = torch.from_numpy(rng.choice(len(inputs), 64))
+        optimizer.zero_grad()
+        cross_entropy(model(inputs[index]), labels[index]).backward()
+        optimizer.step()
+    optimizer.zero_grad()
+
+
+@lru_cache(maxsize=2)
+def photographs(is_raw: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return 2,000 pieces of the photographs that ship with scikit-learn, and classes drawn at random."""
+    pieces, mean, deviation = natural_patches(2000, random_state=0)
+    pieces = np.round(255 * pieces) / 255.0
+    pieces = pieces if is_raw else (pieces - mean) / deviation
+    classes = np.random.default_rng(0).integers(1000, size=len(pieces))
+    return torch.tensor(pieces.reshape(len(pieces), -1), dtype=torch.float32), torch.from_numpy(classes)

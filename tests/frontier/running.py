@@ -1,0 +1,87 @@
+"""Run the yardstick: each problem in a process of its own, one thread, several processes at a time."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import platform
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from threadpoolctl import threadpool_limits
+
+from tests.frontier.kinds import KINDS
+from tests.frontier.problems import photographs
+from tests.frontier.whole import BankOfUpdates
+
+__all__ = ["run", "tasks"]
+
+
+def tasks(only: Sequence[str] = (), least: bool = False) -> list[tuple[str, int]]:
+    """Return problems by kind and seed: of kinds whose name holds one of some words; one of each with ``least``."""
+    found = []
+    for name, (kind, n) in KINDS.items():
+        if only and not any(word in name for word in only):
+            continue
+        n = kind.n_seeds if isinstance(kind, BankOfUpdates) else n
+        found += [(name, seed) for seed in range(1 if least else n)]
+    return found
+
+
+def run(wanted: Sequence[tuple[str, int]], path: Path, n_jobs: int) -> list[dict[str, Any]]:
+    """Run problems and write the record: what was run on and where, and a line for each problem in a fixed order."""
+    torch.set_num_threads(1)
+    for is_raw in (False, True):
+        photographs(is_raw)  # once for all processes
+    about, start = _about(), time.perf_counter()
+    with threadpool_limits(1):
+        lines = sorted(_lines(wanted, n_jobs), key=lambda line: wanted.index((line["kind"], line["seed"])))
+    about["seconds"] = round(time.perf_counter() - start)
+    parts = ",\n  ".join(json.dumps(line) for line in lines)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'{{"about": {json.dumps(about)},\n "problems": [\n  {parts}\n ]}}\n', encoding="utf-8")
+    return lines
+
+
+def _lines(wanted: Sequence[tuple[str, int]], n_jobs: int) -> Iterator[dict[str, Any]]:
+    # A process forked for each problem has all modules already, and a peak of its own.
+    with multiprocessing.get_context("fork").Pool(n_jobs, maxtasksperchild=1) as pool:
+        for number, line in enumerate(pool.imap_unordered(_line, wanted, chunksize=1), 1):
+            print(
+                f"{number}/{len(wanted)} {line['kind']} {line['seed']}: exact {line['exact']:.2f}, certified "
+                f"{line['certified']:.2f}, wrong {line['wrong']}, {line['seconds']:.1f} s",
+                flush=True,
+            )
+            yield line
+
+
+def _line(task: tuple[str, int]) -> dict[str, Any]:
+    name, seed = task
+    before, start = _memory("VmRSS"), time.process_time()
+    line = {"kind": name, "seed": seed, "seconds": 0.0, **KINDS[name][0].run(seed)}
+    seconds = line["seconds"] or round(time.process_time() - start, 2)
+    return line | {"seconds": seconds, "peak_mb": round((_memory("VmHWM") - before) / 1024)}
+
+
+def _memory(name: str) -> int:
+    """Return a line of this process's status in KiB; zero where the system does not say."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
+
+
+def _about() -> dict[str, Any]:
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return {
+        "commit": commit.stdout.strip(),
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": platform.processor() or platform.machine(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
