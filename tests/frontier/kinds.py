@@ -54,7 +54,6 @@ ALL_LAYERS = {
     "tanh 110x200, all layers": (Batch(Photographs(110, 200, nn.Tanh)), FEW),
     "selu 95x200, all layers": (Batch(Photographs(95, 200, nn.SELU)), FEW),
     "hardtanh 20x200, all layers": (Batch(Photographs(20, 200, nn.Hardtanh)), MANY),
-    "hardtanh 30x200, all layers": (Batch(Photographs(30, 200, nn.Hardtanh)), FEW),
     "relu 60x200, 300 steps": (Batch(Photographs(60, 200, n_steps=300)), MANY),
     "relu 40x200, raw pixels": (Batch(Photographs(40, 200, is_raw=True)), MANY),
 } | {f"{name} 80x200": (Batch(Photographs(80, 200, make)), MANY) for name, make in ACTIVATIONS.items()}
