@@ -56,7 +56,7 @@ ALL_LAYERS = {
     "hardtanh 20x200, all layers": (Batch(Photographs(20, 200, nn.Hardtanh)), MANY),
     "relu 60x200, 300 steps": (Batch(Photographs(60, 200, n_steps=300)), MANY),
     "relu 40x200, raw pixels": (Batch(Photographs(40, 200, is_raw=True)), MANY),
-} | {f"{name} 80x200": (Batch(Photographs(80, 200, make)), MANY) for name, make in ACTIVATIONS.items()}
+} | {f"{name} 60x200": (Batch(Photographs(60, 200, make)), MANY) for name, make in ACTIVATIONS.items()}
 
 HEADS = {
     "head 16 in 100": (Batch(Photographs(16, 0, n_hidden=0, n_classes=100)), MANY),
