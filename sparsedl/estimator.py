@@ -69,8 +69,8 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
     device : str, default="cpu"
         Where the starts run, ``"cpu"`` or ``"cuda"``. Starts are drawn on the CPU in float64, so devices agree.
     n_jobs : int or None, default=None
-        Workers that share the starts of a round, through joblib; ``joblib.parallel_config`` with the backend
-        ``"loky"``, ``"dask"`` or ``"ray"`` spreads them. Results do not depend on it.
+        Workers that share a round of starts, as joblib counts them: threads, and with ``joblib.parallel_config`` the
+        processes of the backend ``"loky"``, ``"dask"`` or ``"ray"``. Results do not depend on it.
     verbose : bool, default=False
         Whether to draw a progress bar (needs rich).
     random_state : int, RandomState or None, default=None
