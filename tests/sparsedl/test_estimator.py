@@ -8,6 +8,7 @@ import pytest
 import torch
 from joblib import parallel_config
 from sklearn.base import clone
+from sklearn.decomposition import FastICA
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -134,6 +135,19 @@ def test_clone_pickle_and_pipeline():
     np.testing.assert_array_equal(fitted.transform(X), sdr.codes_)
     piped = make_pipeline(FunctionTransformer(), clone(sdr)).fit(X)
     np.testing.assert_array_equal(piped.transform(X), sdr.codes_)
+
+
+def test_mixing_means_what_it_means_in_fast_ica():
+    X, _, _ = make_sparse_dictionary(300, 4, sparsity=0.7, random_state=0)
+    assert not hasattr(SparseDictionaryRecovery(), "mixing_")
+    sdr = SparseDictionaryRecovery(random_state=0).fit(X)
+    ica = FastICA(whiten="unit-variance", random_state=0).fit(X)
+    assert sdr.mixing_.shape == ica.mixing_.shape
+    for model in (sdr, ica):
+        offset = model.intercept_ if model is sdr else model.mean_
+        np.testing.assert_allclose(model.transform(X) @ model.mixing_.T + offset, X, atol=1e-10)
+    with pytest.raises(AttributeError):
+        sdr.mixing_ = ica.mixing_
 
 
 def test_fit_writes_no_parameter_and_shares_no_strategy():
