@@ -174,7 +174,7 @@ def test_speed_is_measured(tmp_path):
         (method, dtype) for method in ("sparsedl", "FastICA") for dtype in ("float64", "float32")
     }
     assert not any("failed" in row for row in large)
-    assert {row["workers"] for row in written["jobs"]["rows"]} == {"one", "two, loky", "two, dask"}
+    assert {row["workers"] for row in written["jobs"]["rows"]} == {"one", "two, threads", "two, dask"}
     assert all(row["equal"] and row["exact"] for row in written["jobs"]["rows"])
     page = (tmp_path / "estimator_speed.md").read_text()
     assert "| (8, 20, 0.7) |" in page
