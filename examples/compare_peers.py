@@ -12,8 +12,9 @@ a trial and are run with 20 components and three seeds only. Their penalty is le
 K-SVD was looked for on PyPI (November 2026): of dictlearn (released 2026), pyksvd (last 2024) and ksvd (last 2017),
 dictlearn is maintained. Methods of ICA estimate a direction from a contrast: they get close with many samples.
 *Provable* is an oracle: in how many trials the zero test proves every true column, when it is given them. Where it does
-not, the observations have too few zeros for a proof, whatever the search. What takes minutes a trial has fewer seeds:
-three at (50, 4, 0.5), five at (150, 10, 0.5).
+not, the observations have too few zeros for a proof, whatever the search. What takes long has fewer seeds: five at
+(150, 10, 0.5). Left out is (50, 4, 0.5), which takes ours too long: seed 0 alone was exact in 66 s, seeds 0 to 2
+together were not through after 6 minutes of the processor, and ten seeds not after 13.
 """
 
 from __future__ import annotations
@@ -44,8 +45,10 @@ FULL = [
     for per in pers for zeros in (0.5, 0.7, 0.9)
 ]  # fmt: skip
 SMALL = [(8, 20, 0.7)]
-FEWER = {(150, 10, 0.5): 5, (50, 4, 0.5): 3}
-"""Settings that take ours or Picard longest: the most seeds there. They come last."""
+TOO_LONG = (50, 4, 0.5)
+FULL.remove(TOO_LONG)
+FEWER = {(150, 10, 0.5): 5}
+"""Settings that take ours and Picard longest: the most seeds there. They come last."""
 
 
 @dataclass(frozen=True)
