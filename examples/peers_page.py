@@ -81,7 +81,7 @@ def page(about: str, rows: list[dict], real: list[dict], what: dict) -> str:
     """Return the results page as Markdown, ``about`` first."""
     lines = ["# Beside the tools people use", "", about, ""]
     lines += [
-        f"{measured_in_words(what)} One thread; the methods take turns in one run, after each was called once; "
+        f"{measured_in_words(what)} One thread; the methods take turns, after each was called once; "
         f"seconds are medians. Seeds count from 0.",
     ]
     lines += ["", "## Ours beside FastICA", "", *summary_table(rows), "", "## What it says", "", *findings(rows)]

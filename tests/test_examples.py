@@ -241,9 +241,13 @@ def test_noise_is_compared(tmp_path):
 
 @pytest.mark.usefixtures("scripts")
 def test_committed_pages_say_what_the_committed_records_say():
+    import compare_peers
     import few_samples
     import noise
 
+    peers = json.loads((EXAMPLES / "results" / "compare_peers.json").read_text())
+    said = compare_peers.page_of(peers["synthetic"], peers["patches"], peers["measured_with"])
+    assert said == (EXAMPLES / "results" / "compare_peers.md").read_text()
     few = json.loads((EXAMPLES / "results" / "few_samples.json").read_text())
     assert few_samples.page(few["maps"], few["table"]) == (EXAMPLES / "results" / "few_samples.md").read_text()
     rows = json.loads((EXAMPLES / "results" / "noise.json").read_text())
