@@ -122,7 +122,7 @@ def trial(method: str, setting: tuple[int, int, float], seed: int) -> dict:
     errors = sines(getattr(found, "components_", found), true)
     run = {"error": float(errors.max()), "share": float(np.mean(errors < EXACT)), "seconds": seconds}
     if method == OURS:
-        run |= {"marked": bool(found.recovered_.all()), "wrong": n_wrong(found, true), "provable": provable(X, true)}
+        run |= {"marked": bool(found.recovered_.all()), "wrong": n_wrong(found, true, X), "provable": provable(X, true)}
     return run
 
 

@@ -92,8 +92,9 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         The offset; zeros where there is none.
     recovered_ : ndarray of shape (n_components,) of bool
         Which components are proven by their zeros: ``codes_[:, recovered_]`` and ``directions_[:, recovered_]`` are
-        exact, up to a scale each. The others are the sparsest unproven directions, as far as they are independent, and
-        complete the basis: estimates under heavy noise, and no more than a guess without.
+        exact, up to a scale each, on all rows but those that ``status_`` says are left out. The others are the sparsest
+        unproven directions, as far as they are independent, and complete the basis: estimates under heavy noise, and no
+        more than a guess without.
     certain_components_ : ndarray of shape (n_components,) of bool
         Which rows of ``components_`` are certain: all where all are recovered; where all but one are, the row of that
         one; else none. A row says what its code does not share with the others, so that it changes with each code
