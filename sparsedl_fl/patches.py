@@ -79,9 +79,8 @@ class PatchEmbedding:
 
         Examples
         --------
-        >>> from sparsedl_fl.transformers import vision_transformer
-        >>> model = vision_transformer(random_state=0)
-        >>> PatchEmbedding.of(model.patches, model.positions, model.blocks[0].norm1).offsets.shape
+        >>> patches, positions = nn.Conv2d(3, 192, kernel_size=4, stride=4), torch.zeros(1, 65, 192)
+        >>> PatchEmbedding.of(patches, positions, nn.LayerNorm(192)).offsets.shape
         (64, 192)
         """
         if convolution.kernel_size != convolution.stride or convolution.groups != 1:

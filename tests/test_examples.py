@@ -13,10 +13,10 @@ import nbclient
 import nbformat
 import numpy as np
 import pytest
+from paper import TABLES, read_records, write_summary
 
 from sparsedl import SparseDictionaryRecovery
 from sparsedl.datasets import make_sparse_dictionary
-from sparsedl_fl.reproduce import TABLES, read_records, write_summary
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 GALLERY = sorted(EXAMPLES.glob("plot_*.py"))

@@ -17,9 +17,9 @@ from sparsedl_fl.directions.activation import Alternation
 from sparsedl_fl.evidence import Case, Evidence, ZerosOfAll, ZerosOfOthers
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.problem import LayerProblem
-from sparsedl_fl.reproduce.hostile import hostile_problem
 from sparsedl_fl.simulation import client_gradient, fully_connected
 from sparsedl_fl.uncertainty import errors_from_zeros
+from tests.hostile.problems import hostile_problem
 
 TRUE, FALSE = np.ones(4, dtype=bool), np.zeros(4, dtype=bool)
 

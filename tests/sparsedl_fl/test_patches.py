@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from paper.models.transformers import vision_transformer
 from torch import nn
 
 from sparsedl_fl.patches import PatchEmbedding, recover_patches
 from sparsedl_fl.simulation import client_gradient
-from sparsedl_fl.transformers import vision_transformer
 
 QKV = "blocks.0.qkv.weight"
 

@@ -15,10 +15,10 @@ from sparsedl_fl.directions.activation.systems import BatchSystem, InputSystems,
 from sparsedl_fl.directions.activation.two_views import ScaledForward
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.problem import LayerProblem
-from sparsedl_fl.reproduce.hostile.audits import hostile_audit
 from sparsedl_fl.simulation import client_gradient
 from sparsedl_fl.uncertainty import errors_from_views
 from sparsedl_fl.views import Together
+from tests.hostile.problems.audits import hostile_audit
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

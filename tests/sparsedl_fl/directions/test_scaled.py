@@ -228,7 +228,7 @@ class TestBatches:
         assert (errors(inverter.inputs_[certified], true) < 10 * inverter.uncertainty_[certified]).all()
 
     def test_a_functional_lenet_is_attacked_behind_its_convolutions(self):
-        from sparsedl_fl.reproduce.raw import LeNet
+        from paper.raw import LeNet
 
         with torch.random.fork_rng():
             torch.manual_seed(0)
