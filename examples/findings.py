@@ -18,10 +18,10 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import torch
-from paper.data import load_adult, load_images
-from paper.models.vision import resnet
 from torch import nn
 
+from paper.data import load_adult, load_images
+from paper.models.vision import resnet
 from sparsedl_fl.audit import audit_model, default_settings, sweep
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.simulation import client_gradient, fully_connected

@@ -12,10 +12,10 @@ import os
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from paper.models.vision import vgg
 from sklearn.datasets import load_sample_images
 from torch.nn.functional import cosine_similarity
 
+from paper.models.vision import vgg
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.reconstruction import invert_features

@@ -12,9 +12,9 @@ import os
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from paper.models.vision import resnet
 from torch import nn
 
+from paper.models.vision import resnet
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.audit import audit_model
 from sparsedl_fl.demo import natural_patches

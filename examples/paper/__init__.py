@@ -4,7 +4,7 @@
 
 Where things are: `tables` says what a table holds, `experiments` how a row is drawn and measured, `clients` what a
 client sends, `methods` which attacks are compared, `published` what the papers print; `runner` runs, `summary` and
-`figures` show.
+`figures` show; `models` are the networks.
 """
 
 from paper.figures import write_figure

@@ -8,6 +8,7 @@ from torch import nn
 
 from paper.clients import Wired
 from paper.experiments import ImageBatch
+from paper.models.activations import MODULES
 from sparsedl_fl.simulation import fully_connected
 
 __all__ = ["ACTIVATION_ROWS", "COARSE", "QUANTISED_ROWS", "SPAN_ROWS", "ActivationBatch"]

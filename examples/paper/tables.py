@@ -297,4 +297,4 @@ TABLES = {
         n_batches=10,
     ),
 }
-"""By what ``sparsedl-fl reproduce`` calls them."""
+"""By what ``run.py`` calls them."""

@@ -7,9 +7,8 @@ import argparse
 HELP = "say where the papers' tables are run again"
 
 WHERE = """\
-The tables and figures of SPEAR and SPEAR++, with ours beside, are part of the sources:
+The tables and figures of SPEAR and SPEAR++, with ours beside, are run from the sources of this package. There:
 
-    git clone https://github.com/sparsedl/sparsedl && cd sparsedl
     pip install '.[reproduce]'
     python examples/paper/run.py                    # lists them
     python examples/paper/run.py spearpp-table1     # runs one

@@ -6,11 +6,11 @@ import time
 import numpy as np
 import pytest
 import torch
-from paper.models.vision import vgg
 from PIL import Image
 from sklearn.datasets import load_sample_images
 from torch.nn.functional import cosine_similarity, cross_entropy
 
+from paper.models.vision import vgg
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.factorization import factorize
 from sparsedl_fl.metrics import match_batches, psnr

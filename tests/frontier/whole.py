@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from paper.models.transformers import text_transformer, vision_transformer
 from safetensors.torch import load_file
 from torch import nn
 
+from paper.models.transformers import text_transformer, vision_transformer
 from sparsedl_fl import LayerGradient
 from sparsedl_fl.audit import audit_model, example
 from sparsedl_fl.simulation import client_gradient

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
+
 from paper.experiments import ImageBatch
 from paper.tables import TABLES, Table
-
 from sparsedl_fl.demo import natural_patches
 
 

@@ -5,8 +5,9 @@ import zipfile
 import numpy as np
 import pytest
 import sklearn.datasets
-from paper.data import DATASETS, load_adult, load_images
 from PIL import Image
+
+from paper.data import DATASETS, load_adult, load_images
 
 
 @pytest.fixture(autouse=True)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from paper.oracle import ToldTheBatch
 from torch import nn
 
+from paper.oracle import ToldTheBatch
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.simulation import client_gradient, fully_connected
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+
 from paper import raw
 from paper.methods import Budget, Problem
 from paper.raw import RawImages
-
 from sparsedl_fl.simulation import client_gradient, fully_connected
 
 

@@ -2,12 +2,12 @@ import csv
 import json
 
 import pytest
+from threadpoolctl import threadpool_limits
+
 from paper import Budget, read_records, reproduce, summarize, write_figure, write_summary
 from paper import runner as runner_module
 from paper.experiments import ImageBatch
 from paper.figures import FIGURES
-from threadpoolctl import threadpool_limits
-
 from sparsedl_fl import GradientInverter
 from sparsedl_fl.cli import main
 

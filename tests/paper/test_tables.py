@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+
 from paper.clients import DPSGD, FedAvg, FedSGD
 from paper.experiments import FailureTrials, ImageBatch, LayerBatch, TableBatch
 from paper.methods import METHODS, OURS, Budget
 from paper.published import PUBLISHED
 from paper.tables import TABLES
-
 from sparsedl_fl.simulation import client_gradient, fully_connected
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+
 from paper.models.transformers import text_transformer, vision_transformer
 from paper.tokens import TokenBatch, texts
-
 from sparsedl_fl.audit import audit_model
 from sparsedl_fl.metrics import are_wrong, match_batches
 from sparsedl_fl.simulation import client_gradient

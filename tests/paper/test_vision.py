@@ -1,6 +1,6 @@
 import torch
-from paper.models.vision import vgg
 
+from paper.models.vision import vgg
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.simulation import client_gradient
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from paper.methods import Budget
-from paper.tables import TABLES
 from sklearn.exceptions import ConvergenceWarning
 
+from paper.methods import Budget
+from paper.tables import TABLES
 from sparsedl import SparseDictionaryRecovery
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.assembly import Assembly

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from paper.models.transformers import vision_transformer
 from torch import nn
 
+from paper.models.transformers import vision_transformer
 from sparsedl_fl.patches import PatchEmbedding, recover_patches
 from sparsedl_fl.simulation import client_gradient
 

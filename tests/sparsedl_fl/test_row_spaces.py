@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from paper.models.transformers import text_transformer, vision_transformer
 
+from paper.models.transformers import text_transformer, vision_transformer
 from sparsedl_fl.patches import PatchEmbedding, recover_patches
 from sparsedl_fl.row_spaces import fit_to_row_spaces
 from sparsedl_fl.simulation import client_gradient

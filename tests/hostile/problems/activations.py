@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from paper.models.activations import MODULES
 from torch import nn
 
+from paper.models.activations import MODULES
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.simulation import WIRES, client_gradient
 from tests.hostile.problems.problem import N_CLASSES, HostileProblem, draw_inputs

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from paper.models.activations import MODULES
 from torch import nn
 from torch.nn import functional
 
+from paper.models.activations import MODULES
 from sparsedl_fl.audit import AuditResult
 from sparsedl_fl.metrics import are_mislabelled, are_wrong
 from sparsedl_fl.simulation import WIRES

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from paper.models.activations import MODULES
 from torch import nn
 
+from paper.models.activations import MODULES
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.simulation import WIRES, client_gradient
 from tests.hostile.problems.problem import HostileProblem

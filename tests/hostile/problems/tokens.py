@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from paper.methods import fed_to
-from paper.models.activations import MODULES
-from paper.models.transformers import text_transformer, vision_transformer
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from paper.methods import fed_to
+from paper.models.activations import MODULES
+from paper.models.transformers import text_transformer, vision_transformer
 from sparsedl_fl.demo import natural_patches
 from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.simulation import WIRES, client_gradient
