@@ -8,8 +8,8 @@ from paper import Budget, read_records, reproduce, summarize, write_figure, writ
 from paper import runner as runner_module
 from paper.experiments import ImageBatch
 from paper.figures import FIGURES
+from paper.run import main
 from sparsedl_fl import GradientInverter
-from sparsedl_fl.cli import main
 
 
 def test_a_record_says_what_was_run(tiny, source, tmp_path):
@@ -160,14 +160,14 @@ def test_figures_are_drawn_from_whatever_there_is(name, tmp_path):
 
 
 def test_command_line(tiny, source, tmp_path, capsys, monkeypatch):
-    assert main(["reproduce"]) == 0
+    assert main([]) == 0
     assert "spearpp-table1   SPEAR++ Table 1" in capsys.readouterr().out
-    command = ["reproduce", "tiny", "--rows", "3x40", "--batches", "1", "--data", source, "--out", str(tmp_path)]
+    command = ["tiny", "--rows", "3x40", "--batches", "1", "--data", source, "--out", str(tmp_path)]
     assert main(command) == 0
     assert "| 3x40 | ours, from one layer | 300 seconds | 1 | 100 % |" in capsys.readouterr().out
     assert {path.name for path in tmp_path.iterdir()} == {"tiny.jsonl", "tiny.md", "tiny.csv"}
     with pytest.raises(SystemExit) as stop:
-        main(["reproduce", "tiny", "--rows", "8", "--out", str(tmp_path)])
+        main(["tiny", "--rows", "8", "--out", str(tmp_path)])
     assert stop.value.code == 2
     assert "no row fits" in capsys.readouterr().err
 
