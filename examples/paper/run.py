@@ -16,8 +16,8 @@ sys.path[:0] = [str(ROOT / "examples"), str(ROOT)]  # from wherever it is run
 
 from paper import TABLES, Budget, read_records, reproduce, write_figure, write_summary  # noqa: E402
 
-INCOMPLETE, INTERRUPTED = 3, 130
-"""Exit statuses: not every batch came back; stopped by its user, and to be gone on with."""
+BAD_USAGE, INCOMPLETE, INTERRUPTED = 2, 3, 130
+"""Exit statuses: options are wrong; not every batch came back; stopped by its user, and to be gone on with."""
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -61,6 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             budget=Budget(options.starts, options.seconds, options.draws, options.device),
             verbose=True,
         )
+    except ValueError as error:  # rows, searches or data that are not there
+        print(f"run.py: error: {error}", file=sys.stderr)
+        return BAD_USAGE
     except KeyboardInterrupt:
         print(f"interrupted; the finished batches are in {options.out}, and the same command goes on from there")
         return INTERRUPTED
