@@ -13,8 +13,8 @@ from sklearn.datasets import load_sample_images
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
-from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
+from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.metrics import match_batches, psnr
 from sparsedl_fl.simulation import client_gradient, fully_connected
 

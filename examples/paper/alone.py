@@ -15,8 +15,8 @@ from paper.data import load_images
 from paper.experiments import Attack, Score
 from paper.methods import Problem
 from paper.models.vision import resnet, vgg
-from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
+from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.simulation import client_gradient
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.simulation import WIRES, client_gradient, dp_sgd_gradient, fedavg_update
 
 __all__ = ["DPSGD", "FEDAVG_SETTINGS", "Client", "FedAvg", "FedSGD", "Wired"]

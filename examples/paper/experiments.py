@@ -18,8 +18,8 @@ from paper.clients import Client, FedSGD
 from paper.data import Images, load_adult, load_images
 from paper.methods import METHODS, Budget, Problem
 from paper.models.vision import vgg
-from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
+from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.metrics import match_batches, psnr
 from sparsedl_fl.simulation import client_gradient, fully_connected
 from sparsedl_fl.tabular import decode_table

@@ -20,7 +20,7 @@ from sparsedl_fl.directions import (
     KernelDirections,
     PriorDirections,
 )
-from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.reconstruction import match_gradients
 
 __all__ = ["METHODS", "OURS", "Budget", "Method", "Problem"]

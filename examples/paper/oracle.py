@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from sparsedl.arrays import as_tensor
-from sparsedl_fl.candidates import Candidates
+from sparsedl_fl.certify.candidates import Candidates
+from sparsedl_fl.constraints import SpansBehind, View
+from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import ActivationDirections, KnownInputs
-from sparsedl_fl.directions.activation.rounds import Rounds
-from sparsedl_fl.directions.activation.withheld import WithheldSearch
-from sparsedl_fl.problem import LayerProblem
-from sparsedl_fl.views import SpansBehind, View
+from sparsedl_fl.search.rounds import Rounds
+from sparsedl_fl.search.withheld.withheld_rounds import WithheldSearch
 
 __all__ = ["ToldTheBatch"]
 

@@ -18,8 +18,8 @@ from paper.data import load_adult, load_images
 from paper.experiments import Attack, Score
 from paper.methods import Problem, fed_to
 from paper.models.vision import vgg
-from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
+from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.metrics import are_wrong, match_batches
 from sparsedl_fl.simulation import client_gradient, fully_connected
 

@@ -20,11 +20,11 @@ from paper.data import load_images
 from paper.experiments import Attack, Experiment, Score
 from paper.methods import Budget, Problem, fed_to
 from paper.models.transformers import text_transformer, vision_transformer
-from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
+from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.metrics import are_wrong, match_batches, psnr
-from sparsedl_fl.patches import PatchEmbedding, recover_patches
-from sparsedl_fl.row_spaces import fit_to_row_spaces
+from sparsedl_fl.propagate.patches import PatchEmbedding, recover_patches
+from sparsedl_fl.propagate.token_fitting import fit_to_row_spaces
 from sparsedl_fl.simulation import client_gradient
 
 __all__ = ["TOKEN_ROWS", "PixelBatch", "TokenBatch", "texts"]

@@ -12,7 +12,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from paper.models.vision import vgg
 from sparsedl_fl import GradientInverter, LayerGradient
-from sparsedl_fl.factorization import factorize
+from sparsedl_fl.lowrank.factorization import factorize
 from sparsedl_fl.metrics import match_batches, psnr
 from sparsedl_fl.simulation import client_gradient, fully_connected
 

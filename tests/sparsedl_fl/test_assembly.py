@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from sparsedl_fl import LayerGradient
-from sparsedl_fl.assembly import Assembly, repeats
-from sparsedl_fl.evidence import SpanOfNextLayer, ZerosOfOthers
-from sparsedl_fl.hypothesis import Hypothesis
+from sparsedl_fl.certify.assembly import Assembly, repeats
+from sparsedl_fl.certify.constraint_criteria import SpanOfNextLayer
+from sparsedl_fl.certify.hypothesis import Hypothesis
+from sparsedl_fl.certify.zero_criteria import ZerosOfOthers
+from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.metrics import match_batches
-from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.simulation import client_gradient
 
 ALL = np.ones(8, dtype=bool)

@@ -1,8 +1,8 @@
 import numpy as np
 
 from sparsedl_fl import LayerGradient
-from sparsedl_fl.candidates import Candidates
-from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.certify.candidates import Candidates
+from sparsedl_fl.constraints.problem import LayerProblem
 
 
 def test_nothing_is_incomplete():

@@ -12,13 +12,14 @@ from torch import nn
 
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.activations import ReLU
-from sparsedl_fl.certificate import EVIDENCE, NONE, certify
-from sparsedl_fl.directions.activation import Alternation
-from sparsedl_fl.evidence import Case, Evidence, ZerosOfAll, ZerosOfOthers
+from sparsedl_fl.certify._base import Case, Evidence
+from sparsedl_fl.certify.certificate import EVIDENCE, NONE, certify
+from sparsedl_fl.certify.uncertainty import errors_from_zeros
+from sparsedl_fl.certify.zero_criteria import ZerosOfAll, ZerosOfOthers
+from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.metrics import match_batches
-from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.search import Alternation
 from sparsedl_fl.simulation import client_gradient, fully_connected
-from sparsedl_fl.uncertainty import errors_from_zeros
 from tests.hostile.problems import hostile_problem
 
 TRUE, FALSE = np.ones(4, dtype=bool), np.zeros(4, dtype=bool)

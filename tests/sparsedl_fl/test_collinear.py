@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sparsedl_fl.collinear import errors_by_weights
+from sparsedl_fl.certify.collinear import errors_by_weights
 
 LABELS = np.array([0, 0, 1, 1, 2])
 OTHERS = np.array([[30.0], [50.0], [90.0]])

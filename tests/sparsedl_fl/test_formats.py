@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from sparsedl_fl import GradientInverter, LayerGradient
-from sparsedl_fl.factorization import factorize
-from sparsedl_fl.formats import rounding_noise
+from sparsedl_fl.layers.formats import rounding_noise
+from sparsedl_fl.lowrank.factorization import factorize
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.simulation import WIRES, client_gradient, fully_connected
 

@@ -3,7 +3,7 @@ import pytest
 
 from sparsedl_fl import LayerGradient
 from sparsedl_fl.activations import ReLU
-from sparsedl_fl.likelihood import active_units, maximum_likelihood
+from sparsedl_fl.certify.maximum_likelihood import active_units, maximum_likelihood
 
 NOISE = 1e-2
 

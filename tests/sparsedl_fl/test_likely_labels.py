@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from sparsedl_fl.rest import RestOfNetwork
-from sparsedl_fl.views.by_label import ANYWHERE, LabelTerms, likely_labels
+from sparsedl_fl.constraints.label_terms import ANYWHERE, LabelTerms, likely_labels
+from sparsedl_fl.layers.network_tail import RestOfNetwork
 
 M = 30
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sparsedl_fl import LayerGradient, spectrum
-from sparsedl_fl.factorization import factorize
+from sparsedl_fl.lowrank.factorization import factorize
 from sparsedl_fl.simulation import client_gradient, dp_sgd_gradient, fully_connected
 
 
@@ -116,7 +116,7 @@ def test_a_sketch_is_as_good_as_the_whole(shape, batch_size, monkeypatch):
     given = layer_gradient(*factors_of(20, *shape), noise=1e-6)
     sketched = factorize(given, batch_size)
     wide = partial(spectrum.leading_left, sketch_width=10_000, oversampling=10_000)
-    monkeypatch.setattr("sparsedl_fl.factorization.leading_left", wide)
+    monkeypatch.setattr("sparsedl_fl.lowrank.factorization.leading_left", wide)
     whole = factorize(given, batch_size)
     assert sketched.batch_size == whole.batch_size == 20
     np.testing.assert_allclose(sketched.singular_values, whole.singular_values, rtol=1e-10)

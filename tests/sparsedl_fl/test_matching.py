@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from sparsedl_fl import LayerGradient
-from sparsedl_fl.candidates import Candidates
-from sparsedl_fl.hypothesis import Hypothesis, pattern_agreement
-from sparsedl_fl.matching import _swap_scores, choose, first_choice, greedy_filter, repair
-from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.certify.candidates import Candidates
+from sparsedl_fl.certify.hypothesis import Hypothesis, pattern_agreement
+from sparsedl_fl.certify.sparsity_matching import _swap_scores, choose, first_choice, greedy_filter, repair
+from sparsedl_fl.constraints.problem import LayerProblem
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_an_interrupt_keeps_what_was_chosen(problem, monkeypatch):
     def interrupted(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sparsedl_fl.matching.greedy_filter", interrupted)
+    monkeypatch.setattr("sparsedl_fl.certify.sparsity_matching.greedy_filter", interrupted)
     assert choose(problem, candidates(problem, true)).proposed.all()
 
 

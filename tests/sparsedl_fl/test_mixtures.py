@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from sparsedl_fl.evidence.mixtures import are_no_mixtures
+from sparsedl_fl.certify.mixtures import are_no_mixtures
 
 
 def by_subsets(slopes, index):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from paper.models.transformers import vision_transformer
-from sparsedl_fl.patches import PatchEmbedding, recover_patches
+from sparsedl_fl.propagate.patches import PatchEmbedding, recover_patches
 from sparsedl_fl.simulation import client_gradient
 
 QKV = "blocks.0.qkv.weight"

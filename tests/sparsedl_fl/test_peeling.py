@@ -10,9 +10,9 @@ from torch import nn
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.demo import natural_patches
 from sparsedl_fl.directions import KnownInputs
-from sparsedl_fl.feeding import fed_by
 from sparsedl_fl.metrics import match_batches
-from sparsedl_fl.peeling import KnownBatch, peel_back
+from sparsedl_fl.propagate.backward import KnownBatch, peel_back
+from sparsedl_fl.propagate.forward import fed_by
 from sparsedl_fl.simulation import client_gradient
 
 

@@ -8,8 +8,8 @@ import torch
 
 from sparsedl_fl import LayerGradient
 from sparsedl_fl.activations import GELU, Hardtanh, ReLU, Threshold
-from sparsedl_fl.hypothesis import Hypothesis
-from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.certify.hypothesis import Hypothesis
+from sparsedl_fl.constraints.problem import LayerProblem
 
 
 def truth(given, batch):
@@ -78,7 +78,8 @@ def test_views_are_built_once(small_problem, monkeypatch):
     _, model, gradient = small_problem
     calls = []
     from sparsedl_fl import GradientInverter
-    from sparsedl_fl.views import ForwardView, SpansBehind
+    from sparsedl_fl.constraints.downstream_subspaces import SpansBehind
+    from sparsedl_fl.constraints.forward_pass import ForwardView
 
     for view in (ForwardView, SpansBehind):
         build = view.of.__func__

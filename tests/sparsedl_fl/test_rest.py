@@ -10,11 +10,11 @@ from torch.nn import functional
 
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.activations import Identity
-from sparsedl_fl.evidence import SpanOfNextLayer, ThroughRest, ThroughRestAndSpans
-from sparsedl_fl.gradients import RestOfNetwork
-from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.certify.constraint_criteria import SpanOfNextLayer, ThroughRest, ThroughRestAndSpans
+from sparsedl_fl.constraints import Together
+from sparsedl_fl.constraints.problem import LayerProblem
+from sparsedl_fl.layers.layer_gradient import RestOfNetwork
 from sparsedl_fl.simulation import client_gradient
-from sparsedl_fl.views import Together
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from paper.models.transformers import text_transformer, vision_transformer
-from sparsedl_fl.patches import PatchEmbedding, recover_patches
-from sparsedl_fl.row_spaces import fit_to_row_spaces
+from sparsedl_fl.propagate.patches import PatchEmbedding, recover_patches
+from sparsedl_fl.propagate.token_fitting import fit_to_row_spaces
 from sparsedl_fl.simulation import client_gradient
 
 LAYERS = ["blocks.0.qkv", "blocks.0.fc1"]

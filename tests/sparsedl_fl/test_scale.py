@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from sparsedl_fl import GradientInverter, LayerGradient
-from sparsedl_fl.problem import LayerProblem
-from sparsedl_fl.scale import doubt_in_scale
+from sparsedl_fl.certify.bias_scale import doubt_in_scale
+from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.simulation import client_gradient, fully_connected
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparsedl_fl.activations import GELU, LeakyReLU, ReLU
-from sparsedl_fl.slips import sent_through
+from sparsedl_fl.constraints.kink_slopes import sent_through
 
 M, B = 40, 6
 PIECEWISE = [ReLU(), LeakyReLU(0.1)]

@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn import functional
 
 from sparsedl_fl import GradientInverter, LayerGradient
-from sparsedl_fl.gradients import RestOfNetwork
+from sparsedl_fl.layers.layer_gradient import RestOfNetwork
+from sparsedl_fl.layers.smoothed_tail import SMOOTHED, Smoothing
 from sparsedl_fl.simulation import client_gradient
-from sparsedl_fl.smoothing import SMOOTHED, Smoothing
 
 MODULES = {
     "relu": nn.ReLU(),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sparsedl_fl.spectrum import leading_left, rank_above_rounding, rank_above_white_noise
+from sparsedl_fl.lowrank.spectrum import leading_left, rank_above_rounding, rank_above_white_noise
 
 
 def gradient(rank, shape=(60, 90), noise=0.0, seed=0):

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from sparsedl_fl import LayerGradient
-from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.constraints.problem import LayerProblem
+from sparsedl_fl.layers.stored_weights import step_of_stored_weights
 from sparsedl_fl.simulation import WIRES, client_gradient, fedavg_update, fully_connected
-from sparsedl_fl.stored import step_of_stored_weights
 
 
 @pytest.fixture(scope="module")

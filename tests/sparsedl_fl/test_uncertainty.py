@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sparsedl_fl.uncertainty import errors_from_inputs
+from sparsedl_fl.certify.uncertainty import errors_from_inputs
 
 M, N, B, SIGMA = 50, 80, 5, 1e-6
 

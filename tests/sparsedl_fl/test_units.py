@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from sparsedl_fl import GradientInverter, LayerGradient
-from sparsedl_fl.factorization import factorize
-from sparsedl_fl.labels import labels_of
-from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.certify.labels import labels_of
+from sparsedl_fl.constraints.problem import LayerProblem
+from sparsedl_fl.lowrank.factorization import factorize
+from sparsedl_fl.lowrank.row_equilibration import in_units_of_rounding
 from sparsedl_fl.simulation import client_gradient
-from sparsedl_fl.units import in_units_of_rounding
 
 N, K, USED = 60, 60, 4
 

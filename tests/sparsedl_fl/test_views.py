@@ -10,11 +10,11 @@ from torch.nn.functional import normalize
 
 from sparsedl_fl import LayerGradient
 from sparsedl_fl.activations import GELU, ReLU
-from sparsedl_fl.behind import LayerBehind
-from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.constraints import ActivationSpan, ColumnView, Inputs, SpansBehind
+from sparsedl_fl.constraints.activation_subspace import ROUNDING_SHARE
+from sparsedl_fl.constraints.problem import LayerProblem
+from sparsedl_fl.layers.next_layers import LayerBehind
 from sparsedl_fl.simulation import client_gradient, fully_connected
-from sparsedl_fl.views import ActivationSpan, ColumnView, Inputs, SpansBehind
-from sparsedl_fl.views.span import ROUNDING_SHARE
 
 
 def activations(b=6, m=50, seed=0):

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from sparsedl_fl.activations import GELU, LeakyReLU
-from sparsedl_fl.views import ActivationSpan
-from sparsedl_fl.views.way_back import WayBack
+from sparsedl_fl.constraints import ActivationSpan
+from sparsedl_fl.constraints.subspace_deflation import WayBack
 
 B, M, K = 6, 40, 30
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.simulation import WIRES, client_gradient, dp_sgd_gradient, fedavg_update
 from tests.hostile.problems.problem import HostileProblem, draw_inputs, send
 

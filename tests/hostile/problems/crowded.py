@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from paper.models.activations import MODULES
-from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.simulation import WIRES, client_gradient
 from tests.hostile.problems.problem import HostileProblem
 

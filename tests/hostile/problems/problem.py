@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from sparsedl_fl.demo import natural_patches
-from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.simulation import client_gradient
 
 __all__ = ["HostileProblem", "build_network", "draw_inputs", "send"]

@@ -13,7 +13,7 @@ from paper.methods import fed_to
 from paper.models.activations import MODULES
 from paper.models.transformers import text_transformer, vision_transformer
 from sparsedl_fl.demo import natural_patches
-from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.simulation import WIRES, client_gradient
 from tests.hostile.problems.problem import N_CLASSES, HostileProblem
 

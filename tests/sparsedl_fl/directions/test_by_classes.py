@@ -9,13 +9,13 @@ from torch import nn
 from torch.nn import functional
 
 from sparsedl_fl import GradientInverter, LayerGradient
-from sparsedl_fl.directions.activation import ClassStarts, TwoViews
-from sparsedl_fl.directions.activation.schedule import Lead
-from sparsedl_fl.problem import LayerProblem
-from sparsedl_fl.rest import RestOfNetwork
+from sparsedl_fl.constraints import RestView
+from sparsedl_fl.constraints.label_terms import LabelTerms, distances_by_label
+from sparsedl_fl.constraints.problem import LayerProblem
+from sparsedl_fl.layers.network_tail import RestOfNetwork
+from sparsedl_fl.search import ClassStarts, TwoViews
+from sparsedl_fl.search.scheduler import Lead
 from sparsedl_fl.simulation import client_gradient
-from sparsedl_fl.views import RestView
-from sparsedl_fl.views.by_label import LabelTerms, distances_by_label
 
 
 def head_problem(labels, n_classes, n_features=60, seed=0, loss=functional.cross_entropy):

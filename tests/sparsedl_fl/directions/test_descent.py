@@ -9,12 +9,11 @@ from torch import nn
 
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.activations import GELU, Elementwise, Identity, PReLU
-from sparsedl_fl.directions.activation import Descent, TwoViews
-from sparsedl_fl.directions.activation.natural import NaturalForward
-from sparsedl_fl.directions.activation.two_views import ScaledForward
-from sparsedl_fl.problem import LayerProblem
-from sparsedl_fl.simulation import client_gradient
-from sparsedl_fl.simulation.wire import WIRES
+from sparsedl_fl.constraints.problem import LayerProblem
+from sparsedl_fl.search import Descent, TwoViews
+from sparsedl_fl.search.columns_and_forward_pass import ScaledForward
+from sparsedl_fl.search.natural_coordinates import NaturalForward
+from sparsedl_fl.simulation import WIRES, client_gradient
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

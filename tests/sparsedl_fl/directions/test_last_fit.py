@@ -7,17 +7,17 @@ from torch import nn
 
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.audit import audit_model
+from sparsedl_fl.certify.uncertainty import errors_from_views
+from sparsedl_fl.constraints import Together
+from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import ActivationDirections
-from sparsedl_fl.directions.activation import Descent, LastFit, TwoViews
-from sparsedl_fl.directions.activation.natural import NaturalForward
-from sparsedl_fl.directions.activation.schedule import Lead, Schedule
-from sparsedl_fl.directions.activation.systems import BatchSystem, InputSystems, Returned
-from sparsedl_fl.directions.activation.two_views import ScaledForward
 from sparsedl_fl.metrics import match_batches
-from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.search import Descent, LastFit, Schedule, TwoViews
+from sparsedl_fl.search.columns_and_forward_pass import ScaledForward
+from sparsedl_fl.search.natural_coordinates import NaturalForward
+from sparsedl_fl.search.residual_systems import BatchSystem, InputSystems, Returned
+from sparsedl_fl.search.scheduler import Lead
 from sparsedl_fl.simulation import client_gradient
-from sparsedl_fl.uncertainty import errors_from_views
-from sparsedl_fl.views import Together
 from tests.hostile.problems.audits import hostile_audit
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

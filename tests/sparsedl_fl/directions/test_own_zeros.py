@@ -7,11 +7,10 @@ from torch import nn
 
 from sparsedl.linalg import normalized
 from sparsedl_fl import GradientInverter, LayerGradient
-from sparsedl_fl.directions.activation.knowledge import Knowledge
-from sparsedl_fl.directions.activation.own_zeros import OwnZeros
-from sparsedl_fl.directions.activation.two_views import TwoViews
+from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.metrics import match_batches
-from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.search import OwnZeros, TwoViews
+from sparsedl_fl.search.state import Knowledge
 
 LAYER = "7"
 

@@ -10,15 +10,15 @@ from torch import nn
 from torch.nn.functional import normalize
 
 from sparsedl_fl import GradientInverter, LayerGradient
-from sparsedl_fl.behind import Head
-from sparsedl_fl.directions.activation import PairedReflection, TwoViews
-from sparsedl_fl.directions.activation.knowledge import Knowledge
-from sparsedl_fl.directions.activation.two_views import ScaledForward
+from sparsedl_fl.certify.uncertainty import errors_from_views
+from sparsedl_fl.constraints.problem import LayerProblem
+from sparsedl_fl.layers.network_tail import RestOfNetwork
+from sparsedl_fl.layers.next_layers import Head
 from sparsedl_fl.metrics import are_wrong
-from sparsedl_fl.problem import LayerProblem
-from sparsedl_fl.rest import RestOfNetwork
+from sparsedl_fl.search import PairedReflection, TwoViews
+from sparsedl_fl.search.columns_and_forward_pass import ScaledForward
+from sparsedl_fl.search.state import Knowledge
 from sparsedl_fl.simulation import client_gradient, fully_connected
-from sparsedl_fl.uncertainty import errors_from_views
 
 WIDTH, BATCH = 60, 32
 

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from sparsedl_fl import GradientInverter, LayerGradient
-from sparsedl_fl.candidates import Candidates
+from sparsedl_fl.certify.candidates import Candidates
+from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import ActivationDirections, Directions
-from sparsedl_fl.directions.activation import Descent, ScaledReflection, TwoViews
-from sparsedl_fl.directions.activation.knowledge import Knowledge
-from sparsedl_fl.directions.activation.scaled import _link
-from sparsedl_fl.directions.activation.two_views import ScaledForward
-from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.search import Descent, ScaledReflection, TwoViews
+from sparsedl_fl.search.columns_and_forward_pass import ScaledForward
+from sparsedl_fl.search.scaled_reflection import _link
+from sparsedl_fl.search.state import Knowledge
 from sparsedl_fl.simulation import client_gradient, fully_connected
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

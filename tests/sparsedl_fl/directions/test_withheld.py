@@ -11,17 +11,19 @@ from torch.nn.functional import normalize
 
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.activations import Hardtanh, ReLU
+from sparsedl_fl.certify.constraint_criteria import _returns as returns
+from sparsedl_fl.certify.mixtures import are_no_mixtures
+from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import ActivationDirections
-from sparsedl_fl.directions.activation.two_views import ScaledForward, TwoViews
-from sparsedl_fl.directions.activation.withheld import LeftOver, OneLayerReflection, SparseStarts, WithheldSearch
-from sparsedl_fl.directions.activation.withheld.equations import LeftEquations
-from sparsedl_fl.directions.activation.withheld.left_over import Ends
-from sparsedl_fl.directions.activation.withheld.search import _Rounds
-from sparsedl_fl.directions.activation.withheld.space import BackSpace
-from sparsedl_fl.evidence.mixtures import are_no_mixtures
-from sparsedl_fl.evidence.views import _returns as returns
 from sparsedl_fl.metrics import are_mislabelled, are_wrong
-from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.search import TwoViews
+from sparsedl_fl.search.columns_and_forward_pass import ScaledForward
+from sparsedl_fl.search.withheld.joint_equations import LeftEquations
+from sparsedl_fl.search.withheld.layer_reflection import OneLayerReflection
+from sparsedl_fl.search.withheld.left_over import Ends, LeftOver
+from sparsedl_fl.search.withheld.sparsest_vectors import SparseStarts
+from sparsedl_fl.search.withheld.withheld_rounds import WithheldSearch, _Rounds
+from sparsedl_fl.search.withheld.withheld_space import BackSpace
 from sparsedl_fl.simulation import client_gradient, fully_connected
 
 WIDTH, BATCH = 100, 8

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from sparsedl_fl import GradientInverter, LayerGradient
-from sparsedl_fl.models import gradients_of_update
-from sparsedl_fl.models.updates import kept_share
+from sparsedl_fl.layers.updates import gradients_of_update, kept_share
 
 
 def trained(cifar, n_steps, **options):
