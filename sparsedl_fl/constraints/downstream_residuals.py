@@ -6,15 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 
 from sparsedl_fl.constraints._base import LEAST_DISTANCE, Linearization
-from sparsedl_fl.constraints.activation_subspace import lengths
-
-if TYPE_CHECKING:
-    from sparsedl_fl.constraints.downstream_subspaces import SpansBehind
+from sparsedl_fl.constraints.activation_subspace import ActivationSpan, lengths
 
 __all__ = ["BESIDE", "FAR", "IN_LINE", "SpansAt"]
 
@@ -31,19 +28,41 @@ IN_LINE = 0.5
 not varied."""
 
 
+class Weighted(Protocol):
+    """Spans one after the other, with the layers between them and their weights: what residuals are taken of."""
+
+    @property
+    def spans(self) -> tuple[ActivationSpan, ...]: ...
+
+    @property
+    def layers(self) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]: ...
+
+    @property
+    def weights(self) -> tuple[torch.Tensor, ...]: ...
+
+    @property
+    def factors(self) -> tuple[torch.Tensor, ...]: ...
+
+    @property
+    def n_equations(self) -> int: ...
+
+    @property
+    def n_unknowns(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class SpansAt(Linearization):
     """The spans at some pre-activations.
 
     Attributes
     ----------
-    view : SpansBehind
+    view : Weighted
         The spans.
     preactivations, activations, slopes : sequence of torch.Tensor of shape (n, m)
         ``z``, ``phi(z)`` and ``phi'(z)`` at each span.
     """
 
-    view: SpansBehind
+    view: Weighted
     preactivations: Sequence[torch.Tensor]
     activations: Sequence[torch.Tensor]
     slopes: Sequence[torch.Tensor]

@@ -4,17 +4,40 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 
 from sparsedl_fl.constraints._base import Linearization
 from sparsedl_fl.constraints.activation_subspace import ROUNDING_SHARE, lengths
-
-if TYPE_CHECKING:
-    from sparsedl_fl.constraints.tail_gradient import RestView
+from sparsedl_fl.constraints.column_space import ColumnSpace
 
 __all__ = ["RestAt"]
+
+
+class Target(Protocol):
+    """Where gradients have to lie, and how nearly: what residuals are taken of."""
+
+    @property
+    def space(self) -> ColumnSpace: ...
+
+    @property
+    def reach(self) -> torch.Tensor: ...
+
+    @property
+    def largest_tolerance(self) -> float: ...
+
+    @property
+    def least_rounding(self) -> float: ...
+
+    @property
+    def typical_size(self) -> float: ...
+
+    @property
+    def weight(self) -> float: ...
+
+    @property
+    def n_unknowns(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -25,7 +48,7 @@ class RestAt(Linearization):
 
     Attributes
     ----------
-    view : RestView
+    view : Target
         With the labels.
     preactivations : torch.Tensor of shape (n, m)
         ``z``, as leaves of a graph.
@@ -33,7 +56,7 @@ class RestAt(Linearization):
         ``d``, in that graph.
     """
 
-    view: RestView
+    view: Target
     preactivations: torch.Tensor
     gradients: torch.Tensor
 
