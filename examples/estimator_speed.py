@@ -131,9 +131,9 @@ def in_a_process(case: dict) -> dict:
 
 
 def jobs(setting: tuple[int, int, float], n_seeds: int) -> list[dict]:
-    """Fit with one and two workers of joblib, and with two of dask, and compare what they return bit by bit."""
+    """Fit with one worker and two threads, and with two of dask, and compare what they return bit by bit."""
     rows = worked(setting, n_seeds, "one", 1, nullcontext)
-    rows += worked(setting, n_seeds, "two, loky", 2, nullcontext, rows)
+    rows += worked(setting, n_seeds, "two, threads", 2, nullcontext, rows)
     if not find_spec("distributed"):
         return rows
     from distributed import Client, LocalCluster

@@ -10,23 +10,17 @@ within 0.1: it is never exact. Seconds are those of the processor, on one thread
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
-import warnings
-from pathlib import Path
 
 import numpy as np
-import torch
+from measuring import CLOSE, EXACT, one_thread, parser_of, proven
 from sklearn.decomposition import FastICA
-from threadpoolctl import threadpool_limits
 
 from sparsedl import SparseDictionaryRecovery
 from sparsedl.datasets import make_sparse_dictionary
-from sparsedl.linalg import normalized
 from sparsedl.metrics import match_components
 from sparsedl.preconditioning import whiten
-from sparsedl.zeros import ZeroTest
 
 SAMPLES, ZEROS = (3, 4, 5, 6, 8, 10), (0.5, 0.6, 0.7, 0.8, 0.9)
 GRID = [(k, per, zeros) for k in (20, 50, 100) for per in SAMPLES for zeros in ZEROS]
@@ -35,23 +29,12 @@ TABLE = [
     (50, 4, 0.5), (100, 5, 0.5), (200, 8, 0.5),
 ]  # fmt: skip
 SMALL_GRID, SMALL_TABLE = [(8, 6, 0.5), (8, 6, 0.7), (8, 10, 0.5), (8, 10, 0.7)], [(8, 8, 0.6)]
-EXACT, CLOSE = 1e-8, 0.1
 
 
 def oracle(X, codes, components, seed):
     """Return which true columns their own zeros prove."""
     whitening = whiten(X)
-    if whitening.whitened.shape[1] < len(components):
-        return np.zeros(len(components), dtype=bool)
-    L, unmixing, noise = (
-        torch.from_numpy(np.ascontiguousarray(part))
-        for part in (whitening.whitened, whitening.unmixing, whitening.noise_level)
-    )
-    test = ZeroTest(L, unmixing, noise)
-    true = normalized(torch.from_numpy(np.linalg.lstsq(whitening.whitened, codes, rcond=None)[0].T.copy()), dim=1)
-    directions = test.refit(true)
-    stays = torch.linalg.vector_norm(directions - (directions * true).sum(dim=1, keepdim=True) * true, dim=1) < EXACT
-    return (test.prove(directions, test.zeros(directions)) & stays).numpy()
+    return proven(whitening, np.linalg.lstsq(whitening.whitened, codes, rcond=None)[0].T, refitted=True)
 
 
 def ours(X, codes, components, seed):
@@ -155,15 +138,11 @@ def picture(rows, path):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--out", type=Path, default=Path("examples/results"))
-    parser.add_argument("--trials", type=int, default=10, help="seeds of each setting of the table, from 0")
-    parser.add_argument("--map-trials", type=int, default=2, help="seeds of each point of the maps, from 0")
-    parser.add_argument("--small", action="store_true", help="one small setting, for a quick look")
+    parser = parser_of(__doc__)
+    parser.add_argument("--map-trials", type=int, default=2, help="seeds of each point of the maps")
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings(), threadpool_limits(limits=1):
-        warnings.simplefilter("ignore")
+    with one_thread():
         table = measure(SMALL_TABLE if options.small else TABLE, 1 if options.small else options.trials)
         maps = measure(SMALL_GRID if options.small else GRID, 1 if options.small else options.map_trials)
     (options.out / "few_samples.json").write_text(json.dumps({"table": table, "maps": maps}, indent=1))

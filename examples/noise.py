@@ -12,16 +12,13 @@ have no zeros at all, and nothing is promised there.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
-import warnings
-from pathlib import Path
 
 import numpy as np
 import torch
+from measuring import one_thread, parser_of
 from sklearn.decomposition import FastICA
-from threadpoolctl import threadpool_limits
 
 from sparsedl.datasets import make_sparse_dictionary
 from sparsedl.metrics import match_components
@@ -173,14 +170,9 @@ def picture(rows, path):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--out", type=Path, default=Path("examples/results"))
-    parser.add_argument("--trials", type=int, default=10)
-    parser.add_argument("--small", action="store_true", help="one small setting, for a quick look")
-    options = parser.parse_args(arguments)
+    options = parser_of(__doc__).parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings(), threadpool_limits(limits=1):
-        warnings.simplefilter("ignore")
+    with one_thread():
         rows = compare(SMALL if options.small else SETTINGS, 2 if options.small else options.trials)
     (options.out / "noise.json").write_text(json.dumps(rows, indent=1))
     (options.out / "noise.md").write_text(page(rows))

@@ -55,9 +55,12 @@ def findings(rows: list[dict]) -> list[str]:
         lines.append(
             f"- It is not at ({', '.join(name_of(row))}) (components, samples each, zeros): exact in "
             f"{round(row['exact'] * n)} of {n}, {row['components_exact']:.0%} of the components, and provable in "
-            f"{row['provable']} of {n}."
+            f"{row['provable']} of {n}; seeds {', '.join(map(str, row['not_exact']))}."
         )
-    lines += [f"- Components that it marks as recovered and that are wrong: {sum(row['wrong'] for row in mine)}."]
+    determined, lost = (sum(row["provable"] for row in mine), sum(len(row["provable_not_exact"]) for row in mine))
+    lines += [f"- Of the {determined} trials that are provable it is exact in {determined - lost}."]
+    where = [f"{row['wrong']} at ({', '.join(name_of(row))})" for row in mine if row["wrong"]]
+    lines += [f"- Components that it marks as recovered and that are wrong: {', '.join(where) or 'none'}."]
     ahead = [row for methods in settings for row in methods.values() if row["exact"] > methods[OURS]["exact"]]
     n_exact = sum(round(row["exact"] * row["trials"]) for row in peers)
     lines += [f"- The peers are exact in {n_exact} of {sum(row['trials'] for row in peers)} trials together."]
@@ -77,13 +80,13 @@ def findings(rows: list[dict]) -> list[str]:
 def page(about: str, rows: list[dict], real: list[dict], what: dict) -> str:
     """Return the results page as Markdown, ``about`` first."""
     lines = ["# Beside the tools people use", "", about, ""]
-    n_trials = sorted({row["trials"] for row in rows})
     lines += [
-        f"{measured_in_words(what)} One thread; the methods take turns in one run, after each was called once; "
-        f"seconds are medians. Trials a row: {' or '.join(map(str, n_trials))}, seeds from 0.",
+        f"{measured_in_words(what)} One thread; the methods take turns, after each was called once; "
+        f"seconds are medians. Seeds count from 0.",
     ]
     lines += ["", "## Ours beside FastICA", "", *summary_table(rows), "", "## What it says", "", *findings(rows)]
-    header = ["components", "samples each", "zeros", "method", "exact", "close", "components exact", "median error"]
+    header = ["components", "samples each", "zeros", "method", "trials"]
+    header += ["exact", "close", "components exact", "median error"]
     lines += ["", "## All methods", ""]
     lines += table(
         [*header, "seconds"],
@@ -91,6 +94,7 @@ def page(about: str, rows: list[dict], real: list[dict], what: dict) -> str:
             [
                 *name_of(row),
                 row["method"],
+                str(row["trials"]),
                 *(f"{row[key]:.0%}" for key in ("exact", "close", "components_exact")),
                 f"{row['median_error']:.1e}",
                 f"{row['median_seconds']:.3f}",

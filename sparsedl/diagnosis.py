@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sparsedl.arrays import row_chunks
 from sparsedl.recovery import Recovery
 
 __all__ = ["advice", "status"]
@@ -76,7 +77,7 @@ def _of_one_component(found: Recovery) -> str | None:
 def _of_few_rows(found: Recovery) -> str | None:
     observed, k = found.observations, len(found.proven)
     n_rows, n_features = observed.values.shape
-    n_nonzero = int(observed.values.any(axis=1).sum())
+    n_nonzero = sum(int(observed.values[part].any(axis=1).sum()) for part in row_chunks(observed.values))
     needed = f"{k} components need {ROWS_EACH * k} samples at the very least"
     if found.n_different >= ROWS_EACH * k:
         return None
@@ -105,7 +106,7 @@ def _of_rare_use(found: Recovery, few: int = 3) -> str | None:
     """Name the rows that alone use a component: with a share of it every other column has as many zeros."""
     n_rows = len(found.observations.values)
     for index in np.flatnonzero(found.proven & (found.n_zeros[: len(found.proven)] >= n_rows - few)):
-        entries = np.abs(found.whitening.observations @ (found.whitening.unmixing @ found.basis[:, index]))
+        entries = np.abs(np.asarray(found.whitening.observations) @ (found.whitening.unmixing @ found.basis[:, index]))
         rows = np.flatnonzero(found.observations.kept)[np.sort(np.argsort(entries)[found.n_zeros[index] :])]
         return (
             f"component {index} is used by {_named('row', rows)} alone, as wrong entries are, and the others cannot "
@@ -115,7 +116,7 @@ def _of_rare_use(found: Recovery, few: int = 3) -> str | None:
 
 
 def _of_constants(found: Recovery) -> str | None:
-    values = found.observations.values
+    values = np.asarray(found.observations.values)
     constant = (np.ptp(values, axis=0) == 0) & values.any(axis=0) if found.observations.mean is None else np.zeros(1)
     if not constant.any():
         return None
@@ -128,7 +129,8 @@ def _of_constants(found: Recovery) -> str | None:
 def _of_rounding(found: Recovery) -> str | None:
     """Name features that rounding hides, whether all others are recovered or not: nothing is known of these."""
     values, largest = found.observations.values, found.whitening.singular_values[0]
-    sizes = np.linalg.norm(values.astype(np.float64, copy=False), axis=0)
+    squares = (np.sum(values[part].astype(np.float64, copy=False) ** 2, axis=0) for part in row_chunks(values))
+    sizes = np.sqrt(sum(squares))
     hidden = (sizes > 0) & (sizes < found.whitening.hidden_below)
     if not hidden.any():
         return None

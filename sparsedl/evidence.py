@@ -49,13 +49,14 @@ class Evidence:
         """Return the evidence that observations are."""
         n_rows, n_wanted = len(observed.values), max(LEAST_ROWS, ROWS_PER_COMPONENT * whitening.n_components)
         if n_rows <= PART_FROM * n_wanted:
-            different = _different_rows(observed.values, whitening.noise_level)
+            different = _different_rows(np.asarray(observed.values), whitening.noise_level)
             return cls(whitening, _zero_test(whitening, slice(None), different), int(different.sum()), True)
-        rows = _drawn(np.flatnonzero(observed.values.any(axis=1)), n_wanted, generator)
+        nonzero = np.concatenate([observed.values[rows].any(axis=1) for rows in whitening.chunks()])
+        rows = _drawn(np.flatnonzero(nonzero), n_wanted, generator)
         different = _different_rows(observed.values[rows], whitening.noise_level[rows])
         n_different = round(float(different.double().mean()) * n_rows)
         if 2 * int(different.sum()) < n_wanted:  # most rows repeat others: only those that do not are worth a place
-            all_different = _different_rows(observed.values, whitening.noise_level)
+            all_different = _different_rows(np.asarray(observed.values), whitening.noise_level)
             rows = _drawn(np.flatnonzero(all_different.numpy()), n_wanted, generator)
             different, n_different = torch.ones(len(rows), dtype=torch.bool), int(all_different.sum())
         return cls(whitening, _zero_test(whitening, rows, different), n_different, False)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from sparsedl.arrays import row_chunks
 from sparsedl.recovery import Recovery
 from sparsedl.search import INTERRUPTED
 
@@ -14,7 +15,10 @@ __all__ = ["best_recovery", "is_centred"]
 
 def is_centred(X: np.ndarray, *, rounding: float = 1e-6) -> bool:
     """Return whether the mean of every column is zero but for rounding, relative to its deviation."""
-    return bool(np.all(np.abs(X.mean(axis=0)) <= rounding * X.std(axis=0)))
+    parts = list(row_chunks(X))
+    mean = sum(X[part].sum(axis=0, dtype=np.float64) for part in parts) / len(X)
+    variance = sum(np.sum((X[part] - mean) ** 2, axis=0) for part in parts) / len(X)
+    return bool(np.all(np.abs(mean) <= rounding * np.sqrt(variance)))
 
 
 def best_recovery(

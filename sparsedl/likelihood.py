@@ -66,7 +66,7 @@ def with_likelihood(found: Recovery, evidence: Evidence, generator: torch.Genera
     if is_noisy or k == n_features:
         noise = float(np.sqrt(np.mean(whitening.noise_level**2))) if is_noisy else None
         start = whitening.unmixing @ found.basis[:, found.proven] if found.proven.any() else None
-        estimate = estimate_under_noise(observed.values, k, noise, generator=generator, start=start)
+        estimate = estimate_under_noise(np.asarray(observed.values), k, noise, generator=generator, start=start)
     else:  # what there is of noise lies in the span of the components
         inside = estimate_under_noise(whitening.whitened, k, generator=generator)
         there, back = whitening.unmixing @ inside.directions, inside.components @ whitening.mixing

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -31,6 +32,9 @@ ROUNDING = 100.0
 
 class Rounding(BaseEstimator, ABC):
     """Moves approximate directions onto sparse ones."""
+
+    draws: ClassVar[bool] = True
+    """False where a direction is rounded without chance, and without regard to the others."""
 
     def check_parameters(self) -> None:
         """Raise ``ValueError`` for a parameter out of its range. Called once by ``fit``."""
@@ -70,6 +74,7 @@ class ReweightedRounding(Rounding):
     Chartrand and Yin, "Iteratively reweighted algorithms for compressive sensing", ICASSP 2008.
     """
 
+    draws: ClassVar[bool] = False
     smoothing: float = 0.05
     shrinkage: float = 0.2
     max_iter: int = 6
@@ -151,6 +156,8 @@ class LinearProgramRounding(Rounding):
     Spielman, Wang and Wright, "Exact recovery of sparsely-used dictionaries", COLT 2012; Sun, Qu and Wright 2017,
     Eq. 2.8. Solved by HiGHS.
     """
+
+    draws: ClassVar[bool] = False
 
     def round(self, observations: torch.Tensor, directions: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Solve one linear programme a direction; a direction that HiGHS cannot solve is returned as it came."""

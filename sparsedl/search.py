@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
-from joblib import Parallel, delayed
 
 from sparsedl.anchoring import anchored_directions, draw_anchors
 from sparsedl.candidates import SAME_COSINE, CandidatePool, UnprovenPool, distinct
@@ -23,9 +22,14 @@ from sparsedl.process import undisturbed
 from sparsedl.rounding import Rounding
 from sparsedl.stages import Outcome, SearchResult, Stage
 from sparsedl.surrogates import Surrogate
+from sparsedl.workers import Share, Workers, workers
 from sparsedl.zeros import ZeroTest
 
 INTERRUPTED = "interrupted"
+
+FEWEST_POLISHED, POLISHED, REFITTED = 16, 4_000_000, 400_000
+"""Candidates that are polished in one block at least; and numbers, of the observations for each, that one block of them
+is polished and is refitted from: 17 and one at (150, 10, .5), all at (20, 10, .5)."""
 
 
 def stretch(found: torch.Tensor, price: float) -> torch.Tensor | None:
@@ -54,7 +58,7 @@ class Search:
     max_rounds : int or None, default=None
         The budget; None for none.
     n_jobs : int or None
-        Workers for joblib; None follows ``joblib.parallel_config``.
+        Workers, as joblib counts them; None follows ``joblib.parallel_config``.
     device : torch.device
         Where the starts run.
     known : torch.Tensor of shape (n_known, n_components) or None
@@ -79,11 +83,13 @@ class Search:
         known = torch.zeros((0, n_components), dtype=torch.float64) if self.known is None else self.known
         result = SearchResult(CandidatePool.empty(n_components), UnprovenPool(known[:0], known[:0, 0]), known)
         try:
-            while not result.status:
-                before = result.found
-                result.take(self._round(result, generator), known)
-                report(len(result.found) - len(known), f"{result.n_starts} starts, {result.n_successes} in a column")
-                result.status = self._ending(result, before)
+            with workers(self.n_jobs) as those:
+                while not result.status:
+                    before = result.found
+                    result.take(self._round(result, generator, those), known)
+                    n_found = len(result.found) - len(known)
+                    report(n_found, f"{result.n_starts} starts, {result.n_successes} in a column")
+                    result.status = self._ending(result, before)
         except KeyboardInterrupt:
             result.status = INTERRUPTED
         return result
@@ -116,11 +122,11 @@ class Search:
         """Return the whitened observations in a precision."""
         return self.zero_test.observations if precision == torch.float64 else self._in_single
 
-    def _round(self, result: SearchResult, generator: torch.Generator) -> list[Outcome]:
+    def _round(self, result: SearchResult, generator: torch.Generator, workers: Workers) -> list[Outcome]:
         stage, found, n_components = self.stages[result.stage], result.found, result.found.shape[1]
         observations = self.observations_in(stage.descents[0].optimizer.precision)
         n_starts = min(stage.n_starts, stage.first_starts * 2 ** min(result.idle, 30))
-        starts = stage.starts.draw(observations, found, n_starts, generator)
+        starts = workers.run([(stage.starts.draw, observations, found, n_starts, generator)])[0]
         parts = starts.split(stage.starts_per_task)
         seeds = torch.randint(2**31 - 1, (len(parts) + 1,), generator=generator).tolist()
         tasks = [
@@ -129,9 +135,7 @@ class Search:
         ]
         if stage.n_anchors and n_components / 2 <= len(found) < n_components:
             tasks.append((_run_anchors, self, stage, found, seeds[0]))
-        if len(tasks) == 1:
-            return [tasks[0][0](*tasks[0][1:])]
-        return Parallel(n_jobs=self.n_jobs)(delayed(task)(*arguments) for task, *arguments in tasks)
+        return workers.run(tasks)
 
 
 def _same_columns(before: torch.Tensor, after: torch.Tensor) -> bool:
@@ -141,26 +145,32 @@ def _same_columns(before: torch.Tensor, after: torch.Tensor) -> bool:
 
 
 def _run_starts(
-    search: Search, stage: Stage, starts: torch.Tensor, found: torch.Tensor, index: int, seed: int
+    search: Search, stage: Stage, starts: torch.Tensor, found: torch.Tensor, index: int, seed: int, share: Share
 ) -> Outcome:
     with undisturbed():  # this may be another process, or another thread of Python
         descent, generator = stage.descents[index % len(stage.descents)], torch.Generator().manual_seed(seed)
         price = 1.0 if descent.optimizer.wants_white else stage.price(index, generator)
         observations = search.observations_in(descent.optimizer.precision)
-        ends = descent.run(observations, starts, found, stretch(found, price), search.device)
-        return _prove(search, stage, descent, ends, found, generator)
+        ends = descent.run(observations, starts, found, stretch(found, price), search.device, share)
+        return _prove(search, stage, descent, ends, found, generator, share)
 
 
-def _run_anchors(search: Search, stage: Stage, found: torch.Tensor, seed: int) -> Outcome:
+def _run_anchors(search: Search, stage: Stage, found: torch.Tensor, seed: int, share: Share) -> Outcome:
     with undisturbed():
         generator, descent = torch.Generator().manual_seed(seed), stage.descents[0]
         anchors = draw_anchors(found, stage.n_anchors, generator)
         ends = anchored_directions(search.zero_test.observations, anchors, descent.surrogate, generator)
-        return _prove(search, stage, descent, Ends(ends, len(ends)), found, generator)
+        return _prove(search, stage, descent, Ends(ends, len(ends)), found, generator, share)
 
 
 def _prove(
-    search: Search, stage: Stage, descent: Descent, ends: Ends, found: torch.Tensor, generator: torch.Generator
+    search: Search,
+    stage: Stage,
+    descent: Descent,
+    ends: Ends,
+    found: torch.Tensor,
+    generator: torch.Generator,
+    share: Share,
 ) -> Outcome:
     """Estimate ends that may be a column from all zero rows, and keep what is proven."""
     test = search.zero_test
@@ -169,18 +179,41 @@ def _prove(
     candidates = descent.promising(ends.directions, found, test)
     proven, n_zeros = candidates[:0], torch.zeros(0, dtype=torch.int64)
     if len(candidates) and descent.optimizer.ends_at_zeros and search.is_precise:
-        polished = polish(candidates, test)
-        accepted, counts = test.accept(polished)
+        size = max(FEWEST_POLISHED, POLISHED // test.observations.numel())
+        polished, accepted, counts = _accepted(test, lambda part: polish(part, test), candidates, size, share)
         proven, n_zeros, candidates = polished[accepted], counts[accepted], candidates[~accepted]
         candidates = candidates[distinct(torch.cat([proven, candidates]))[len(proven) :]]
     rounding = stage.rounding if search.is_precise else search.rounding
     if len(candidates) and rounding is not None:
-        candidates = test.refit(rounding.round(test.observations, candidates, generator))
-        accepted, counts = test.accept(candidates)
+        if rounding.draws:  # in turn, whoever does what follows
+            candidates = rounding.round(test.observations, candidates, generator)
+
+        def refit(part: torch.Tensor) -> torch.Tensor:
+            return test.refit(part if rounding.draws else rounding.round(test.observations, part, generator))
+
+        size = max(1, REFITTED // test.observations.numel())
+        candidates, accepted, counts = _accepted(test, refit, candidates, size, share)
         proven, n_zeros = torch.cat([proven, candidates[accepted]]), torch.cat([n_zeros, counts[accepted]])
         unproven.add(candidates[~accepted], _mean_surrogate(search, candidates[~accepted]))
     n_successes = ends.n_found + _count_close(ends.directions, torch.cat([found, proven]))
     return Outcome(proven, n_zeros, unproven, ends.n_starts, n_successes)
+
+
+def _accepted(
+    test: ZeroTest,
+    estimate: Callable[[torch.Tensor], torch.Tensor],
+    candidates: torch.Tensor,
+    size: int,
+    share: Share,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Estimate candidates, so many at once, and return them, which are accepted, and their zeros."""
+
+    def run(part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        part = estimate(part)
+        return part, *test.accept(part)
+
+    directions, accepted, counts = zip(*share(run, candidates.split(size)), strict=True)
+    return torch.cat(directions), torch.cat(accepted), torch.cat(counts)
 
 
 def _mean_surrogate(search: Search, directions: torch.Tensor) -> torch.Tensor:

@@ -38,16 +38,21 @@ def select_independent(
     [1, 2]
     """
     n_components = directions.shape[0]
-    basis = np.zeros((n_components, 0)) if taken is None else np.linalg.qr(taken)[0]
+    n_taken = 0 if taken is None else taken.shape[1]
+    columns = np.empty((n_components, n_components), order="F")
+    if taken is not None:
+        columns[:, :n_taken] = np.linalg.qr(taken)[0]
     selected: list[int] = []
     for index in np.argsort(-np.asarray(n_zeros), kind="stable"):
-        if basis.shape[1] == n_components:
+        if n_taken == n_components:
             break
+        basis = columns[:, :n_taken]
         outside = directions[:, index] - basis @ (basis.T @ directions[:, index])
         outside -= basis @ (basis.T @ outside)
-        length = np.linalg.norm(outside)
+        length = np.sqrt(outside @ outside)
         if length > tolerance:
-            basis = np.column_stack([basis, outside / length])
+            columns[:, n_taken] = outside / length
+            n_taken += 1
             selected.append(int(index))
     return np.array(selected, dtype=int)
 

@@ -20,6 +20,7 @@ from sklearn.base import BaseEstimator
 from sparsedl._validation import check_positive
 from sparsedl.linalg import normalized
 from sparsedl.symmetric_fixed_point import symmetric_fixed_point
+from sparsedl.workers import Share, in_turn
 
 __all__ = ["RowStarts", "SphereStarts", "Starts", "SymmetricStarts", "complement_of"]
 
@@ -40,7 +41,12 @@ class Starts(BaseEstimator, ABC):
 
     @abstractmethod
     def draw(
-        self, observations: torch.Tensor, found: torch.Tensor, n_starts: int, generator: torch.Generator
+        self,
+        observations: torch.Tensor,
+        found: torch.Tensor,
+        n_starts: int,
+        generator: torch.Generator,
+        share: Share = in_turn,
     ) -> torch.Tensor:
         """Return unit directions, one a row.
 
@@ -54,6 +60,8 @@ class Starts(BaseEstimator, ABC):
             How many are wanted; starts that come in sets may be more or fewer.
         generator : torch.Generator
             Source of randomness, on the CPU.
+        share : callable
+            What may share the work (`sparsedl.workers.Share`).
         """
 
 
@@ -62,7 +70,12 @@ class SphereStarts(Starts):
     """Directions at random, as in the papers."""
 
     def draw(
-        self, observations: torch.Tensor, found: torch.Tensor, n_starts: int, generator: torch.Generator
+        self,
+        observations: torch.Tensor,
+        found: torch.Tensor,
+        n_starts: int,
+        generator: torch.Generator,
+        share: Share = in_turn,
     ) -> torch.Tensor:
         """Draw uniformly on the sphere."""
         starts = torch.randn((n_starts, observations.shape[1]), generator=generator, dtype=torch.float64)
@@ -88,7 +101,12 @@ class RowStarts(Starts):
         check_positive(self, "noise", self.noise)
 
     def draw(
-        self, observations: torch.Tensor, found: torch.Tensor, n_starts: int, generator: torch.Generator
+        self,
+        observations: torch.Tensor,
+        found: torch.Tensor,
+        n_starts: int,
+        generator: torch.Generator,
+        share: Share = in_turn,
     ) -> torch.Tensor:
         """Draw rows with replacement."""
         n_rows, n_components = observations.shape
@@ -136,7 +154,12 @@ class SymmetricStarts(Starts):
             raise ValueError(f"{type(self).__name__}: share must be at most 1, got {self.share!r}")
 
     def draw(
-        self, observations: torch.Tensor, found: torch.Tensor, n_starts: int, generator: torch.Generator
+        self,
+        observations: torch.Tensor,
+        found: torch.Tensor,
+        n_starts: int,
+        generator: torch.Generator,
+        share: Share = in_turn,
     ) -> torch.Tensor:
         """Return whole sets, of as many as the complement has dimensions: one at least."""
         basis = complement_of(found).to(observations.dtype)
@@ -144,5 +167,7 @@ class SymmetricStarts(Starts):
         inside = observations @ basis if len(found) else observations
         n_sets = max(1, n_starts // n_left)
         W = torch.randn((n_sets, n_left, n_left), generator=generator, dtype=torch.float64)
-        W = symmetric_fixed_point(inside, W, max_iter=self.max_iter, tolerance=self.tolerance, share=self.share)
+        W = symmetric_fixed_point(
+            inside, W, max_iter=self.max_iter, tolerance=self.tolerance, settled_share=self.share, share=share
+        )
         return normalized(W.view(-1, n_left) @ basis.T)

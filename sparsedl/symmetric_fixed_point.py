@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import torch
 
+from sparsedl.workers import Share, in_turn, shared_rows
+
 __all__ = ["symmetric_fixed_point"]
+
+FEWEST, ENTRIES = 32, 60_000
+"""Directions, and their entries, of one block at least: 40 of 150 at 1,500 rows, and all where the work is too short to
+be shared."""
 
 
 def symmetric_fixed_point(
-    white: torch.Tensor, start: torch.Tensor, *, max_iter: int, tolerance: float, share: float = 1.0
+    white: torch.Tensor,
+    start: torch.Tensor,
+    *,
+    max_iter: int,
+    tolerance: float,
+    settled_share: float = 1.0,
+    share: Share = in_turn,
 ) -> torch.Tensor:
     """Return orthonormal directions that the contrast ``log cosh`` finds, in the precision of the observations.
 
@@ -24,8 +36,10 @@ def symmetric_fixed_point(
         Steps at most.
     tolerance : float
         Change of a cosine at which a direction counts as settled.
-    share : float, default=1.0
+    settled_share : float, default=1.0
         Share of the directions that have to be for all to stop.
+    share : callable
+        What may share the work (`sparsedl.workers.Share`).
 
     Returns
     -------
@@ -39,14 +53,18 @@ def symmetric_fixed_point(
     W = _orthogonal(start).to(white.dtype)
     n, k = white.shape
     for _ in range(max_iter if k > 1 else 0):
-        slopes = torch.mm(W.view(-1, k), white.T).tanh_()
-        gradient = (slopes @ white).div_(n).view_as(W)
-        curvature = slopes.square_().mean(dim=1).neg_().add_(1).view(len(W), k, 1)
-        before, W = W, _orthogonal(gradient - curvature * W)
+        moved = shared_rows(share, lambda part: _newton_step(white, part), W.view(-1, k), max(FEWEST, ENTRIES // n))
+        before, W = W, _orthogonal(moved.view_as(W))
         settled = (W * before).sum(dim=2).abs() > 1 - tolerance
-        if settled.sum() >= share * settled.numel():
+        if settled.sum() >= settled_share * settled.numel():
             break
     return W
+
+
+def _newton_step(white: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
+    slopes = torch.mm(directions, white.T).tanh_()
+    gradient = (slopes @ white).div_(len(white))
+    return gradient - slopes.square_().mean(dim=1, keepdim=True).neg_().add_(1) * directions
 
 
 def _orthogonal(W: torch.Tensor) -> torch.Tensor:

@@ -242,13 +242,12 @@ class ZeroTest:
         keys = [
             (row.tobytes(), n) for row, n in zip(np.packbits(zeros.cpu().numpy(), axis=1), most.tolist(), strict=True)
         ]
-        new = torch.tensor([key not in self._decided for key in keys], dtype=torch.bool)
+        before = self._decided
+        new = torch.tensor([key not in before for key in keys], dtype=torch.bool)
         if new.any():
             decided = self.determinacy.of(self.observations, zeros[new], most[new], self.noise, directions[new])
-            self._decided.update(
-                zip((key for key, n in zip(keys, new, strict=True) if n), decided.tolist(), strict=True)
-            )
-        return torch.tensor([self._decided[key] for key in keys], dtype=torch.bool, device=zeros.device)
+            before.update(zip((key for key, n in zip(keys, new, strict=True) if n), decided.tolist(), strict=True))
+        return torch.tensor([before[key] for key in keys], dtype=torch.bool, device=zeros.device)
 
     @cached_property
     def _decided(self) -> dict[tuple[bytes, float], bool]:

@@ -10,10 +10,10 @@ ROOT = Path(__file__).parents[1]
 LAYERS = {
     "sparsedl": [
         {"arrays", "process", "progress"},
-        {"_validation", "plotting", "symmetric_fixed_point"},
-        {"contrast", "linalg", "monte_carlo_em", "repetitions"},
-        {"determinacy", "noisy"},
-        {"surrogates", "preconditioning", "metrics", "datasets", "zeros"},
+        {"_validation", "plotting", "workers"},
+        {"linalg", "monte_carlo_em", "repetitions", "symmetric_fixed_point"},
+        {"contrast", "determinacy"},
+        {"noisy", "surrogates", "preconditioning", "metrics", "datasets", "zeros"},
         {"observations"},
         {"evidence", "optimizers", "rounding", "polishing"},
         {"selection", "anchoring", "expected_errors", "starts"},

@@ -87,13 +87,13 @@ class Method:
         For the tables.
     directions : callable
         Makes the strategy for a problem and a budget.
-    unit : str
-        The part of the budget that limits it, by its name in `Budget`.
+    unit : str, default=""
+        The part of the budget that limits it, by its name in `Budget`; empty where its own patience ends it.
     """
 
     label: str
     directions: Callable[[Problem, Budget], Directions]
-    unit: str
+    unit: str = ""
 
 
 def _spear_plus_plus(surrogate: Surrogate, optimizer: Optimizer, rounding: Rounding | None = None) -> Callable:
@@ -146,6 +146,11 @@ def _activation(use_next_layer: bool) -> Callable:
     return directions
 
 
+def _dictionary(problem: Problem, budget: Budget) -> Directions:
+    """Our default dictionary search, of the gradients as SPEAR++ takes them: it knows no weights."""
+    return DictionaryDirections(SparseDictionaryRecovery(device=budget.device), sparsity="gradient")
+
+
 def _oracle(problem: Problem, budget: Budget) -> Directions:
     """Our last fits, which begin at the true batch."""
     return ToldTheBatch(inputs=problem.truth, max_seconds=budget.seconds)
@@ -172,5 +177,6 @@ METHODS = {
     "activation": Method("ours, from one layer", _activation(use_next_layer=False), "seconds"),
     "activation-next": Method("ours, with the next layer's gradient", _activation(use_next_layer=True), "seconds"),
     "oracle": Method("our last fit, told the true batch", _oracle, "seconds"),
+    "dictionary": Method("ours, dictionary search, no weights", _dictionary),
 }
 OURS = ("activation", "activation-next")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import binomtest
 
-from paper.methods import METHODS
+from paper.methods import METHODS, OURS
 from paper.published import PUBLISHED
 from paper.runner import records_of
 from paper.tables import TABLES, Table
@@ -96,7 +96,7 @@ def _paper(published: dict, row: str, method: str, metrics: tuple[str, ...]) -> 
     if quoted is not None:
         return _quote(quoted, metrics)
     others = [quoted for (of_row, _), quoted in published.items() if of_row == row]
-    if method.startswith("activation") and others:
+    if method in (*OURS, "dictionary") and others:
         return "best: " + _quote(max(others, key=lambda quoted: quoted.get("accuracy", 0)), metrics)
     return "-"
 

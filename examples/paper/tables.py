@@ -84,7 +84,7 @@ TABLES = {
     "spearpp-table1": Table(
         "SPEAR++ Table 1: surrogates, with Riemannian Adam",
         _sizes("15x200", *SIZES),
-        ("logcosh-radam", "l1-radam", "l4-radam", *OURS),
+        ("logcosh-radam", "l1-radam", "l4-radam", "dictionary", *OURS),
     ),
     "spearpp-table2": Table(
         "SPEAR++ Table 2: optimisers, with l1",

@@ -39,6 +39,9 @@ class Optimizer(BaseEstimator, ABC):
     """True when the entries that will vanish are below a hundredth where it ends, whatever the surrogate, so that what
     has too few of them is no column, and what has enough needs no more than polishing."""
 
+    starts_are_apart: ClassVar[bool] = False
+    """True when a start ends in the same place, whatever others run beside it."""
+
     precision: ClassVar[torch.dtype] = torch.float64
     """In which the starts run; where they end is estimated again in double precision."""
 

@@ -53,6 +53,11 @@ class Graduated(Optimizer):
     final_smoothing: float = 0.02
     momentum: float = 0.9
 
+    @property
+    def starts_are_apart(self) -> bool:
+        """Whether the smoothing is that of all starts."""
+        return not isinstance(self.smoothing, tuple)
+
     def check_parameters(self) -> None:
         """Raise ``ValueError`` unless all are positive, the smoothing does not grow and the momentum is below one."""
         check_positive(self, "max_iter", self.max_iter, integer=True)

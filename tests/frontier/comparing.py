@@ -52,10 +52,10 @@ def compared(before: Sequence[Line], after: Sequence[Line]) -> tuple[str, bool]:
     return "\n".join(lines), not (lost or is_slower)
 
 
-def _by_kind(pairs: Iterable[tuple[Line, Line]]) -> dict[str, list[tuple[Line, Line]]]:
+def _by_kind(pairs: Iterable[tuple[Line, ...]]) -> dict[str, list[tuple[Line, ...]]]:
     kinds = defaultdict(list)
     for pair in pairs:
-        kinds[pair[1]["kind"]].append(pair)
+        kinds[pair[-1]["kind"]].append(pair)
     return dict(kinds)
 
 
@@ -127,8 +127,8 @@ def table(lines: Sequence[Line]) -> str:
         "| kind | problems | exact | whole | certified | wrong | seconds | starts | peak, MB |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for kind, members in _by_kind((line, line) for line in lines).items():
-        own = [line for line, _ in members]
+    for kind, members in _by_kind((line,) for line in lines).items():
+        own = [line for (line,) in members]
         exact = np.array([line["exact"] for line in own])
         rows.append(
             f"| {kind} | {len(own)} | {exact.mean():.3f} | {np.sum(exact == 1)} | "

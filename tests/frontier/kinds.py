@@ -6,32 +6,20 @@ from functools import partial
 
 from torch import nn
 
+from paper.any_activation import MODULES
+from paper.clients import DPSGD, FedAvg, Wired
 from sparsedl_fl.directions import DictionaryDirections, KernelDirections
-from tests.frontier.problems import Batch, Dictionary, FedAvg, Kind, Noise, Photographs, Rows, Wire
+from tests.frontier.problems import Batch, Dictionary, Kind, Photographs, Rows
 from tests.frontier.whole import BankOfUpdates, Example, Tokens
+from tests.hostile.bank import cases
 
 __all__ = ["KINDS"]
 
 MANY, FEW = 10, 3
 """Seeds where a problem is cheap, and where it takes more than some ten seconds."""
 
-ACTIVATIONS = {
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
-    "elu": nn.ELU,
-    "leaky relu 0.01": nn.LeakyReLU,
-    "leaky relu 0.2": partial(nn.LeakyReLU, 0.2),
-    "tanh": nn.Tanh,
-    "softplus": nn.Softplus,
-    "sigmoid": nn.Sigmoid,
-    "selu": nn.SELU,
-    "celu": nn.CELU,
-    "mish": nn.Mish,
-    "hardswish": nn.Hardswish,
-    "prelu": nn.PReLU,
-    "relu6": nn.ReLU6,
-    "threshold": partial(nn.Threshold, 0.1, 0.05),
-}
+ELSEWHERE = ("relu", "gelu-tanh", "hardtanh")
+"""Activations that have rows of their own, or a twin."""
 
 ONE_LAYER = {
     "relu 20x200, one layer": (Batch(Photographs(20, 200, seen="one")), MANY),
@@ -54,10 +42,13 @@ ALL_LAYERS = {
     "tanh 110x200, all layers": (Batch(Photographs(110, 200, nn.Tanh)), FEW),
     "selu 95x200, all layers": (Batch(Photographs(95, 200, nn.SELU)), FEW),
     "hardtanh 20x200, all layers": (Batch(Photographs(20, 200, nn.Hardtanh)), MANY),
-    "hardtanh 30x200, all layers": (Batch(Photographs(30, 200, nn.Hardtanh)), FEW),
     "relu 60x200, 300 steps": (Batch(Photographs(60, 200, n_steps=300)), MANY),
     "relu 40x200, raw pixels": (Batch(Photographs(40, 200, is_raw=True)), MANY),
-} | {f"{name} 80x200": (Batch(Photographs(80, 200, make)), MANY) for name, make in ACTIVATIONS.items()}
+} | {
+    f"{name} 60x200": (Batch(Photographs(60, 200, make)), MANY)
+    for name, make in MODULES.items()
+    if name not in ELSEWHERE
+}
 
 HEADS = {
     "head 16 in 100": (Batch(Photographs(16, 0, n_hidden=0, n_classes=100)), MANY),
@@ -66,19 +57,22 @@ HEADS = {
 }
 
 CLIENTS = {
-    "relu 16x400, float16": (Batch(Photographs(16, 400, send=Wire("float16"), told=("batch_size",)), exact=0.1), MANY),
-    "relu 16x400, int8": (Batch(Photographs(16, 400, send=Wire("int8"), told=("batch_size",)), exact=0.1), MANY),
-    "gelu 16x400, bfloat16": (
-        Batch(Photographs(16, 400, nn.GELU, send=Wire("bfloat16"), told=("batch_size",)), exact=0.1),
+    "relu 16x400, float16": (
+        Batch(Photographs(16, 400, client=Wired("float16"), told=("batch_size",)), exact=0.1),
         MANY,
     ),
-    "relu 20x200, 5 epochs": (Batch(Photographs(20, 200, send=FedAvg(5, None, 0.01))), MANY),
+    "relu 16x400, int8": (Batch(Photographs(16, 400, client=Wired("int8"), told=("batch_size",)), exact=0.1), MANY),
+    "gelu 16x400, bfloat16": (
+        Batch(Photographs(16, 400, nn.GELU, client=Wired("bfloat16"), told=("batch_size",)), exact=0.1),
+        MANY,
+    ),
+    "relu 20x200, 5 epochs": (Batch(Photographs(20, 200, client=FedAvg(5, None, 0.01))), MANY),
     "relu 20x200, 5 epochs of 4 steps": (
-        Batch(Photographs(20, 200, send=FedAvg(5, 5, 0.01), told=("batch_size",))),
+        Batch(Photographs(20, 200, client=FedAvg(5, 5, 0.01), told=("batch_size",))),
         MANY,
     ),
     "relu 20x200, noise 1e-4": (
-        Batch(Photographs(20, 200, send=Noise(1e-4), told=("batch_size", "noise_level")), exact=0.1),
+        Batch(Photographs(20, 200, client=DPSGD(2.0, 1e-4), told=("batch_size", "noise_level")), exact=0.1),
         MANY,
     ),
 }
@@ -109,7 +103,7 @@ DICTIONARIES = {
     "dictionary 50, 20 a component, noise": (Dictionary(50, 20, 0.7, noise=0.03), MANY),
 }
 
-WHOLE = {"bank of updates": (BankOfUpdates(), 0), "audit --example": (Example(), 1)}
+WHOLE = {"bank of updates": (BankOfUpdates(), len(cases())), "audit --example": (Example(), 1)}
 
 KINDS: dict[str, tuple[Kind, int]] = {
     **ONE_LAYER,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from paper.methods import fed_to
 from paper.models.transformers import text_transformer, vision_transformer
 from sparsedl_fl import LayerGradient
 from sparsedl_fl.audit import audit_model, example
@@ -24,11 +24,6 @@ __all__ = ["BankOfUpdates", "Example", "Tokens"]
 @dataclass(frozen=True)
 class BankOfUpdates(Kind):
     """The bank of `tests.hostile.bank`: a seed here is the number of a case."""
-
-    @cached_property
-    def n_seeds(self) -> int:
-        """Cases in the bank."""
-        return len(cases())
 
     def run(self, seed: int) -> dict[str, Any]:
         """Audit a case; false reassurance counts as wrong."""
@@ -94,11 +89,6 @@ class Tokens(Kind):
             pixels, classes = photographs(False)
             inputs = pixels[seed : seed + 1].reshape(1, 32, 32, 3).permute(0, 3, 1, 2).contiguous()
             labels = classes[seed : seed + 1] % 10
-        fed: list[torch.Tensor] = []
-        hook = model.get_submodule("blocks.0.fc1").register_forward_pre_hook(lambda _, given: fed.append(given[0]))
-        with torch.no_grad():
-            model(inputs)
-        hook.remove()
         sent = LayerGradient.from_model(model, client_gradient(model, inputs, labels), "blocks.0.fc1", inputs[:1])
-        truth = fed[0].detach().flatten(0, 1)
+        truth = fed_to(model, "blocks.0.fc1", inputs).flatten(0, 1)
         return Problem(sent, truth, torch.full((len(truth),), -1))

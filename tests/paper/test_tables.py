@@ -57,6 +57,11 @@ def test_images_come_back(experiment, method, source):
     assert record["seconds"] > 0
 
 
+def test_our_dictionary_search_alone_recovers_a_small_batch(source):
+    record = ImageBatch(4, 60).run("dictionary", 0, source, Budget(starts=1, seconds=0.0))  # no part of it is a limit
+    assert record["exact"], record["status"]
+
+
 @pytest.mark.parametrize("layer", [0, 1])
 def test_layers_are_scored_by_their_inputs(layer, source):
     record = LayerBatch(4, 80, layer=layer).run("activation", 0, source, Budget())

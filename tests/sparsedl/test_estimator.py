@@ -6,7 +6,9 @@ import pandas
 import polars
 import pytest
 import torch
+from joblib import parallel_config
 from sklearn.base import clone
+from sklearn.decomposition import FastICA
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -135,6 +137,19 @@ def test_clone_pickle_and_pipeline():
     np.testing.assert_array_equal(piped.transform(X), sdr.codes_)
 
 
+def test_mixing_means_what_it_means_in_fast_ica():
+    X, _, _ = make_sparse_dictionary(300, 4, sparsity=0.7, random_state=0)
+    assert not hasattr(SparseDictionaryRecovery(), "mixing_")
+    sdr = SparseDictionaryRecovery(random_state=0).fit(X)
+    ica = FastICA(whiten="unit-variance", random_state=0).fit(X)
+    assert sdr.mixing_.shape == ica.mixing_.shape
+    for model in (sdr, ica):
+        offset = model.intercept_ if model is sdr else model.mean_
+        np.testing.assert_allclose(model.transform(X) @ model.mixing_.T + offset, X, atol=1e-10)
+    with pytest.raises(AttributeError):
+        sdr.mixing_ = ica.mixing_
+
+
 def test_fit_writes_no_parameter_and_shares_no_strategy():
     X, _, _ = make_sparse_dictionary(200, 4, sparsity=0.7, random_state=0)
     surrogate = L1()
@@ -145,11 +160,34 @@ def test_fit_writes_no_parameter_and_shares_no_strategy():
     assert sdr.surrogate_ is not surrogate
 
 
-def test_same_seed_same_result_whatever_the_workers():
-    X, _, _ = make_sparse_dictionary(200, 12, sparsity=0.5, random_state=0)
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks so small that a problem of a test has many of each kind."""
+    for module in ("descents", "symmetric_fixed_point"):
+        monkeypatch.setattr(f"sparsedl.{module}.FEWEST", 4)
+        monkeypatch.setattr(f"sparsedl.{module}.ENTRIES", 1)
+    for name, value in (("FEWEST_POLISHED", 4), ("POLISHED", 1), ("REFITTED", 1)):
+        monkeypatch.setattr(f"sparsedl.search.{name}", value)
+
+
+@pytest.mark.parametrize("n_jobs", [2, 3])
+@pytest.mark.parametrize(("n_samples", "sparsity"), [(200, 0.5), (60, 0.6)])
+@pytest.mark.usefixtures("small_blocks")
+def test_same_seed_same_result_whatever_the_workers(n_samples, sparsity, n_jobs):
+    X, _, _ = make_sparse_dictionary(n_samples, 12, sparsity=sparsity, random_state=0)
     serial = SparseDictionaryRecovery(n_starts=160, random_state=0).fit(X)
-    parallel = SparseDictionaryRecovery(n_starts=160, n_jobs=2, random_state=0).fit(X)
-    np.testing.assert_array_equal(serial.components_, parallel.components_)
+    parallel = SparseDictionaryRecovery(n_starts=160, n_jobs=n_jobs, random_state=0).fit(X)
+    assert parallel.n_starts_ == serial.n_starts_
+    for name in ("components_", "codes_", "candidates_"):
+        np.testing.assert_array_equal(getattr(parallel, name), getattr(serial, name))
+
+
+def test_processes_give_the_result_of_threads():
+    X, _, _ = make_sparse_dictionary(60, 12, sparsity=0.6, random_state=0)
+    sdr = SparseDictionaryRecovery(n_jobs=2, random_state=0)
+    threads = sdr.fit(X).components_
+    with parallel_config("loky"):
+        np.testing.assert_array_equal(sdr.fit(X).components_, threads)
 
 
 def test_dense_data_end_in_a_warning_that_says_what_to_do():

@@ -8,7 +8,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sparsedl import SparseDictionaryRecovery
 from sparsedl.datasets import make_sparse_dictionary
 from sparsedl.metrics import match_components
-from sparsedl.observations import product
+from sparsedl.observations import Observations, ScaledRows, product
 
 
 def fit(X, **parameters):
@@ -110,3 +110,39 @@ def test_products_neither_overflow_nor_underflow():
     for power in (-1000, 1000):
         np.testing.assert_array_equal(product(np.ldexp(left, power), right), np.ldexp(left @ right, power))
     assert not product(np.zeros((2, 3)), right).any()
+
+
+@pytest.mark.parametrize("columns", [[0, 0, 0], [3, 0, -700]])
+def test_scaled_rows_are_the_rows_of_the_scaled_matrix(columns):
+    X = np.random.default_rng(0).standard_normal((9, 3))
+    rows = np.array([0, 1, -2, 80, 5, 5, -900, 3, 3])
+    scaled, expected = ScaledRows(X, rows, np.array(columns)), np.ldexp(X, rows[:, None] + columns)
+    mask = np.arange(9) % 2 == 0
+    some = scaled.only(mask)
+    assert (len(scaled), scaled.shape, scaled.size, scaled.dtype) == (9, (9, 3), 27, X.dtype)
+    for index in (slice(0, 3), slice(2, 9), np.array([8, 0, 3])):
+        np.testing.assert_array_equal(scaled[index], expected[index])
+    np.testing.assert_array_equal(np.asarray(scaled), expected)
+    np.testing.assert_array_equal(np.asarray(some), expected[mask])
+    np.testing.assert_array_equal(some[1:3], expected[mask][1:3])
+    np.testing.assert_array_equal(np.asarray(some.only(np.arange(5) > 2)), expected[mask][3:])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_memory_map_is_fitted_as_an_array_is_without_a_copy(dtype, tmp_path, monkeypatch):
+    X, _, _ = make_sparse_dictionary(6000, 6, sparsity=0.6, random_state=0)
+    X[17], X[:, 2] = 0, np.ldexp(X[:, 2], 9)
+    mapped = np.memmap(tmp_path / "X", dtype=dtype, mode="w+", shape=X.shape)
+    mapped[:] = X
+    expected = fit(np.array(mapped))
+    for name in ("arrays", "observations", "preconditioning"):
+        monkeypatch.setattr(f"sparsedl.{name}.CHUNK_ENTRIES", 10_000)
+    monkeypatch.setattr("sparsedl.arrays.ROW_ENTRIES", 5_000)
+    values = Observations.of(mapped, None, float(np.finfo(dtype).eps)).values
+    assert isinstance(values, ScaledRows)
+    assert np.shares_memory(values._X, mapped)
+    found = fit(mapped)
+    assert found.status_ == expected.status_ == "complete"
+    assert match_components(found.components_, expected.components_).errors.max() < 20 * np.finfo(dtype).eps
+    with_offset = fit(mapped, fit_intercept=True)
+    assert match_components(with_offset.components_, expected.components_).errors.max() < 20 * np.finfo(dtype).eps
