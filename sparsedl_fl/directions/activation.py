@@ -18,26 +18,18 @@ from sparsedl_fl.constraints import SpansBehind, Together, View
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions._base import Directions
 from sparsedl_fl.search import (
-    Alternation,
-    ClassStarts,
-    Descent,
-    LastFit,
-    OwnZeros,
-    PairedReflection,
-    Projection,
-    Reflection,
     ScaledReflection,
-    Schedule,
     TwoViews,
 )
 from sparsedl_fl.search.budget import Budget, effort
-from sparsedl_fl.search.rounds import Rounds, stage
+from sparsedl_fl.search.rounds import Rounds
+from sparsedl_fl.search.settings import SearchSettings, stage
 from sparsedl_fl.search.withheld.withheld_rounds import WithheldSearch
 from sparsedl_fl.theory import expect
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class ActivationDirections(Directions):
+class ActivationDirections(SearchSettings, Directions):
     """Searches for each input's pre-activations and gradients together: a unit is on where the other is not zero.
 
     Each column found takes one dimension from the forward view, exactly, and one from the column view, as its own
@@ -83,21 +75,10 @@ class ActivationDirections(Directions):
     """
 
     use_next_layer: bool = True
-    use_rest: bool = True
     patience: int = 120
     max_starts: int | None = None
     max_effort: float | None = None
     max_seconds: float | None = None
-    schedule: Schedule | None = None
-    alternation: Alternation | None = None
-    reflection: Reflection | None = None
-    projection: Projection | None = None
-    scaled: ScaledReflection | None = None
-    paired: PairedReflection | None = None
-    class_starts: ClassStarts | None = None
-    descent: Descent | None = None
-    last_fit: LastFit | None = None
-    own_zeros: OwnZeros | None = None
     withheld: WithheldSearch | None = None
     fallback_reach: float = 0.25
     fallback: Directions | None = None

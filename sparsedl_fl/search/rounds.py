@@ -6,10 +6,8 @@ import math
 from collections import defaultdict
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
 import torch
-from sklearn.base import clone
 
 from sparsedl.arrays import as_tensor
 from sparsedl.linalg import normalized
@@ -30,13 +28,11 @@ from sparsedl_fl.search.projection import Projection
 from sparsedl_fl.search.reflection import Reflection
 from sparsedl_fl.search.scaled_reflection import ScaledReflection
 from sparsedl_fl.search.scheduler import Schedule
+from sparsedl_fl.search.settings import SearchSettings, stage
 from sparsedl_fl.search.single_fits import InputFits
 from sparsedl_fl.search.state import Knowledge
 
-if TYPE_CHECKING:
-    from sparsedl_fl.directions.activation import ActivationDirections
-
-__all__ = ["Rounds", "stage"]
+__all__ = ["Rounds"]
 
 INEXACT_COLUMN = 0.03
 """Overlap of an input with the column of another one up to which that will do to lead starts elsewhere; chosen on one
@@ -46,17 +42,12 @@ N_TYPICAL = 16
 """Draws that show how large activations are."""
 
 
-def stage(given: Any, default: Any) -> Any:
-    """Return a copy of the stage given, or the default."""
-    return default if given is None else clone(given)
-
-
 class Rounds:
     """The stages on one problem.
 
     Parameters
     ----------
-    search : ActivationDirections
+    search : SearchSettings
         The stages and the schedule.
     problem : LayerProblem
         What is known from the start.
@@ -70,7 +61,7 @@ class Rounds:
 
     def __init__(
         self,
-        search: ActivationDirections,
+        search: SearchSettings,
         problem: LayerProblem,
         behind: SpansBehind | None,
         equations: View | None,

@@ -17,7 +17,7 @@ from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.search.columns_and_forward_pass import ScaledForward, TwoViews
 from sparsedl_fl.search.joint_refinement import LastFit
 from sparsedl_fl.search.natural_coordinates import NaturalForward
-from sparsedl_fl.search.rounds import stage
+from sparsedl_fl.search.settings import stage
 from sparsedl_fl.search.withheld.joint_equations import LeftEquations
 from sparsedl_fl.search.withheld.layer_reflection import OneLayerReflection
 from sparsedl_fl.search.withheld.left_over import Ends, LeftOver
