@@ -185,8 +185,8 @@ def ablation_table(record: Sequence[dict[str, Any]], ablated: Sequence[dict[str,
     """
     old = {(line["kind"], line["seed"]): line for line in record}
     rows = [
-        "| without | kinds | problems | exact | certified | wrong | seconds |",
-        "|---|---|---|---|---|---|---|",
+        "| without | kinds | problems | exact | certified | wrong | starts | seconds |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name in dict.fromkeys(line["without"] for line in ablated):
         pairs = [(old[line["kind"], line["seed"]], line) for line in ablated if line["without"] == name]
@@ -202,8 +202,10 @@ def ablation_table(record: Sequence[dict[str, Any]], ablated: Sequence[dict[str,
 def _row(name: str, kinds: str, pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> str:
     sides = list(zip(*pairs, strict=True))
     exact, certified = ([np.mean([line[key] for line in side]) for side in sides] for key in ("exact", "certified"))
-    wrong, seconds = ([sum(line[key] for line in side) for side in sides] for key in ("wrong", "seconds"))
+    wrong, starts, seconds = (
+        [sum(line[key] for line in side) for side in sides] for key in ("wrong", "starts", "seconds")
+    )
     return (
         f"| {name} | {kinds} | {len(pairs)} | {exact[0]:.3f} -> {exact[1]:.3f} | {certified[0]:.3f} -> "
-        f"{certified[1]:.3f} | {wrong[0]} -> {wrong[1]} | {seconds[0]:.0f} -> {seconds[1]:.0f} |"
+        f"{certified[1]:.3f} | {wrong[0]} -> {wrong[1]} | {starts[0]} -> {starts[1]} | {seconds[0]:.0f} -> {seconds[1]:.0f} |"
     )
