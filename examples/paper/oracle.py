@@ -12,7 +12,7 @@ from sparsedl_fl.certify.candidates import Candidates
 from sparsedl_fl.constraints import SpansBehind, View
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import ActivationDirections, KnownInputs
-from sparsedl_fl.search.rounds import Rounds
+from sparsedl_fl.search.state import SearchState
 from sparsedl_fl.search.withheld.withheld_rounds import WithheldSearch
 
 __all__ = ["ToldTheBatch"]
@@ -35,14 +35,14 @@ class ToldTheBatch(ActivationDirections):
         columns = self._columns(problem) if search.applies(problem) else None
         return None if columns is None else search.from_columns(problem, columns[0], torch.Generator().manual_seed(0))
 
-    def _rounds(
+    def _state(
         self, problem: LayerProblem, behind: SpansBehind | None, equations: View | None, generator: torch.Generator
-    ) -> Rounds:
-        rounds = super()._rounds(problem, behind, equations, generator)
+    ) -> SearchState:
+        state = super()._state(problem, behind, equations, generator)
         told = self._columns(problem)
         if told is not None:
-            rounds.knowledge.take_whole(*told)
-        return rounds
+            state.knowledge.take_whole(*told)
+        return state
 
     def _columns(self, problem: LayerProblem) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return the columns and the ``p`` of the true batch, as rows, where it is one."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from sparsedl.arrays import draw_generator
@@ -22,8 +23,9 @@ from sparsedl_fl.search import (
     TwoViews,
 )
 from sparsedl_fl.search.budget import Budget, effort
-from sparsedl_fl.search.rounds import Rounds
-from sparsedl_fl.search.settings import SearchSettings, stage
+from sparsedl_fl.search.loop import search
+from sparsedl_fl.search.settings import SearchSettings
+from sparsedl_fl.search.state import SearchState
 from sparsedl_fl.search.withheld.withheld_rounds import WithheldSearch
 from sparsedl_fl.theory import expect
 
@@ -125,11 +127,11 @@ class ActivationDirections(SearchSettings, Directions):
         """Return what is found by what units withhold, or None where that does not apply."""
         share = self.patience / ActivationDirections.patience
         default = WithheldSearch(patience=max(1, round(WithheldSearch.patience * share)))
-        search = stage(self.withheld, default)
-        if not (self.use_next_layer and self.use_rest and search.applies(problem)):
+        withheld = default if self.withheld is None else clone(self.withheld)
+        if not (self.use_next_layer and self.use_rest and withheld.applies(problem)):
             return None
         with one_thread():
-            found = search.run(problem, budget.ended, generator, report)
+            found = withheld.run(problem, budget.ended, generator, report)
         budget.spend(found.n_starts)
         return found
 
@@ -146,13 +148,13 @@ class ActivationDirections(SearchSettings, Directions):
         if first_choice(problem, found).fits.all():
             return False
         # The patterns of inputs with much in common say nothing without the span.
-        return not stage(self.scaled, ScaledReflection()).applies(TwoViews.of_problem(problem))
+        return not (self.scaled or ScaledReflection()).applies(TwoViews.of_problem(problem))
 
-    def _rounds(
+    def _state(
         self, problem: LayerProblem, behind: SpansBehind | None, equations: View | None, generator: torch.Generator
-    ) -> Rounds:
-        """Return the stages on a problem, with nothing known."""
-        return Rounds(self, problem, behind, equations, generator)
+    ) -> SearchState:
+        """Return the state of a search with nothing known."""
+        return SearchState(self, problem, behind, equations, generator)
 
     def _search(
         self,
@@ -164,38 +166,8 @@ class ActivationDirections(SearchSettings, Directions):
         report: Callable[[int, str], None],
     ) -> Candidates:
         """Search two views, or more where there are further equations."""
-        factors, idle = problem.factors, 0
-        rounds = self._rounds(problem, behind, equations, generator)
-        knowledge, is_determined = rounds.knowledge, _is_determined(problem, equations)
-        try:
-            # One thread: the matrices are small, and spinning threads cost more than they bring.
-            with one_thread():
-                while (
-                    not knowledge.is_complete
-                    and idle < rounds.schedule.patience(self.patience, knowledge, is_determined, rounds.is_beyond)
-                    and not budget.ended()
-                ):
-                    is_new, n_starts = rounds.run_next()
-                    budget.spend(n_starts)
-                    idle = 0 if is_new else idle + 1
-                    report(knowledge.n_found, f"{budget.spent} starts, {knowledge.n_hits} in a column")
-                rounds.settle()
-            status = "complete" if knowledge.is_complete else budget.cut or f"nothing new in {idle} rounds"
-            end = SearchEnd.COMPLETE if knowledge.is_complete else SearchEnd.EXHAUSTED
-        except KeyboardInterrupt:
-            status, end = SearchEnd.INTERRUPTED.value, SearchEnd.INTERRUPTED
-        views = _views_in_words(rounds.chain or behind, has_rest=equations is not behind)
-        directions = knowledge.columns.numpy().T
-        return Candidates(
-            directions=directions,
-            n_zeros=factors.zeros(directions).sum(axis=0),
-            status=f"{status} (views: {views})",
-            n_starts=budget.spent,
-            n_successes=knowledge.n_hits,
-            inputs=knowledge.inputs.numpy(),
-            errors=None if rounds.errors is None else rounds.errors.numpy(),
-            end=end,
-        )
+        state = self._state(problem, behind, equations, generator)
+        return search(state, self.patience, _is_determined(problem, equations), budget, generator, report)
 
 
 def _with_its_end(found: Candidates, budget: Budget) -> Candidates:
@@ -213,13 +185,3 @@ def _is_determined(problem: LayerProblem, equations: View | None) -> bool:
         return equations.identifies
     n_live = int(problem.factors.zero_test.distinct_rows.sum())
     return expect(problem.batch_size, n_live, equations is not None and equations.identifies).is_determined
-
-
-def _views_in_words(spans: SpansBehind | None, has_rest: bool) -> str:
-    words = ["gradient", "weights"]
-    if spans is not None:
-        n_spans = len(spans.spans)
-        words.append("the next layer's gradient" if n_spans == 1 else f"the gradients of {n_spans} layers behind")
-    if has_rest:
-        words.append("the rest of the network")
-    return " and ".join([", ".join(words[:-1]), words[-1]])

@@ -1,12 +1,14 @@
 """What the activation search is made of: the forward pass says where the gradient vanishes, while searching.
 
-- `rounds`: one round after the other; `scheduler`: which stage runs next, with how many starts, and when to give up;
-  `budget`: what all may cost.
-- `alternation`, `reflection`, `projection`, `scaled_reflection`, `paired_reflection`, `class_starts`, `descent`,
-  `joint_refinement`, `input_zeros`: the stages, one file each; every number is a field of its stage.
+- `loop`: the search; `recipes`: which stages serve which kind of layer; `scheduler`, `schedule`, `budget`: whose turn
+  it is, with how many starts, and when to give up.
+- `stage`, `stages`: what a stage is, and all there are; each hands over to its numerics: `alternation`, `reflection`,
+  `projection`, `scaled_reflection`, `paired_reflection`, `class_starts`, `descent`, whose numbers are their fields.
+- `state`: what they work on; `knowledge`: what is found, `remaining`: what that leaves of the constraints,
+  `single_fits`, `joint_refinement`, `input_zeros`, `settling`: the last digits.
+- `columns_and_forward_pass`, `natural_coordinates`, `linear_links`, `dual_estimates`, `residual_systems`: coordinates
+  and matrices.
 - `withheld`: what goes first behind activations that are straight around zero, where most units are active.
-- `state`: what is known so far; `columns_and_forward_pass`, `natural_coordinates`, `linear_links`, `dual_estimates`,
-  `deflation`, `single_fits`, `residual_systems`: what the stages work on.
 """
 
 from sparsedl_fl.search.alternation import Alternation
@@ -19,7 +21,7 @@ from sparsedl_fl.search.paired_reflection import PairedReflection
 from sparsedl_fl.search.projection import Projection
 from sparsedl_fl.search.reflection import Reflection
 from sparsedl_fl.search.scaled_reflection import ScaledReflection
-from sparsedl_fl.search.scheduler import Schedule
+from sparsedl_fl.search.schedule import Schedule
 
 __all__ = [
     "Alternation",

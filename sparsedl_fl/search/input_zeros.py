@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator
 from sparsedl.linalg import normalized, random_kernels
 from sparsedl.zeros import ZeroTest
 from sparsedl_fl.search.columns_and_forward_pass import TwoViews, leaders
-from sparsedl_fl.search.state import Knowledge
+from sparsedl_fl.search.knowledge import Knowledge
 
 __all__ = ["OwnZeros"]
 

@@ -1,166 +1,67 @@
-"""Which stage runs next, with how many starts, and when to give up: in starts and rounds, never by the clock."""
+"""Which stage runs next, and with how many starts: counted in finds, never by the clock."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import cycle
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
 
-from sklearn.base import BaseEstimator
+from sparsedl_fl.search.schedule import Schedule
+from sparsedl_fl.search.stage import Stage
+from sparsedl_fl.search.state import SearchState
 
-from sparsedl_fl.search.state import Knowledge
-
-__all__ = ["Lead", "Schedule"]
-
-SAME_AGAIN = ("classes",)
-"""Ways that draw nothing, and bring the same again as long as nothing else is found."""
+__all__ = ["Scheduler"]
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
-class Schedule(BaseEstimator):
-    """The order of the stages, and the patience with them.
+class Scheduler:
+    """Which stage runs next: the one that brought more for its cost, with some optimism for the others.
 
     Parameters
     ----------
-    starts_per_round : int or None, default=None
-        Starts that run at once; None takes 64 up to the width ``wide``, and 16 beyond. Reflections take twice as many.
-    fewest_descents, descents_per_find : int and float, default=4 and 2
-        Starts of a descent at least, for each find of the round before, and for each start that brought one; where most
-        end in the same few inputs, the others come sooner once these are known.
-    wide : int, default=400
-        Width above which reflections go before the alternation, whose eigenproblems grow too large.
-    alternation_every : int, default=4
-        Where there are reflections, the alternation has one round of so many, if they bring nothing new.
-    ridges : tuple of float, default=(0.005, 0.05, 5e-5, 0.02)
-        Regression noise of successive rounds of the alternation: some inputs show under a small one, some under a large
-        one. The smallest is for deep layers, where inputs differ in directions that hold little of the variance of the
-        pre-activations.
-    optimism : float, default=0.25
-        With the next layer's gradient one of several ways leads the starts, whichever brought more lately. Each round
-        adds so many expected finds to all, so that those that are not chosen get their turn.
-    full_patience_from, least_patience : float, default=0.3 and 0.05
-        Share of the width from which on a batch takes the whole patience; a small one shows soon or never, so that it
-        takes less in proportion, but no less than the second share.
-    first_share : float, default=1/3
-        Share of the patience for a search that has found nothing at all: a batch within reach shows sooner.
-    nearly_all, last_share : int and float, default=2 and 1/12
-        With so few columns missing, what is not found in that share of the patience cannot be proven by zeros; it
-        follows from the others.
-    descent_share : float, default=1/3
-        Share of the patience behind activations without flat parts: a round of descents has twice as many starts.
-    costs, wide_costs : dict of str to float
-        What a round of a way costs over one of a descent by the spans alone, for narrow and for wide layers. (One batch
-        each: at (80, 200) to (95, 200) 2 to 3 times as long by the rest of the network, 4 to 5 by all; GELU at
-        (100, 1000) 1.7, at (300, 1000) as long, and 3 by all; reflections half or less. Smoothed ELU at (80, 200) 3 to
-        5 times; not measured for wide layers.)
-    beyond, beyond_with_finds : int, default=2 and 20
-        Rounds for a batch beyond what the equations determine if half of the units are off: it takes many more zeros;
-        and behind flat parts for one of more than half of the width, once something is found. (One batch of 105 inputs
-        behind 200 ReLU units had 103 columns and nothing new in 10.)
+    schedule : Schedule
+        Its numbers.
+    stages : sequence of Stage
+        The first has the first turn.
+    last_resort : Stage or None
+        What has a round now and then, where the others bring nothing new.
+    state : SearchState
+        What they search.
     """
 
-    starts_per_round: int | None = None
-    fewest_descents: int = 4
-    descents_per_find: float = 2.0
-    wide: int = 400
-    alternation_every: int = 4
-    ridges: tuple[float, ...] = (0.005, 0.05, 5e-5, 0.02)
-    optimism: float = 0.25
-    full_patience_from: float = 0.3
-    least_patience: float = 0.05
-    first_share: float = 1 / 3
-    nearly_all: int = 2
-    last_share: float = 1 / 12
-    descent_share: float = 1 / 3
-    costs: dict[str, float] = field(default_factory=lambda: {"rest": 3.0, "all": 5.0, "scale": 0.5, "smoothed": 3.0})
-    wide_costs: dict[str, float] = field(
-        default_factory=lambda: {"rest": 1.5, "all": 4.0, "scale": 0.5, "smoothed": 3.0}
-    )
-    beyond: int = 2
-    beyond_with_finds: int = 20
-
-    def lead(self, ways: Sequence[str], width: int) -> Lead:
-        """Return who leads the starts."""
-        return Lead(ways, self.optimism, self.wide_costs if self.is_wide(width) else self.costs)
-
-    def is_wide(self, width: int) -> bool:
-        """Whether reflections go before the alternation."""
-        return width > self.wide
-
-    def n_starts(self, width: int) -> int:
-        """Return the starts of a round of the alternation."""
-        return self.starts_per_round or (16 if self.is_wide(width) else 64)
-
-    def n_descents(self, n_new: int, n_starts: int, most: int) -> int:
-        """Return the starts of the next round of a descent, from what the starts of the last one brought."""
-        if n_new == 0:
-            return most
-        enough = self.descents_per_find * max(n_new, n_starts / n_new)
-        return min(most, max(self.fewest_descents, round(enough)))
-
-    def cycle_of_ridges(self) -> Iterator[float]:
-        """Yield the ridge of one round of the alternation after the other."""
-        return cycle(self.ridges)
-
-    def patience(self, whole: int, knowledge: Knowledge, is_determined: bool, is_beyond: bool = False) -> int:
-        """Return after how many rounds without anything new to give up.
-
-        Parameters
-        ----------
-        whole : int
-            For a large batch of which something is known.
-        knowledge : Knowledge
-            What is known so far.
-        is_determined : bool
-            Whether there are equations enough for the batch.
-        is_beyond : bool, default=False
-            Whether it is more than half of the width: then rounds are long, and hardly any batch comes back whole.
-        """
-        m, b = knowledge.views.left.shape
-        if is_beyond or (knowledge.is_empty and not is_determined):
-            return self.beyond if knowledge.is_empty else self.beyond_with_finds
-        share = max(self.least_patience, min(1.0, b / m / self.full_patience_from))
-        share *= 1.0 if knowledge.views.activation.has_flat_part else self.descent_share
-        if knowledge.n_found >= b - self.nearly_all:
-            share = min(share, self.last_share)
-        elif knowledge.is_empty:
-            share *= self.first_share
-        return max(1, round(whole * share))
-
-
-class Lead:
-    """Which way leads the starts: the one that brought more for its cost, with some optimism for the others.
-
-    Parameters
-    ----------
-    ways : sequence of str
-        What may lead; the first has the first turn.
-    optimism : float
-        Finds that each round adds to what is expected of every way.
-    costs : mapping of str to float, default={}
-        What a round of a way costs, over one of those that are not named.
-    """
-
-    def __init__(self, ways: Sequence[str], optimism: float, costs: Mapping[str, float] = MappingProxyType({})) -> None:
-        self.ways, self.optimism = ways, optimism
-        self.costs = [costs.get(way, 1.0) for way in ways]
-        self.gains = [math.inf, *[0.0] * (len(ways) - 1)]
+    def __init__(
+        self, schedule: Schedule, stages: Sequence[Stage], last_resort: Stage | None, state: SearchState
+    ) -> None:
+        self.schedule, self.stages, self.last_resort, self.state = schedule, stages, last_resort, state
+        self.gains = [math.inf, *[0.0] * (len(stages) - 1)]
+        self.adapted: dict[str, int] = {}
+        self.n_rounds = 0
 
     @property
-    def leader(self) -> str:
-        """What leads the next round."""
-        worth = [gain / cost for gain, cost in zip(self.gains, self.costs, strict=True)]
-        return self.ways[worth.index(max(worth))]
+    def leader(self) -> Stage:
+        """The stage whose turn it is."""
+        worth = [gain / stage.cost[self.state.is_wide] for gain, stage in zip(self.gains, self.stages, strict=True)]
+        return self.stages[worth.index(max(worth))]
 
-    def learn(self, n_new: int) -> None:
-        """Take in what the last round brought."""
-        index = self.ways.index(self.leader)
-        self.gains = [gain + self.optimism for gain in self.gains]
-        self.gains[index] = n_new
-        for number, way in enumerate(self.ways):
-            if way in SAME_AGAIN and number == index and n_new == 0:
+    def round(self) -> Iterator[tuple[Stage, int]]:
+        """Yield the stages of the next round, and the starts of each; the next has a turn if one brought nothing."""
+        self.n_rounds += 1
+        leader = self.leader
+        yield leader, self.adapted.get(leader.name, leader.n_starts(self.state))
+        if self.last_resort is not None and self.n_rounds % self.schedule.alternation_every == 0:
+            yield self.last_resort, self.last_resort.n_starts(self.state)
+
+    def learn(self, stage: Stage, n_new: int, n_starts: int) -> None:
+        """Take in what a stage brought."""
+        if stage not in self.stages:
+            return
+        index, most = self.stages.index(stage), 2 * self.state.n_starts
+        self.gains = [gain + self.schedule.optimism for gain in self.gains]
+        self.gains[index] = n_new * (most / n_starts if stage.adapts else 1.0)
+        if stage.adapts and not self.state.is_flat:
+            self.adapted[stage.name] = self.schedule.n_descents(n_new, n_starts, most)
+        for number, other in enumerate(self.stages):
+            if other.draws:
+                continue
+            if number == index and n_new == 0:  # it brings the same again until something else is found
                 self.gains[number] = -math.inf
-            elif way in SAME_AGAIN and number != index and n_new > 0:
-                self.gains[number] = max(self.gains[number], self.optimism)
+            elif number != index and n_new > 0:
+                self.gains[number] = max(self.gains[number], self.schedule.optimism)

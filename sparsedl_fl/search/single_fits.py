@@ -12,8 +12,8 @@ from sparsedl_fl.constraints.activation_subspace import ROUNDING_SHARE
 from sparsedl_fl.search.columns_and_forward_pass import TwoViews
 from sparsedl_fl.search.descent import Descent
 from sparsedl_fl.search.joint_refinement import LastFit
+from sparsedl_fl.search.knowledge import Knowledge
 from sparsedl_fl.search.natural_coordinates import NaturalForward
-from sparsedl_fl.search.state import Knowledge
 
 __all__ = ["InputFits"]
 

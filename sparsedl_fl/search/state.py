@@ -1,289 +1,234 @@
-"""What the search knows so far: columns ``q``, inputs as their ``p``, and what follows from the ones for the others."""
+"""What a search works on: what the samples of a layer fulfil, what is known of them, and fits of single samples."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 
-from sparsedl.candidates import CandidatePool
-from sparsedl.linalg import normalized, smallest_eigenvectors
-from sparsedl.selection import select_independent
-from sparsedl.zeros import ZeroTest
-from sparsedl_fl.constraints import ColumnView, RestView
-from sparsedl_fl.search.columns_and_forward_pass import TwoViews
+from sparsedl.arrays import as_tensor
+from sparsedl_fl.activations import Identity
+from sparsedl_fl.certify.candidates import Candidates, SearchEnd
+from sparsedl_fl.constraints import RestView, SpansBehind, Together, View
+from sparsedl_fl.constraints.label_terms import likely_labels
+from sparsedl_fl.constraints.problem import LayerProblem
+from sparsedl_fl.search.columns_and_forward_pass import ScaledForward, TwoViews
+from sparsedl_fl.search.knowledge import Knowledge
+from sparsedl_fl.search.natural_coordinates import NaturalForward
+from sparsedl_fl.search.remaining import Remaining
+from sparsedl_fl.search.settings import SearchSettings
+from sparsedl_fl.search.single_fits import InputFits
 
-__all__ = ["Knowledge"]
+__all__ = ["SearchState"]
+
+INEXACT_COLUMN = 0.03
+"""Overlap of an input with the column of another one up to which that will do to lead starts elsewhere; chosen on one
+batch of 50 behind 200 sigmoids, not varied."""
+
+N_TYPICAL = 16
+"""Draws that show how large activations are."""
+
+Ends = tuple[torch.Tensor, torch.Tensor]
 
 
-class Knowledge:
-    """Columns ``q`` proven by their zeros, inputs ``p`` proven by the next layer, and the views they deflate.
-
-    A ``p`` becomes a column, the kernel of its inactive rows and of the other ``p``, as soon as these determine it.
+class SearchState:
+    """The state of one search, which its stages read and its loop changes.
 
     Parameters
     ----------
-    test : ZeroTest
-        What proves a column.
-    views : TwoViews
-        Both views, with nothing found.
-    columns_from_behind : sequence of ColumnView or RestView, default=()
-        What the weights behind say of the column of an input, where zeros leave it open; the first that does counts.
-    near_zero : float, default=1e-2
-        What counts as zero of ``U q`` before a direction is estimated again, relative to its mean square.
-    surely_off : float, default=1e-3
-        A unit counts as off when it is so by this much of the spread of the pre-activations.
-    input_weight : float, default=1e-3
-        Weight of the other ``p`` beside the inactive rows: less exact, they decide only what these leave open.
-    determined : float, default=1e-9
-        A second smallest eigenvalue, relative to their mean, above this means that nothing is left open.
-    trusts_behind : bool, default=False
-        Whether a column that comes from behind needs no zeros for a proof: beyond half of the width none has enough.
-        The gradient depends on the pattern alone, and what all spans say of that is more.
-    own_product : float, default=1e-3
-        Overlap of an input and a column (see `TwoViews.overlaps`) above which one belongs to the other.
+    settings : SearchSettings
+        The numerics.
+    problem : LayerProblem
+        What is known from the start.
+    subspaces : SpansBehind or None
+        The activation subspaces of the downstream layers, where these are used.
+    equations : View or None
+        All that pre-activations of samples fulfil beside zeros; None where there are zeros alone.
+    generator : torch.Generator
+        Source of randomness.
+
+    Attributes
+    ----------
+    knowledge : Knowledge
+        Columns and samples found.
+    remaining : Remaining
+        The constraints by name, deflated by what is known: "first" is the next layer's activation subspace,
+        "subspaces" all that descents go by, "tail" the network tail alone, "everything" both.
+    chain : SpansBehind or None
+        All activation subspaces, where the first says too little.
+    tail : RestView or None
+        What the network tail sends back.
+    natural : NaturalForward or None
+        The forward view with nothing known, in which ends are polished.
+    fits : InputFits
+        Fits of single samples.
     """
 
     def __init__(
         self,
-        test: ZeroTest,
-        views: TwoViews,
-        columns_from_behind: Sequence[ColumnView | RestView] = (),
-        *,
-        near_zero: float = 1e-2,
-        surely_off: float = 1e-3,
-        input_weight: float = 1e-3,
-        determined: float = 1e-9,
-        own_product: float = 1e-3,
-        trusts_behind: bool = False,
+        settings: SearchSettings,
+        problem: LayerProblem,
+        subspaces: SpansBehind | None,
+        equations: View | None,
+        generator: torch.Generator,
     ) -> None:
-        self.test, self.columns_from_behind, self.trusts_behind = test, columns_from_behind, trusts_behind
-        self.near_zero, self.surely_off, self.own_product = near_zero, surely_off, own_product
-        self.input_weight, self.determined = input_weight, determined
-        self.views, self.inputs = views, views.inputs
-        self.pool = CandidatePool.empty(views.left.shape[1])
-        self.n_hits = 0
+        self.problem, self.activation, self.subspaces = problem, problem.activation, subspaces
+        self.settings = settings = settings.resolved(problem, subspaces is not None)
+        self.is_flat = problem.activation.has_flat_part
+        self.is_wide = settings.schedule.is_wide(problem.width)
+        self.n_starts = settings.schedule.n_starts(problem.width)
+        views = TwoViews.of_problem(problem)
+        # Beyond half of the width neither the first subspace nor zeros say enough of a sample.
+        self.is_beyond = subspaces is not None and problem.is_beyond
+        self.chain = problem.chain if self.is_beyond or (self.is_flat and self.is_alike) else None
+        self.tail = problem.rest if settings.use_rest and (self.chain is not None or not self.is_flat) else None
+        self.natural: NaturalForward | None = None
+        self.uses_tail, everything = equations is not subspaces, None
+        if equations is not None and not self.is_flat:
+            forward = ScaledForward.of(views)
+            equations = _at_typical_scale(equations, forward, generator)
+            self.natural = NaturalForward.of(forward, equations, generator, settings.descent.n_probes)
+            if subspaces is not None and self.tail is not None:
+                everything = Together((_at_typical_scale(subspaces, forward, generator), self.tail))
+        self.equations = equations
+        is_alone = subspaces is not None and self.tail is not None and self.tail.identifies
+        views_by_name = {
+            "first": None if subspaces is None else subspaces.first,
+            "subspaces": equations,
+            "tail": self.tail if is_alone else None,
+            "everything": everything,
+        }
+        self.remaining = Remaining(views_by_name, as_tensor(problem.factors.left))
+        self.knowledge = self._nothing_known(views)
+        self.is_head = isinstance(problem.activation, Identity)
+        is_small = problem.width <= settings.last_fit.widest or self.is_head
+        self.is_exact = equations is not None and problem.batch_size > 1 and is_small
+        by_subspaces = equations if self.chain is None else self.chain
+        self.last = by_subspaces if self.is_exact and everything is None else everything
+        natural = self.natural
+        if self.is_exact and natural is None:
+            natural = NaturalForward.of(ScaledForward.of(views), equations, generator, settings.descent.n_probes)
+        given = views, settings.last_fit, settings.descent, natural, self.last, subspaces, self.chain
+        self.fits = InputFits(*given, is_exact=self.is_exact)
+        self.errors: torch.Tensor | None = None
+        self.ridges = settings.schedule.cycle_of_ridges()
+
+    def _nothing_known(self, views: TwoViews) -> Knowledge:
+        precision: dict[str, float] = {}
+        if self.natural is not None:  # ends are polished without what is known: columns need not be exact
+            precision = {"own_product": INEXACT_COLUMN}
+        if self.settings.own_zeros is not None:
+            precision = {"own_product": INEXACT_COLUMN, "surely_off": self.settings.own_zeros.margins[0]}
+        columns = tuple(view for view in (self.tail, self.problem.column) if view is not None)
+        test = self.problem.factors.zero_test
+        return Knowledge(test, views, columns, trusts_behind=self.is_beyond, **precision)
+
+    @cached_property
+    def is_alike(self) -> bool:
+        """Whether there are activation subspaces, and samples with so much in common that zeros say little."""
+        return self.subspaces is not None and self.settings.scaled.applies(TwoViews.of_problem(self.problem))
 
     @property
-    def n_found(self) -> int:
-        """Number of independent columns."""
-        return len(self.views.found)
+    def views(self) -> TwoViews:
+        """Both views, deflated by what is known."""
+        return self.knowledge.views
 
     @property
-    def columns(self) -> torch.Tensor:
-        """Candidates for columns, as unit rows: all that were found."""
-        return self.pool.directions if self.views.activation.has_flat_part else self.views.found
+    def is_ample(self) -> bool:
+        """Whether the next layer's activation subspace says enough for a descent by it alone."""
+        return self.subspaces is not None and self.settings.scaled.is_ample(self.remaining["first"].spans[0])
 
     @property
-    def n_known(self) -> int:
-        """Number of columns and of inputs."""
-        return self.n_found + len(self.inputs)
+    def views_in_words(self) -> str:
+        """What samples are looked at by."""
+        subspaces, words = self.chain or self.subspaces, ["gradient", "weights"]
+        if subspaces is not None:
+            n = len(subspaces.spans)
+            words.append("the next layer's gradient" if n == 1 else f"the gradients of {n} layers behind")
+        if self.uses_tail:
+            words.append("the rest of the network")
+        return " and ".join([", ".join(words[:-1]), words[-1]])
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing at all is known, neither a column nor an input."""
-        return self.n_known == 0
+    def candidates(self, status: str, end: SearchEnd, n_starts: int) -> Candidates:
+        """Return what was found."""
+        directions, knowledge = self.knowledge.columns.numpy().T, self.knowledge
+        return Candidates(
+            directions=directions,
+            n_zeros=self.problem.factors.zeros(directions).sum(axis=0),
+            status=status,
+            n_starts=n_starts,
+            n_successes=knowledge.n_hits,
+            inputs=knowledge.inputs.numpy(),
+            errors=None if self.errors is None else self.errors.numpy(),
+            end=end,
+        )
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the columns, or the inputs, are a basis."""
-        return max(self.n_found, len(self.inputs)) == self.views.left.shape[1]
-
-    def pairs(self, first: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return inputs and their columns, as rows, for the columns from some on that have theirs."""
-        found = self.views.found[first:]
-        if len(found) == 0 or len(self.inputs) == 0:
-            return self.inputs[:0], found[:0]
-        overlaps, own = self.views.overlaps(self.inputs, found).max(dim=0)
-        has_input = overlaps > self.own_product
-        return self.inputs[own[has_input]], found[has_input]
-
-    def deflate_columns(self) -> None:
-        """Deflate the column view by the inputs, and by estimates of those of the other columns found."""
-        if len(self.views.inputs) >= max(self.n_found, len(self.inputs)):
-            return
-        inputs, found = self.inputs, self.views.found
-        is_own = self.own_product < self.views.overlaps(inputs, found).T
-        if not is_own.any(dim=1).all():
-            estimates = self.views.estimated_inputs(~self.test.likely_zeros(found))
-            inputs = torch.cat([inputs, estimates[~is_own.any(dim=1)]])
-        self.views = replace(self.views, inputs=inputs)
-
-    def add_columns(self, ends: torch.Tensor) -> bool:
-        """Accept the ends of the two-view search that are proven columns; return whether any is new."""
-        widths = self.test.tolerances(ends).clamp(min=self.near_zero)
-        is_near = ((ends @ self.test.observations.T).abs() < widths).sum(dim=1) > ends.shape[1]
-        ends = ends[is_near]
-        self.n_hits += len(ends)
-        self.pool.add_proven(ends, self.test)
-        return self._deflate()
-
-    def add_inputs(self, inputs: torch.Tensor, is_determined: torch.Tensor) -> bool:
-        """Take in inputs proven by the next layer's gradient; return whether any is new.
-
-        Of one that is not determined only the pattern is right, and its column where that determines it.
-        """
-        self.n_hits, n_before = self.n_hits + len(inputs), len(self.inputs)
-        together = torch.cat([self.inputs, inputs[is_determined]])
-        order = -torch.arange(len(together)).numpy()
-        independent = select_independent(normalized(together * self.views.sizes, dim=1).numpy().T, order)
-        self.inputs = together[torch.from_numpy(independent)]
-        nothing = self.inputs[:0]
-        if self.trusts_behind:  # an inexact input overlaps with all columns, and would hold up those of the others
-            columns = self._from_behind(inputs, nothing)
-            self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
-            return self._deflate() or len(self.inputs) > n_before
-        missing = self._without_column(self.inputs)
-        if len(self.inputs) == self.inputs.shape[1]:  # with all inputs known the columns follow
-            columns = list(normalized(torch.linalg.inv(self.inputs).T, dim=1)[missing, None])
-        elif not self.views.activation.has_flat_part:
-            columns = [self._from_behind(self.inputs[missing], self.inputs, torch.tensor(missing, dtype=torch.long))]
-        else:
-            columns = [self.column_of(self.inputs[i], _without_row(self.inputs, i)) for i in missing]
-        columns = torch.cat([nothing, *columns])
-        if not self.views.activation.has_flat_part:
-            return self._deflate_by(columns) or len(self.inputs) > n_before
-        self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
-        unsure = inputs[~is_determined]
-        columns = [self.column_of(unsure[i], nothing) for i in self._without_column(unsure)]
-        self.pool.add_proven(torch.cat([nothing, *columns]), self.test)
-        return self._deflate() or len(self.inputs) > n_before
-
-    def add_trusted(self, columns: torch.Tensor) -> bool:
-        """Take in columns that need no further proof; return whether any is new."""
-        self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
-        return self._deflate()
-
-    def repeat_behind(self, *, n_iterations: int = 5) -> bool:
-        """Take all columns from behind once more, at the inputs that they make together; these become more exact.
-
-        A last one that is missing begins with what comes from behind where all others are orthogonal to its input, and
-        stays away unless all come back in the end, and are a basis. (Two batches of 105 behind 200 ReLU units: columns
-        were off by 1e-5, and then by 5e-8.)
-        """
-        found, is_whole = self.views.found, self.n_found == self.inputs.shape[1]
-        if not is_whole:
-            last = self.views.free.T
-            found = torch.cat([found, self.columns_from_behind[0].columns(self._preactivations(last))[0]])
-        inputs, is_singular = torch.linalg.inv_ex(found.T)
-        for _ in range(n_iterations):
-            if is_singular:  # nothing came from behind for some input
-                return False
-            columns, is_right = self.columns_from_behind[0].columns(self._preactivations(normalized(inputs, dim=1)))
-            found = torch.where(is_right[:, None] | (not is_whole), columns, found)
-            inputs, is_singular = torch.linalg.inv_ex(found.T)
-        if is_singular or not (is_whole or is_right.all()):
+    @cached_property
+    def is_linked(self) -> bool:
+        """Whether the loss can be followed back through all downstream layers, from a label to this one."""
+        if not (self.is_beyond and self.settings.use_rest and self.problem.rest is not None):
             return False
-        self.take_whole(found, inputs)
-        return True
+        is_whole = len((self.chain or self.subspaces).spans) >= len(self.problem.layer_gradient.behind)
+        return is_whole and self.problem.backward is not None and self.problem.backward.is_two_pieces
 
-    def take_whole(self, columns: torch.Tensor, inputs: torch.Tensor) -> None:
-        """Take all columns and inputs, as rows, for what is known, in place of what was."""
-        self.pool = CandidatePool.empty(columns.shape[1])
-        self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
-        self.views, self.inputs = self.views.knowing(columns), normalized(inputs, dim=1)
+    @cached_property
+    def likely_labels(self) -> RestView:
+        """The labels that the batch seems to have: a way through the loss for each that there is."""
+        forward = ScaledForward.of(TwoViews.of_problem(self.problem))
+        places = forward.preactivations(forward.draw(N_TYPICAL, torch.Generator().manual_seed(0)))
+        tail, b = self.problem.rest, self.problem.batch_size
+        mean = as_tensor(self.problem.factors.left @ self.problem.forward.scale)
+        return replace(tail, shares=likely_labels(tail.rest, tail.terms, places, mean, b))
 
-    def settle(self) -> None:
-        """Estimate columns again once all are there, from what is more exact.
+    def deflate(self) -> bool:
+        """Take what is known out of the constraints; return whether that alone brought a last column."""
+        knowledge = self.knowledge
+        if knowledge.trusts_behind and knowledge.n_found == self.problem.batch_size - 1 and knowledge.repeat_behind():
+            return True
+        if self.is_flat:
+            knowledge.deflate_columns()
+        if self.equations is not None:
+            self.remaining.leave_out(knowledge, self.fits)
+        return False
 
-        Without flat parts these are the inputs. Else they are zeros, where a column has fewer than its input has units
-        off: it came from behind, or from the other inputs.
+    def descended(self, starts: torch.Tensor, at_first: View, generator: torch.Generator) -> Ends:
+        """Return the samples that descents from some ``p`` at their true scale end at, and which are determined."""
+        if len(starts) == 0:
+            return starts, torch.zeros(0, dtype=torch.bool)
+        return self.settings.descent.run(self.views, self.equations, starts, generator, self.natural, at_first)
+
+    def settled(self, ends: Ends, *, is_fitted: bool = False) -> Ends:
+        """Return ends without zero-slope regions fitted to all constraints, those that fulfil these; or as they are.
+
+        Columns are as exact as their samples; ``is_fitted`` says that a stage has fitted them already.
         """
-        found = self.views.found
-        if not self.views.activation.has_flat_part:
-            if len(self.inputs) == self.inputs.shape[1]:
-                self.views = self.views.knowing(normalized(torch.linalg.inv(self.inputs).T, dim=1))
-            return
-        if len(found) < found.shape[1]:
-            return
-        inputs = normalized(torch.linalg.inv(found.T), dim=1)
-        overlaps = self.views.overlaps(self.inputs, found)
-        if len(overlaps):
-            largest, index = overlaps.max(dim=0)
-            inputs = torch.where((largest > self.own_product)[:, None], self.inputs[index], inputs)
-        inputs = inputs * torch.sign(inputs @ self.views.scale)[:, None]
-        z = inputs @ self.views.forward.T
-        is_inactive = self.views.activation.is_off(z, self.surely_off * z.std(dim=1, keepdim=True))
-        doubtful = torch.nonzero((is_inactive & ~self.test.zeros(found)).any(dim=1))[:, 0].tolist()
-        columns = [self.column_of(inputs[i], _without_row(inputs, i), alone=True) for i in doubtful]
-        columns = torch.cat([found[:0], *columns])
-        self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
-        self._deflate()
+        inputs, is_determined = ends
+        if not (is_fitted or self.is_ample):
+            inputs = self.fits.fitted(inputs)
+            if self.is_head:
+                near = self.fits.near_columns(inputs, self.equations)
+                inputs, is_determined = inputs[near], is_determined[near]
+        if self.subspaces is not None and self.activation.is_piecewise_linear:  # one in a wrong piece spoils all fits
+            kept = self.fits.near_spans(inputs, self.knowledge.inputs, math.inf)
+            inputs, is_determined = inputs[kept], is_determined[kept]
+        return inputs, is_determined
 
-    def _without_column(self, inputs: torch.Tensor) -> list[int]:
-        """Return which inputs have no column yet: every other column is orthogonal to an input."""
-        if self.n_found == 0:
-            return list(range(len(inputs)))
-        return torch.nonzero(self.views.overlaps(inputs, self.views.found).amax(dim=1) <= self.own_product)[
-            :, 0
-        ].tolist()
-
-    def column_of(self, p: torch.Tensor, others: torch.Tensor, alone: bool = False) -> torch.Tensor:
-        """Return the column of an input as one row, or none before its inactive rows and other inputs determine it.
-
-        Where they leave it open, the next layer's weights are asked, unless zeros and inputs are to do it alone.
-        """
-        z = self.views.forward @ p
-        is_inactive = self.views.activation.is_off(z, self.surely_off * z.std())
-        # In units of the noise, so that inputs that left little of a gradient blur no other one's column; and all rows
-        # together as large as an orthonormal basis, beside which the other inputs, as unit vectors, have their weight.
-        whitener, scaled = self.test.in_units_of_noise
-        rows = scaled[is_inactive] / scaled.square().sum(dim=0).mean().sqrt()
-        known = normalized(others @ whitener, dim=1)
-        gram = rows.T @ rows + self.input_weight**2 * (known.T @ known)
-        values, column = smallest_eigenvectors(gram[None])
-        column = normalized(column @ whitener.T, dim=1)
-        is_only = values.shape[1] == 1 or values[0, 1] > self.determined * gram.diagonal().mean()
-        is_consistent = bool(self.views.overlaps(others, column).lt(self.own_product).all())
-        if is_only and is_consistent and self.test.zeros(column)[0, is_inactive].all():
-            return column
-        return others[:0] if alone else self._from_behind(p[None], others)
-
-    def _from_behind(self, inputs: torch.Tensor, others: torch.Tensor, own: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the columns of inputs as the weights behind have them, without those that they leave open.
-
-        Every column has to be orthogonal to ``others``, but to its own input, whose place there is ``own``.
-        """
-        preactivations = self._preactivations(inputs)
-        left, found = torch.arange(len(inputs)), [self.inputs[:0]]
-        for view in self.columns_from_behind:
-            columns, is_only = view.columns(preactivations[left])
-            overlaps = self.views.overlaps(others, columns)
-            if own is not None:
-                overlaps[own[left], torch.arange(len(left))] = 0.0
-            is_right = is_only & (overlaps < self.own_product).all(dim=0)
-            found.append(columns[is_right])
-            left = left[~is_right]
-        return torch.cat(found)
-
-    def _preactivations(self, inputs: torch.Tensor) -> torch.Tensor:
-        return (inputs / (inputs @ self.views.scale)[:, None]) @ self.views.forward.T + self.views.kink
-
-    def _deflate_by(self, columns: torch.Tensor) -> bool:
-        """Take in columns of inputs behind an activation without zeros; return whether any is new.
-
-        Where the network is nearly linear those of one label are nearly parallel: they differ in what small singular
-        values say of them.
-        """
-        together = torch.cat([self.views.found, columns])
-        order = -torch.arange(len(together)).numpy()
-        duals = normalized(together / self.views.sizes, dim=1).numpy().T
-        found = together[torch.from_numpy(select_independent(duals, order))]
-        if len(found) <= self.n_found:
-            return False
-        self.views = self.views.knowing(found)
-        return True
-
-    def _deflate(self) -> bool:
-        if self.trusts_behind:
-            return self._deflate_by(self.pool.directions)
-        found = self.pool.selection().directions
-        if len(found) <= self.n_found:
-            return False
-        self.views = self.views.knowing(found)
-        return True
+    def confirmed(self, ends: Ends, generator: torch.Generator) -> Ends:
+        """Return ends with zero-slope regions that the subspaces confirm; of stored weights first those by zeros."""
+        if not self.is_exact:
+            return ends
+        inputs, is_determined = self.fits.fitted(ends[0]), ends[1]
+        own_zeros, knowledge = self.settings.own_zeros, self.knowledge
+        if own_zeros is None:
+            kept = self.fits.near_spans(inputs, knowledge.inputs) | ~is_determined
+            return inputs[kept], is_determined[kept]
+        exact, rough = own_zeros.run(self.problem.zeros_of_inputs, knowledge, inputs, generator)
+        is_near = self.fits.near_spans(rough, knowledge.inputs)
+        knowledge.add_trusted(own_zeros.columns(knowledge, rough[~is_near]))
+        return torch.cat([exact, rough[is_near]]), torch.ones(len(exact) + int(is_near.sum()), dtype=torch.bool)
 
 
-def _without_row(rows: torch.Tensor, index: int) -> torch.Tensor:
-    return torch.cat([rows[:index], rows[index + 1 :]])
+def _at_typical_scale(view: View, forward: ScaledForward, generator: torch.Generator) -> View:
+    return view.scaled_to(forward.preactivations(forward.draw(N_TYPICAL, generator)))

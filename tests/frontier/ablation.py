@@ -207,5 +207,6 @@ def _row(name: str, kinds: str, pairs: Sequence[tuple[dict[str, Any], dict[str, 
     )
     return (
         f"| {name} | {kinds} | {len(pairs)} | {exact[0]:.3f} -> {exact[1]:.3f} | {certified[0]:.3f} -> "
-        f"{certified[1]:.3f} | {wrong[0]} -> {wrong[1]} | {starts[0]} -> {starts[1]} | {seconds[0]:.0f} -> {seconds[1]:.0f} |"
+        f"{certified[1]:.3f} | {wrong[0]} -> {wrong[1]} | {starts[0]} -> {starts[1]} | "
+        f"{seconds[0]:.0f} -> {seconds[1]:.0f} |"
     )

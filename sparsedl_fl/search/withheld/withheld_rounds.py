@@ -17,7 +17,6 @@ from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.search.columns_and_forward_pass import ScaledForward, TwoViews
 from sparsedl_fl.search.joint_refinement import LastFit
 from sparsedl_fl.search.natural_coordinates import NaturalForward
-from sparsedl_fl.search.settings import stage
 from sparsedl_fl.search.withheld.joint_equations import LeftEquations
 from sparsedl_fl.search.withheld.layer_reflection import OneLayerReflection
 from sparsedl_fl.search.withheld.left_over import Ends, LeftOver
@@ -145,10 +144,10 @@ class _Rounds:
     def __init__(
         self, search: WithheldSearch, problem: LayerProblem, is_over: Callable[[int], str], generator: torch.Generator
     ) -> None:
-        self.sparse = stage(search.sparse, SparseStarts())
-        self.reflection = stage(search.reflection, OneLayerReflection())
-        self.left_over = stage(search.left_over, LeftOver())
-        self.last_fit = stage(search.last_fit, LastFit(n_together=search.n_together, n_products=search.n_products))
+        self.sparse = search.sparse or SparseStarts()
+        self.reflection = search.reflection or OneLayerReflection()
+        self.left_over = search.left_over or LeftOver()
+        self.last_fit = search.last_fit or LastFit(n_together=search.n_together, n_products=search.n_products)
         self.problem, self.generator, self.is_over = problem, generator, lambda: is_over(self.n_starts)
         self.spaces, self.views = BackSpace.all_of(problem), TwoViews.of_problem(problem)
         self.rest, self.left = problem.rest_from_places, as_tensor(problem.factors.left)

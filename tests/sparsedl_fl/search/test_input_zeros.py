@@ -10,7 +10,7 @@ from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.search import OwnZeros, TwoViews
-from sparsedl_fl.search.state import Knowledge
+from sparsedl_fl.search.knowledge import Knowledge
 
 LAYER = "7"
 

@@ -17,7 +17,7 @@ from sparsedl_fl.layers.next_layers import Head
 from sparsedl_fl.metrics import are_wrong
 from sparsedl_fl.search import PairedReflection, TwoViews
 from sparsedl_fl.search.columns_and_forward_pass import ScaledForward
-from sparsedl_fl.search.state import Knowledge
+from sparsedl_fl.search.knowledge import Knowledge
 from sparsedl_fl.simulation import client_gradient, fully_connected
 
 WIDTH, BATCH = 60, 32

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from sparsedl_fl.constraints import Inputs, SpansBehind, View
+from sparsedl_fl.constraints import Inputs, View
+from sparsedl_fl.search.knowledge import Knowledge
 from sparsedl_fl.search.single_fits import InputFits
-from sparsedl_fl.search.state import Knowledge
 
-__all__ = ["Others"]
+__all__ = ["Remaining"]
 
 
-class Others:
+class Remaining:
     """The views of a search, without what is known.
 
     Behind flat parts all stay as they are: few units are on, and say next to nothing of the layers behind.
@@ -19,16 +19,18 @@ class Others:
     Parameters
     ----------
     views : dict of str to View or None
-        Those that starts descend, by the name of the stage; the first span, where there is one, is added.
-    behind : SpansBehind or None
-        All spans.
+        By name.
     left : torch.Tensor of shape (m, b)
         What takes columns ``q`` to gradients ``d``.
+
+    Attributes
+    ----------
+    whole : dict of str to View or None
+        The views as they were given.
     """
 
-    def __init__(self, views: dict[str, View | None], behind: SpansBehind | None, left: torch.Tensor) -> None:
-        first = None if behind is None else behind.first
-        self._views, self._left, self._n_left_out = {**views, "first": first}, left, 0
+    def __init__(self, views: dict[str, View | None], left: torch.Tensor) -> None:
+        self.whole, self._views, self._left, self._n_left_out = views, views, left, 0
 
     def __getitem__(self, name: str) -> View | None:
         """Return what is left of a view."""
