@@ -232,7 +232,7 @@ class Alternations(Stage):
 def _lacks_zeros(state: SearchState) -> str | None:
     if not state.is_flat:
         return f"needs an activation with a zero-slope region; {state.activation.name} has none"
-    return "needs a batch of less than half of the width" if state.is_beyond else None
+    return "needs a batch of less than half of the width; this one is larger" if state.is_beyond else None
 
 
 STAGES: dict[str, Stage] = {

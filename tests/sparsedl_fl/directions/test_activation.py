@@ -18,8 +18,8 @@ from sparsedl_fl.metrics import psnr
 from sparsedl_fl.search import Alternation, Projection, Reflection, Schedule, TwoViews
 from sparsedl_fl.search.columns_and_forward_pass import PrincipalForward, leaders
 from sparsedl_fl.search.dual_estimates import PosteriorMeans
-from sparsedl_fl.search.projection import _add_rows
 from sparsedl_fl.search.knowledge import Knowledge
+from sparsedl_fl.search.projection import _add_rows
 from sparsedl_fl.simulation import client_gradient, fully_connected
 from sparsedl_fl.theory import expected_samples
 

@@ -14,7 +14,6 @@ from sparsedl_fl.constraints.label_terms import LabelTerms, distances_by_label
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.layers.network_tail import RestOfNetwork
 from sparsedl_fl.search import ClassStarts, TwoViews
-from sparsedl_fl.search.scheduler import Lead
 from sparsedl_fl.simulation import client_gradient
 
 
@@ -108,13 +107,3 @@ def test_labels_compared_in_two_products_are_as_one_by_one(loss):
 def test_what_labels_add_depends_on_the_input_anywhere_else():
     assert RestOfNetwork(nn.Sequential(nn.GELU(), nn.Linear(6, 4))).label_terms(6) is None
     assert RestOfNetwork.of_head(lambda outputs, labels: (outputs[:, 0] * labels).exp().sum()).label_terms(3) is None
-
-
-def test_a_way_that_draws_nothing_waits_until_something_else_is_found():
-    lead = Lead(["classes", "descent"], optimism=0.25)
-    leaders = []
-    for n_new in (5, 0, 0, 0, 2, 0):
-        leaders.append(lead.leader)
-        lead.learn(n_new)
-    assert leaders == ["classes", "classes", "descent", "descent", "descent", "descent"]
-    assert lead.leader == "classes"

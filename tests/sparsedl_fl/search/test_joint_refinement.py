@@ -16,7 +16,6 @@ from sparsedl_fl.search import Descent, LastFit, Schedule, TwoViews
 from sparsedl_fl.search.columns_and_forward_pass import ScaledForward
 from sparsedl_fl.search.natural_coordinates import NaturalForward
 from sparsedl_fl.search.residual_systems import BatchSystem, InputSystems, Returned
-from sparsedl_fl.search.scheduler import Lead
 from sparsedl_fl.simulation import client_gradient
 from tests.hostile.problems.audits import hostile_audit
 
@@ -139,19 +138,6 @@ def test_a_batch_of_one_needs_no_last_fit():
     inputs, given = client(nn.GELU, 1, seed=6)
     inverter = GradientInverter(random_state=0).fit(given)
     np.testing.assert_allclose(inverter.inputs_, inputs.numpy(), atol=1e-4)
-
-
-def test_the_way_that_brings_more_for_its_cost_leads():
-    lead = Lead(["cheap", "dear"], 0.25, {"dear": 4.0})
-    assert lead.leader == "cheap"
-    lead.learn(2)
-    assert lead.leader == "cheap"  # 2 against 0.25 / 4
-    lead.learn(0)
-    assert lead.leader == "dear"
-    lead.learn(10)
-    assert lead.leader == "dear"  # 10 / 4 against 0.25
-    lead.learn(0.5)
-    assert lead.leader == "cheap"
 
 
 def test_starts_of_a_descent_follow_what_the_last_ones_brought():

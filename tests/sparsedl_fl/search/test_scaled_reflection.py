@@ -15,8 +15,8 @@ from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import ActivationDirections, Directions
 from sparsedl_fl.search import Descent, ScaledReflection, TwoViews
 from sparsedl_fl.search.columns_and_forward_pass import ScaledForward
-from sparsedl_fl.search.scaled_reflection import _link
 from sparsedl_fl.search.knowledge import Knowledge
+from sparsedl_fl.search.scaled_reflection import _link
 from sparsedl_fl.simulation import client_gradient, fully_connected
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
