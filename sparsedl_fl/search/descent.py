@@ -11,6 +11,7 @@ from sparsedl.linalg import normalized
 from sparsedl_fl.constraints import Linearization, View
 from sparsedl_fl.search.columns_and_forward_pass import WORKING, ScaledForward, TwoViews, leaders
 from sparsedl_fl.search.natural_coordinates import NaturalForward
+from sparsedl_fl.solvers import conjugate_gradient, log_uniform
 
 __all__ = ["Descent"]
 
@@ -138,11 +139,9 @@ class Descent(BaseEstimator):
             if whole is None:  # what is left is as exact as the columns, until it is fitted by itself
                 whole = NaturalForward.of(ScaledForward.of(views.whole), equations, generator, self.n_probes)
         elif isinstance(starts, int):
-            small, large = self.start_sizes
-            sizes = small * (large / small) ** torch.rand((starts, 1), generator=generator, dtype=WORKING)
+            sizes = log_uniform(self.start_sizes, starts, generator, WORKING)
             ends = sizes * torch.randn((starts, d), generator=generator, dtype=WORKING)
-            smallest, largest = self.first_ridges
-            ridges = largest * (smallest / largest) ** torch.rand((starts, 1), generator=generator, dtype=WORKING)
+            ridges = log_uniform(self.first_ridges[::-1], starts, generator, WORKING)
             varied = at_first.weighted(starts, self.spread, generator)
             for share in self.smoothing if is_smoothed else ():
                 ends = self._descend(working, varied.smoothed(share).to(WORKING), ends, ridges, self.n_smoothed)
@@ -259,18 +258,10 @@ class Descent(BaseEstimator):
     ) -> torch.Tensor:
         """Return about ``(K^T J^T J K + strength)^-1 gradient``, by preconditioned conjugate gradients."""
         diagonal = forward.curvature + strength
-        solution, residual = torch.zeros_like(gradient), gradient
-        scaled = residual / diagonal
-        direction, size = scaled, (residual * scaled).sum(dim=1, keepdim=True)
-        goal = inexact**2 * size
-        smallest = torch.finfo(gradient.dtype).tiny
-        for _ in range(self.n_products):
-            image = here.curve(direction @ forward.basis.T) @ forward.basis + strength * direction
-            length = size / (direction * image).sum(dim=1, keepdim=True).clamp(min=smallest)
-            solution, residual = solution + length * direction, residual - length * image
-            scaled = residual / diagonal
-            last, size = size, (residual * scaled).sum(dim=1, keepdim=True)
-            if (size <= goal).all():
-                break
-            direction = scaled + size / last.clamp(min=smallest) * direction
-        return solution
+
+        def times(direction: torch.Tensor) -> torch.Tensor:
+            return here.curve(direction @ forward.basis.T) @ forward.basis + strength * direction
+
+        return conjugate_gradient(
+            times, lambda left: left / diagonal, gradient, n_products=self.n_products, enough=inexact**2
+        )[0]

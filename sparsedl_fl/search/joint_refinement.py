@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator
 from sparsedl_fl.constraints import RestView, View
 from sparsedl_fl.search.natural_coordinates import NaturalForward
 from sparsedl_fl.search.residual_systems import BatchSystem, InputSystems
+from sparsedl_fl.solvers import conjugate_gradient
 
 __all__ = ["LastFit"]
 
@@ -148,17 +149,6 @@ class LastFit(BaseEstimator):
     @staticmethod
     def _solved(here: BatchSystem, goal: torch.Tensor, most_products: int, enough: float) -> tuple[torch.Tensor, bool]:
         """Return the changes that make ``goal`` of all equations, by preconditioned conjugate gradients."""
-        solution, residual = torch.zeros_like(goal), goal
-        scaled = here.blocks.about_solve(residual)
-        direction, size = scaled, (residual * scaled).sum()
-        enough = enough * size
-        for _ in range(most_products):
-            image = here.times(direction)
-            length = size / (direction * image).sum()
-            solution, residual = solution + length * direction, residual - length * image
-            scaled = here.blocks.about_solve(residual)
-            last, size = size, (residual * scaled).sum()
-            if not size > enough:
-                return solution, True
-            direction = scaled + size / last * direction
-        return solution, False
+        return conjugate_gradient(
+            here.times, here.blocks.about_solve, goal, n_products=most_products, enough=enough, each=False
+        )

@@ -10,6 +10,8 @@ from sklearn.base import BaseEstimator
 from sparsedl_fl.constraints import BackwardChain, SpansBehind
 from sparsedl_fl.search.columns_and_forward_pass import WORKING, ScaledForward, TwoViews
 from sparsedl_fl.search.linear_links import Link
+from sparsedl_fl.solvers import douglas_rachford, log_uniform
+from sparsedl_fl.solvers.douglas_rachford import Points
 
 __all__ = ["PairedReflection"]
 
@@ -97,18 +99,19 @@ class PairedReflection(BaseEstimator):
         """Return where starts end, as rows ``c`` of shape (n_starts, d), in the precision of the forward view."""
 
         def draw(limits: tuple[float, float]) -> torch.Tensor:
-            uniform = torch.rand((len(labels), 1), generator=generator, dtype=forward.sizes.dtype)
-            return limits[0] * (limits[1] / limits[0]) ** uniform
+            return log_uniform(limits, len(labels), generator, forward.sizes.dtype)
 
         power = forward.sizes.square() / forward.sizes.square().mean()
         ridge, weight = draw(self.first_ridges), draw(self.activation_weights)
         shrinkage = (self.last_ridge / ridge) ** (1 / self.n_reflections)
         starts = forward.preactivations(forward.draw(len(labels), generator))
-        pairs = _Pairs(spans, back, starts, labels, weight, self.gradient_weight, self.step)
-        for _ in range(self.n_reflections):
-            pairs.reflect(forward, power / (power + ridge))
-            ridge = ridge * shrinkage
-        return forward.coordinates(pairs.z[0])
+        pairs = _Pairs(spans, back, starts, labels, weight, self.gradient_weight)
+
+        def fitted(points: Points, number: int) -> Points:
+            return pairs.fitted(points, forward, power / (power + ridge * shrinkage**number))
+
+        ends = douglas_rachford(pairs.first, pairs.nearest, fitted, self.n_reflections, step=self.step)
+        return forward.coordinates(ends[0])
 
 
 class _Pairs:
@@ -126,8 +129,6 @@ class _Pairs:
         Of each start: its label, and the weight of its activations.
     gradient_weight : float
         That of gradients.
-    step : float
-        How much of the way to the next pairs each reflection goes.
     """
 
     def __init__(
@@ -138,14 +139,15 @@ class _Pairs:
         labels: torch.Tensor,
         weight: torch.Tensor,
         gradient_weight: float,
-        step: float,
     ) -> None:
-        self.back, self.labels, self.weight, self.step = back, labels, weight, step
-        self.z, self.d, self.e = back.at(starts, labels)
-        self.y = [span.activation.value(z) for span, z in zip(spans.spans, self.z, strict=False)]
-        spread = [float((z - z.mean(dim=0)).square().mean()) for z in self.z]
+        self.spans, self.back, self.labels, self.weight = spans, back, labels, weight
+        z, d, e = back.at(starts, labels)
+        y = [span.activation.value(at) for span, at in zip(spans.spans, z, strict=False)]
+        self.n, self.n_spans = len(z), len(y)
+        self.first = [*z, *d, *e[:-1], *y]
+        spread = [float((at - at.mean(dim=0)).square().mean()) for at in z]
         forward = [spread[0] / square for square in spread]
-        backward = [gradient_weight * spread[0] / float(d.square().mean()) for d in self.d]
+        backward = [gradient_weight * spread[0] / float(part.square().mean()) for part in d]
         self.share = [of_d / of_z for of_d, of_z in zip(backward, forward, strict=True)]
         self.links = [Link.of(span.basis) for span in spans.spans]
         self.back_links = [Link.of(basis) for basis in back.bases]
@@ -154,40 +156,44 @@ class _Pairs:
             self.links[level] = Link.of(spans.spans[level].basis, W, bias, powers[0])
             self.back_links[level + 1] = Link.of(back.bases[level + 1], W.T, power=powers[1])
 
-    def reflect(self, forward: ScaledForward, shrinkage: torch.Tensor) -> None:
-        """Reflect once; what lies far along each axis of the forward view shrinks."""
-        last = len(self.z) - 1
-        self.e[last] = self.back.last(self.z[last], self.labels)
-        near = [self._nearest(level) for level in range(len(self.z))]
-        z, d, e = (
-            [2 * at[part] - value for at, value in zip(near, values, strict=True)]
-            for part, values in ((0, self.z), (1, self.d), (2, self.e))
-        )
-        fitted = forward.preactivations(forward.coordinates(z[0]) * shrinkage)
-        self.z[0] = self.z[0] + self.step * (fitted - near[0][0])
-        for level, link in enumerate(self.links):
-            behind = z[level + 1] if level < last else None
-            activations, fitted = link.nearest(2 * near[level][3] - self.y[level], behind, self.weight)
-            self.y[level] = self.y[level] + self.step * (activations - near[level][3])
-            if behind is not None:
-                self.z[level + 1] = self.z[level + 1] + self.step * (fitted - near[level + 1][0])
-        for level, link in enumerate(self.back_links):
-            gradients, sent_back = link.nearest(d[level], e[level - 1] if level else None)
-            self.d[level] = self.d[level] + self.step * (gradients - near[level][1])
-            if level:
-                self.e[level - 1] = self.e[level - 1] + self.step * (sent_back - near[level - 1][2])
+    def _parts(self, points: Points) -> tuple[Points, Points, Points, Points]:
+        """Return ``z`` and ``d`` of all layers, ``e`` of all but the last, and ``y`` where there are spans."""
+        n = self.n
+        return points[:n], points[n : 2 * n], points[2 * n : 3 * n - 1], points[3 * n - 1 :]
 
-    def _nearest(self, level: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the nearest ``z``, ``d``, ``e`` and ``y`` of units that are on or off; the last ``e`` is given."""
-        z, d, e, share = self.z[level], self.d[level], self.e[level], self.share[level]
-        has_span, is_given = level < len(self.y), level == len(self.z) - 1
-        y, weight = (self.y[level], self.weight) if has_span else (z, 0.0)
-        on, off = self.back.activations[level].nearest_where_on_and_off(z, y, weight)
-        if_on, if_off = ((z - at[0]).square() + weight * (y - at[1]).square() for at in (on, off))
+    def nearest(self, points: Points) -> Points:
+        """Return the nearest pairs of units that are on or off; the last ``e`` is what the loss sends back."""
+        z, d, e, y = self._parts(points)
+        e = [*e, self.back.last(z[-1], self.labels)]
+        near = [self._nearest(level, z[level], d[level], e[level], y[level : level + 1]) for level in range(self.n)]
+        z, d, e, y = zip(*near, strict=True)
+        return [*z, *d, *e[:-1], *y[: self.n_spans]]
+
+    def fitted(self, points: Points, forward: ScaledForward, shrinkage: torch.Tensor) -> Points:
+        """Return the nearest pairs in all subspaces; what lies far along each axis of the forward view shrinks."""
+        z, d, e, y = self._parts(points)
+        to_z, to_y, to_d, to_e = [forward.preactivations(forward.coordinates(z[0]) * shrinkage)], [], [], []
+        for level, link in enumerate(self.links):
+            at, behind = link.nearest(y[level], z[level + 1] if level + 1 < self.n else None, self.weight)
+            to_y.append(at)
+            to_z.append(behind)
+        for level, link in enumerate(self.back_links):
+            at, sent_back = link.nearest(d[level], e[level - 1] if level else None)
+            to_d.append(at)
+            to_e.append(sent_back)
+        return [*to_z[: self.n], *to_d, *to_e[1:], *to_y]
+
+    def _nearest(
+        self, level: int, z: torch.Tensor, d: torch.Tensor, e: torch.Tensor, y: Points
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the nearest ``z``, ``d``, ``e`` and ``y`` of units of a layer."""
+        share, is_given = self.share[level], level == self.n - 1
+        at_y, weight = (y[0], self.weight) if len(y) else (z, 0.0)
+        on, off = self.back.activations[level].nearest_where_on_and_off(z, at_y, weight)
+        if_on, if_off = ((z - at[0]).square() + weight * (at_y - at[1]).square() for at in (on, off))
         gradient = e if is_given else (d + e) / 2
         if_on = if_on + share * ((d - gradient).square() + (e - gradient).square())
-        if_off = if_off + share * d.square()
-        is_on = if_on <= if_off
+        is_on = if_on <= if_off + share * d.square()
         return (
             torch.where(is_on, on[0], off[0]),
             torch.where(is_on, gradient, torch.zeros_like(d)),

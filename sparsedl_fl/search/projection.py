@@ -13,6 +13,8 @@ from sparsedl.linalg import normalized
 from sparsedl_fl.constraints import ActivationSpan
 from sparsedl_fl.search.columns_and_forward_pass import WORKING, PrincipalForward, TwoViews, leaders
 from sparsedl_fl.search.reflection import Reflection
+from sparsedl_fl.solvers import douglas_rachford, log_uniform
+from sparsedl_fl.solvers.douglas_rachford import Points
 
 __all__ = ["Projection"]
 
@@ -177,17 +179,27 @@ class Projection(BaseEstimator):
         smallest, largest = self.crowded_first_ridges if is_crowded else self.first_ridges
         weight = self.crowded_span_weight if is_crowded else self.span_weight
         z = forward.draw(n_starts, generator)
-        y = phi.value(z)
-        ridge = largest * (smallest / largest) ** torch.rand((n_starts, 1), generator=generator, dtype=WORKING)
+        ridge = log_uniform((largest, smallest), n_starts, generator, WORKING)
         shrinkage = (self.last_ridge / ridge) ** (1 / n_reflections)
-        for _ in range(n_reflections):
-            nearest_z, nearest_y = phi.nearest_on_graph(z, y, weight)
-            behind_z, behind_y = nearest_z.lerp(z, -self.overshoot), nearest_y.lerp(y, -self.overshoot)
-            fit = (behind_z @ regressors) * (power / (power + ridge)) @ regressors.T
-            z = z + self.step * (fit - nearest_z)
-            y = y + self.step * ((behind_y @ basis) @ basis.T - nearest_y)
-            size = torch.linalg.vector_norm(z, dim=1, keepdim=True)
-            z, y, ridge = z / size, y / size, ridge * shrinkage
+
+        def fitted(points: Points, number: int) -> Points:
+            z, y = points
+            fit = (z @ regressors) * (power / (power + ridge * shrinkage**number)) @ regressors.T
+            return fit, (y @ basis) @ basis.T
+
+        def unit(points: Points) -> Points:
+            size = torch.linalg.vector_norm(points[0], dim=1, keepdim=True)
+            return [part / size for part in points]
+
+        z, _ = douglas_rachford(
+            (z, phi.value(z)),
+            lambda points: phi.nearest_on_graph(*points, weight),
+            fitted,
+            n_reflections,
+            step=self.step,
+            overshoot=self.overshoot,
+            normalize=unit,
+        )
         return normalized(z @ regressors, dim=1)
 
     def _newton(

@@ -10,6 +10,8 @@ from torch.nn.functional import normalize
 
 from sparsedl.linalg import inverse_iteration, reweight, weighted_gram
 from sparsedl_fl.search.columns_and_forward_pass import WORKING, PrincipalForward, TwoViews, leaders
+from sparsedl_fl.solvers import douglas_rachford, log_uniform
+from sparsedl_fl.solvers.douglas_rachford import Points
 
 __all__ = ["Reflection"]
 
@@ -112,7 +114,7 @@ class Reflection(BaseEstimator):
         n_reflections = round(self.fewest + self.more * b * len(forward.sizes) / m**2)
 
         def draw(limits: tuple[float, float]) -> torch.Tensor:
-            return limits[0] * (limits[1] / limits[0]) ** torch.rand((n_starts, 1), generator=generator, dtype=WORKING)
+            return log_uniform(limits, n_starts, generator, WORKING)
 
         activation = views.activation
         strengths, axes = torch.linalg.eigh(views.inputs.T @ views.inputs)
@@ -123,18 +125,25 @@ class Reflection(BaseEstimator):
         shrinkage, n_fading = (self.last_ridge / ridge) ** (1 / n_reflections), round(self.fading * n_reflections)
         z = forward.draw(n_starts, generator)
         d = normalize(torch.randn((n_starts, b), generator=generator, dtype=WORKING) @ columns.T, dim=1)
-        for remaining in range(n_reflections, 0, -1):
-            # The nearest pair: the unit on, or its gradient zero.
-            nearest_on = activation.nearest_on(z)
-            is_on = nearest_on - z <= root * d.abs()
-            nearest_z, nearest_d = torch.where(is_on, nearest_on, z), d * is_on.to(WORKING)
-            fit = ((2 * nearest_z - z) @ regressors) * (power / (power + ridge)) @ regressors.T
-            column = ((2 * nearest_d - d) @ columns) / (1 + deflation * strengths) @ columns.T
-            z = normalize(z + fit - nearest_z, dim=1)
-            d = normalize(d + column - nearest_d, dim=1)
-            ridge = ridge * shrinkage
-            is_fading = remaining <= n_fading
-            deflation = deflation * (
-                self.faded ** (1 / n_fading) if is_fading else self.deflation_shrinkage ** (1 / n_reflections)
-            )
+        fading = torch.arange(n_reflections) >= n_reflections - n_fading
+        factors = torch.where(
+            fading, self.faded ** (1 / max(1, n_fading)), self.deflation_shrinkage ** (1 / n_reflections)
+        )
+        deflations = deflation * torch.cat([torch.ones(1), factors.cumprod(dim=0)]).to(WORKING)
+
+        def nearest(points: Points) -> Points:
+            z, d = points
+            on = activation.nearest_on(z)
+            is_on = on - z <= root * d.abs()  # the unit on, or its gradient zero
+            return torch.where(is_on, on, z), d * is_on.to(WORKING)
+
+        def fitted(points: Points, number: int) -> Points:
+            z, d = points
+            fit = (z @ regressors) * (power / (power + ridge * shrinkage**number)) @ regressors.T
+            return fit, (d @ columns) / (1 + deflations[:, number, None] * strengths) @ columns.T
+
+        def unit(points: Points) -> Points:
+            return [normalize(part, dim=1) for part in points]
+
+        z, d = douglas_rachford((z, d), nearest, fitted, n_reflections, normalize=unit)
         return normalize(d @ columns @ axes.T.to(WORKING), dim=1), normalize(z @ regressors, dim=1)

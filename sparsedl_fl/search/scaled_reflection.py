@@ -10,6 +10,8 @@ from sklearn.base import BaseEstimator
 from sparsedl_fl.constraints import ActivationSpan, SpansBehind
 from sparsedl_fl.search.columns_and_forward_pass import WORKING, ScaledForward, TwoViews
 from sparsedl_fl.search.linear_links import Link
+from sparsedl_fl.solvers import douglas_rachford, log_uniform
+from sparsedl_fl.solvers.douglas_rachford import Points
 
 __all__ = ["ScaledReflection"]
 
@@ -149,7 +151,7 @@ class ScaledReflection(BaseEstimator):
         is_chain, dtype = len(spans.spans) > 1, forward.sizes.dtype
 
         def draw(limits: tuple[float, float]) -> torch.Tensor:
-            return limits[0] * (limits[1] / limits[0]) ** torch.rand((n_starts, 1), generator=generator, dtype=dtype)
+            return log_uniform(limits, n_starts, generator, dtype)
 
         first, last_ridge, weights = (
             (self.chain_ridges, self.chain_last_ridge, self.chain_weights)
@@ -162,18 +164,23 @@ class ScaledReflection(BaseEstimator):
         here = spans.at(forward.preactivations(forward.draw(n_starts, generator)))
         z, y = list(here.preactivations), list(here.activations)
         links = [_link(spans, level, z) for level in range(len(z))]
-        for _ in range(n_reflections):
-            pairs = zip(spans.spans, z, y, strict=True)
-            nearest = [span.activation.near_on_graph(*pair, weight) for span, *pair in pairs]
-            reflected = [(2 * at[0] - z[i], 2 * at[1] - y[i]) for i, at in enumerate(nearest)]
-            coordinates = forward.coordinates(reflected[0][0]) * (power / (power + ridge))
-            fitted = forward.preactivations(coordinates)
-            for level, (link, at) in enumerate(zip(links, nearest, strict=True)):
-                z[level] = z[level] + fitted - at[0]
-                behind = reflected[level + 1][0] if level + 1 < len(links) else None
-                activations, fitted = link.nearest(reflected[level][1], behind, weight)
-                y[level] = y[level] + activations - at[1]
-            ridge = ridge * shrinkage
+        n = len(links)
+
+        def nearest(points: Points) -> Points:
+            pairs = zip(spans.spans, points[:n], points[n:], strict=True)
+            near = [span.activation.near_on_graph(z, y, weight) for span, z, y in pairs]
+            return [at[0] for at in near] + [at[1] for at in near]
+
+        def fitted(points: Points, number: int) -> Points:
+            coordinates = forward.coordinates(points[0]) * (power / (power + ridge * shrinkage**number))
+            z, y = [forward.preactivations(coordinates)], []
+            for level, link in enumerate(links):
+                at, behind = link.nearest(points[n + level], points[level + 1] if level + 1 < n else None, weight)
+                y.append(at)
+                z.append(behind)
+            return z[:n] + y
+
+        z = douglas_rachford([*z, *y], nearest, fitted, n_reflections)
         return forward.coordinates(z[0])
 
 

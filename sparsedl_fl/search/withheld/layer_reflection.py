@@ -10,6 +10,8 @@ from sklearn.base import BaseEstimator
 from sparsedl_fl.activations import FlatPart
 from sparsedl_fl.constraints import BackwardChain
 from sparsedl_fl.search.columns_and_forward_pass import WORKING, ScaledForward
+from sparsedl_fl.solvers import douglas_rachford, log_uniform
+from sparsedl_fl.solvers.douglas_rachford import Points
 
 __all__ = ["OneLayerReflection"]
 
@@ -75,20 +77,22 @@ class OneLayerReflection(BaseEstimator):
         """
         exact, phi = forward, back.activations[0]
         forward, left, back = forward.to(WORKING), left.to(WORKING), back.to(WORKING)
-        low, high = self.first_ridges
-        ridge = low * (high / low) ** torch.rand((len(labels), 1), generator=generator, dtype=WORKING)
+        ridge = log_uniform(self.first_ridges, len(labels), generator, WORKING)
         shrinkage = (self.last_ridge / ridge) ** (1 / self.n_reflections)
         power = forward.sizes.square() / forward.sizes.square().mean()
         z = forward.preactivations(forward.draw(len(labels), generator))
         forced = self._forced(phi, z, generator)
         d = back.at(z, labels)[1][0]
         share = float(self.gradient_weight * (z - z.mean(dim=0)).square().mean() / d.square().mean())
-        for _ in range(self.n_reflections):
-            nearest, passed = _nearest(phi, z, d, back.at(z, labels)[2][0], share, forced)
-            fitted = forward.coordinates(2 * nearest - z) * (power / (power + ridge))
-            z = z + self.step * (forward.preactivations(fitted) - nearest)
-            d = d + self.step * (((2 * passed - d) @ left) @ left.T - passed)
-            ridge = ridge * shrinkage
+
+        def nearest(points: Points) -> Points:
+            return _nearest(phi, *points, back.at(points[0], labels)[2][0], share, forced)
+
+        def fitted(points: Points, number: int) -> Points:
+            coordinates = forward.coordinates(points[0]) * (power / (power + ridge * shrinkage**number))
+            return forward.preactivations(coordinates), (points[1] @ left) @ left.T
+
+        z, _ = douglas_rachford((z, d), nearest, fitted, self.n_reflections, step=self.step)
         coordinates = forward.coordinates(z).double()
         return exact.preactivations(coordinates[coordinates.isfinite().all(dim=1)])
 
