@@ -147,7 +147,7 @@ class Knowledge:
             self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
             return self._deflate() or len(self.inputs) > n_before
         missing = self._without_column(self.inputs)
-        if len(self.inputs) == self.inputs.shape[1]:  # with all inputs known the columns follow
+        if self.has_all_inputs:  # with all inputs known the columns follow
             columns = list(normalized(torch.linalg.inv(self.inputs).T, dim=1)[missing, None])
         elif not self.views.activation.has_flat_part:
             columns = [self._from_behind(self.inputs[missing], self.inputs, torch.tensor(missing, dtype=torch.long))]
@@ -204,7 +204,7 @@ class Knowledge:
         """
         found = self.views.found
         if not self.views.activation.has_flat_part:
-            if len(self.inputs) == self.inputs.shape[1]:
+            if self.has_all_inputs:
                 self.views = self.views.knowing(normalized(torch.linalg.inv(self.inputs).T, dim=1))
             return
         if len(found) < found.shape[1]:
@@ -227,9 +227,8 @@ class Knowledge:
         """Return which inputs have no column yet: every other column is orthogonal to an input."""
         if self.n_found == 0:
             return list(range(len(inputs)))
-        return torch.nonzero(self.views.overlaps(inputs, self.views.found).amax(dim=1) <= self.own_product)[
-            :, 0
-        ].tolist()
+        largest = self.views.overlaps(inputs, self.views.found).amax(dim=1)
+        return torch.nonzero(largest <= self.own_product)[:, 0].tolist()
 
     def column_of(self, p: torch.Tensor, others: torch.Tensor, alone: bool = False) -> torch.Tensor:
         """Return the column of an input as one row, or none before its inactive rows and other inputs determine it.
