@@ -14,7 +14,9 @@ import nbformat
 import numpy as np
 import pytest
 
-from paper import TABLES, read_records, write_summary
+from paper.runner import read_records
+from paper.summary import write_summary
+from paper.tables import TABLES
 from sparsedl import SparseDictionaryRecovery
 from sparsedl.datasets import make_sparse_dictionary
 

@@ -14,7 +14,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "examples"), str(ROOT)]  # from wherever it is run
 
-from paper import TABLES, Budget, read_records, reproduce, write_figure, write_summary  # noqa: E402
+from paper.figures import write_figure  # noqa: E402
+from paper.methods import Budget  # noqa: E402
+from paper.runner import read_records, reproduce  # noqa: E402
+from paper.summary import write_summary  # noqa: E402
+from paper.tables import TABLES  # noqa: E402
 
 BAD_USAGE, INCOMPLETE, INTERRUPTED = 2, 3, 130
 """Exit statuses: options are wrong; not every batch came back; stopped by its user, and to be gone on with."""

@@ -4,11 +4,13 @@ import json
 import pytest
 from threadpoolctl import threadpool_limits
 
-from paper import Budget, read_records, reproduce, summarize, write_figure, write_summary
 from paper import runner as runner_module
 from paper.experiments import ImageBatch
-from paper.figures import FIGURES
+from paper.figures import FIGURES, write_figure
+from paper.methods import Budget
 from paper.run import main
+from paper.runner import read_records, reproduce
+from paper.summary import summarize, write_summary
 from sparsedl_fl import GradientInverter
 
 
