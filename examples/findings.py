@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from paper.data import load_adult, load_images
+from paper.models.vision import resnet
 from sparsedl_fl.audit import audit_model, default_settings, sweep
 from sparsedl_fl.metrics import match_batches
-from sparsedl_fl.reproduce.data import load_adult, load_images
 from sparsedl_fl.simulation import client_gradient, fully_connected
 from sparsedl_fl.tabular import decode_table
-from sparsedl_fl.vision import resnet
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sparsedl import SparseDictionaryRecovery
 from sparsedl.surrogates import L1
 from sparsedl_fl import GradientInverter, LayerGradient
+from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections
-from sparsedl_fl.directions.activation import Alternation, TwoViews
-from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.search import Alternation, TwoViews
 from sparsedl_fl.simulation import client_gradient, fully_connected
 
 warnings.simplefilter("ignore", ConvergenceWarning)

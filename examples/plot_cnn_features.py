@@ -15,11 +15,11 @@ import torch
 from sklearn.datasets import load_sample_images
 from torch.nn.functional import cosine_similarity
 
+from paper.models.vision import vgg
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.reconstruction import invert_features
 from sparsedl_fl.simulation import client_gradient
-from sparsedl_fl.vision import vgg
 
 SMALL = bool(os.environ.get("SPARSEDL_SMALL"))
 batch_size, size, n_iterations = (3, 32, 10) if SMALL else (8, 64, 400)

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from paper.models.vision import resnet
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.audit import audit_model
 from sparsedl_fl.demo import natural_patches
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.simulation import client_gradient
-from sparsedl_fl.vision import resnet
 
 SMALL = bool(os.environ.get("SPARSEDL_SMALL"))
 n_pictures, n_classes = (4, 20) if SMALL else (24, 100)

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sparsedl import __version__
-    from sparsedl_fl.gradients import LayerGradient
     from sparsedl_fl.inverter import GradientInverter
+    from sparsedl_fl.layers.layer_gradient import LayerGradient
 
 __all__ = ["GradientInverter", "LayerGradient", "__version__"]
 
 _PLACES = {
     "GradientInverter": "sparsedl_fl.inverter",
-    "LayerGradient": "sparsedl_fl.gradients",
+    "LayerGradient": "sparsedl_fl.layers.layer_gradient",
     "__version__": "sparsedl",
 }
 

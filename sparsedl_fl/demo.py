@@ -13,12 +13,12 @@ from sklearn.datasets import load_sample_images
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
-from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
+from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.metrics import match_batches, psnr
 from sparsedl_fl.simulation import client_gradient, fully_connected
 
-__all__ = ["Audit", "natural_patches", "run_demo", "show"]
+__all__ = ["DemoResult", "natural_patches", "run_demo", "show"]
 
 PATCH = 32
 N_CLASSES = 10
@@ -27,7 +27,7 @@ MIN_CONTRAST = 0.1
 
 
 @dataclass(frozen=True)
-class Audit:
+class DemoResult:
     """One batch, what came back of it, and the fitted inverter.
 
     Attributes
@@ -88,7 +88,7 @@ def natural_patches(
     return np.stack(patches), pixels.mean(axis=0), pixels.std(axis=0)
 
 
-def run_demo(batch_size: int = 20, width: int = 200, seed: int = 0, verbose: bool = False) -> Audit:
+def run_demo(batch_size: int = 20, width: int = 200, seed: int = 0, verbose: bool = False) -> DemoResult:
     """Compute a client's float32 gradient of a batch of patches, and recover the batch from it.
 
     Parameters
@@ -121,10 +121,10 @@ def run_demo(batch_size: int = 20, width: int = 200, seed: int = 0, verbose: boo
     found = order >= 0
     recovered = np.where(found[:, None, None, None], images[order], np.nan)
     certified = found & inverter.recovered_[order]
-    return Audit(originals, recovered, certified, psnr(originals, images), inverter, seconds)
+    return DemoResult(originals, recovered, certified, psnr(originals, images), inverter, seconds)
 
 
-def show(audit: Audit, path: str | Path) -> None:
+def show(result: DemoResult, path: str | Path) -> None:
     """Print a short table and write a picture: originals above, recovered below."""
     from rich.console import Console
     from rich.table import Table
@@ -132,31 +132,31 @@ def show(audit: Audit, path: str | Path) -> None:
     table = Table(title="What one gradient gives away")
     table.add_column("")
     table.add_column("", justify="right")
-    table.add_row("batch size found", f"{audit.inverter.batch_size_} of {len(audit.originals)}")
-    table.add_row("inputs certified", f"{int(audit.certified.sum())}")
-    table.add_row("sparsity matching", f"{audit.inverter.sparsity_matching_:.4f}")
-    table.add_row("relative residual", f"{audit.inverter.relative_residual_:.1e}")
-    table.add_row("mean PSNR", f"{audit.psnr.mean():.1f} dB")
-    table.add_row("worst PSNR", f"{audit.psnr.min():.1f} dB")
-    table.add_row("seconds", f"{audit.seconds:.1f}")
+    table.add_row("batch size found", f"{result.inverter.batch_size_} of {len(result.originals)}")
+    table.add_row("inputs certified", f"{int(result.certified.sum())}")
+    table.add_row("sparsity matching", f"{result.inverter.sparsity_matching_:.4f}")
+    table.add_row("relative residual", f"{result.inverter.relative_residual_:.1e}")
+    table.add_row("mean PSNR", f"{result.psnr.mean():.1f} dB")
+    table.add_row("worst PSNR", f"{result.psnr.min():.1f} dB")
+    table.add_row("seconds", f"{result.seconds:.1f}")
     Console().print(table)
-    write_picture(audit, path)
+    write_picture(result, path)
 
 
-def write_picture(audit: Audit, path: str | Path) -> None:
+def write_picture(result: DemoResult, path: str | Path) -> None:
     """Draw the originals above the recovered patches, matched, and write a PNG."""
     from matplotlib.figure import Figure
 
     per_row = 10
-    n_rows = -(-len(audit.originals) // per_row)
+    n_rows = -(-len(result.originals) // per_row)
     figure = Figure(figsize=(per_row * 0.9, n_rows * 2.1 + 0.3), layout="constrained")
     axes = figure.subplots(2 * n_rows, per_row, squeeze=False)
     for axis in axes.flat:
         axis.axis("off")
-    for i, (original, recovered) in enumerate(zip(audit.originals, audit.recovered, strict=True)):
+    for i, (original, recovered) in enumerate(zip(result.originals, result.recovered, strict=True)):
         row, column = 2 * (i // per_row), i % per_row
         axes[row, column].imshow(original)
         axes[row + 1, column].imshow(np.clip(np.nan_to_num(recovered, nan=0.5), 0, 1))
-        axes[row + 1, column].set_title("" if audit.certified[i] else "not certified", fontsize=6)
+        axes[row + 1, column].set_title("" if result.certified[i] else "not certified", fontsize=6)
     figure.suptitle("originals above, recovered from the gradient below", fontsize=9)
     figure.savefig(path, dpi=150)

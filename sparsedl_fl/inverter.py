@@ -10,20 +10,20 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 
 from sparsedl.process import neutral_modes, one_thread
-from sparsedl_fl.assembly import Assembly, Batch
-from sparsedl_fl.bias_input import without_constant
-from sparsedl_fl.candidates import Candidates, SearchEnd
+from sparsedl_fl.certify.assembly import Assembly, Batch
+from sparsedl_fl.certify.candidates import Candidates, SearchEnd
+from sparsedl_fl.certify.labels import labels_of
+from sparsedl_fl.certify.sparsity_matching import choose
+from sparsedl_fl.certify.status import in_words
+from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.crowded import CrowdedProblem, CrowdedSearch, Found, crowded_batch
-from sparsedl_fl.diagnosis import advice, advice_for_crowd, obstacle, visible_reason, without_span
 from sparsedl_fl.directions import ActivationDirections, Directions, KnownInputs, best_known
-from sparsedl_fl.factorization import check_arguments, factorize_with_bias
-from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.labels import labels_of
-from sparsedl_fl.matching import choose
-from sparsedl_fl.problem import LayerProblem
-from sparsedl_fl.status import in_words
+from sparsedl_fl.layers.bias_as_input import without_constant
+from sparsedl_fl.layers.diagnosis import advice, advice_for_crowd, obstacle, visible_reason, without_span
+from sparsedl_fl.layers.layer_gradient import LayerGradient
+from sparsedl_fl.lowrank.factorization import check_arguments, factorize_with_bias
+from sparsedl_fl.lowrank.row_equilibration import in_units_of_rounding
 from sparsedl_fl.theory import Expectation, expect
-from sparsedl_fl.units import in_units_of_rounding
 
 __all__ = ["GradientInverter"]
 
@@ -62,9 +62,9 @@ class GradientInverter(BaseEstimator):
         Expected root-mean-square error of each input, in its units, from the noise of the gradient and the conditioning
         of its column; infinite where nothing is known.
     evidence_ : ndarray of shape (batch_size_,) of str
-        What certifies each input, a kind of `sparsedl_fl.certificate`: zeros of the gradient, the span of the next
-        layer's gradient, the rest of the network, that and spans together, a replay of all, zeros of the input, columns
-        alone, or none.
+        What certifies each input, a kind of `sparsedl_fl.certify.certificate`: zeros of the gradient, the span of the
+        next layer's gradient, the rest of the network, that and spans together, a replay of all, zeros of the input,
+        columns alone, or none.
     labels_ : ndarray of shape (batch_size_,) of int
         The label of each certified input, where the rest of the network is known and shows it; else -1.
     resolution_ : ndarray of shape (batch_size_,)
@@ -73,8 +73,8 @@ class GradientInverter(BaseEstimator):
         Where each input comes from: "certified"; "column found", whose own column was found but not everything that
         the input depends on; or "completed", a stand-in for a missing column.
     disaggregation_ : ndarray of shape (batch_size_, batch_size_)
-        ``Q``; of a head whose outputs are counted in other units (see `sparsedl_fl.units`), that of its gradient in
-        these. Of more inputs than their features have dimensions the first axis has as many as these.
+        ``Q``; of a head whose outputs are counted in other units (see `sparsedl_fl.lowrank.row_equilibration`), that of
+        its gradient in these. Of more inputs than their features have dimensions the first axis has as many as these.
     preactivation_gradients_ : ndarray of shape (m, batch_size_)
         ``D = dL/dZ``; NaN where a part of such a batch does not tell it.
     sparsity_matching_ : float

@@ -30,31 +30,19 @@ LAYERS = {
         {"__init__"},
     ],
     "sparsedl_fl": [
-        {"activations", "blocks", "doubts", "theory", "wording"},
-        {"losses", "slips", "smoothing"},
-        {"rest"},
-        {"behind"},
-        {"models"},
-        {"formats", "gradients", "metrics", "simulation", "spectrum", "transformers", "vision"},
-        {"diagnosis", "stored"},
-        {"bias_input", "likelihood", "lowrank"},
-        {"factorization"},
-        {"candidates", "units", "views"},
-        {"problem"},
-        {"hypothesis", "labels", "scale"},
-        {"matching"},
+        {"activations", "doubts", "solvers", "theory", "wording"},
+        {"tracing"},
+        {"layers"},
+        {"lowrank", "metrics", "models", "simulation"},
+        {"constraints"},
+        {"certify"},
+        {"search"},
         {"directions"},
-        {"collinear", "pairs", "uncertainty"},
-        {"evidence"},
-        {"certificate"},
-        {"assembly"},
-        {"crowded", "status"},
+        {"crowded"},
         {"inverter"},
-        {"patches", "peeling", "row_spaces", "reconstruction", "tabular"},
-        {"feeding", "replay"},
+        {"propagate", "reconstruction", "tabular"},
         {"audit", "demo"},
         {"federation"},
-        {"reproduce"},
         {"cli"},
         {"__init__"},
     ],
@@ -137,8 +125,7 @@ ASKS_THE_ACTIVATION = [
     for path in FILES
     if path.relative_to(ROOT).parts[0] == "sparsedl_fl"
     and path.relative_to(ROOT).with_suffix("").parts[1]
-    in {"assembly", "certificate", "directions", "hypothesis", "inverter", "likelihood", "lowrank", "matching", "pairs"}
-    | {"problem", "uncertainty", "views"}
+    in {"certify", "constraints", "directions", "inverter", "lowrank", "search"}
 ]
 
 

@@ -14,9 +14,11 @@ import nbformat
 import numpy as np
 import pytest
 
+from paper.runner import read_records
+from paper.summary import write_summary
+from paper.tables import TABLES
 from sparsedl import SparseDictionaryRecovery
 from sparsedl.datasets import make_sparse_dictionary
-from sparsedl_fl.reproduce import TABLES, read_records, write_summary
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 GALLERY = sorted(EXAMPLES.glob("plot_*.py"))
@@ -263,7 +265,7 @@ def test_committed_tables_say_what_the_committed_records_say(tmp_path):
     assert "spearpp-table1" in written
     for name in written:
         text = write_summary(name, records, tmp_path).read_text()
-        assert text == (results / f"{name}.md").read_text(), f"write {name}.md again: sparsedl-fl reproduce {name}"
+        assert text == (results / f"{name}.md").read_text(), f"write {name}.md again: examples/paper/run.py {name}"
 
 
 def test_links_of_the_papers_page_lead_somewhere():

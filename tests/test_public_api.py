@@ -65,7 +65,7 @@ CONTRACT = {
         "PriorDirections",
         "Directions",
     ],
-    "sparsedl_fl.directions.activation": [
+    "sparsedl_fl.search": [
         "Alternation",
         "Descent",
         "Projection",
@@ -74,10 +74,10 @@ CONTRACT = {
         "Schedule",
         "TwoViews",
     ],
-    "sparsedl_fl.problem": ["LayerProblem"],
-    "sparsedl_fl.views": ["ActivationSpan", "ForwardView", "SpansBehind", "View"],
-    "sparsedl_fl.hypothesis": ["Hypothesis"],
-    "sparsedl_fl.certificate": ["Evidence", "EVIDENCE", "certify"],
+    "sparsedl_fl.constraints.problem": ["LayerProblem"],
+    "sparsedl_fl.constraints": ["ActivationSpan", "ForwardView", "SpansBehind", "View"],
+    "sparsedl_fl.certify.hypothesis": ["Hypothesis"],
+    "sparsedl_fl.certify.certificate": ["Evidence", "EVIDENCE", "certify"],
     "sparsedl_fl.audit": ["AuditResult", "LayerAudit", "Verdict", "audit_model", "default_settings", "sweep"],
     "sparsedl_fl.audit.report": ["as_dict", "schema"],
     "sparsedl_fl.federation": ["LeakPolicy", "RoundTable", "check_update"],

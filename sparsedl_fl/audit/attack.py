@@ -25,13 +25,15 @@ from sparsedl_fl.audit.suspicions import check_is_update, rounding_noted, withou
 from sparsedl_fl.audit.targets import targets_of
 from sparsedl_fl.audit.token_ids import embedded_tokens
 from sparsedl_fl.audit.verdicts import Verdict
-from sparsedl_fl.candidates import SearchEnd
+from sparsedl_fl.certify.candidates import SearchEnd
 from sparsedl_fl.inverter import GradientInverter
-from sparsedl_fl.losses import usable_loss
-from sparsedl_fl.models import LayerRow, inspect_model, named_gradients, trace_model
-from sparsedl_fl.models.embeddings import token_tables
-from sparsedl_fl.models.finite import check_finite, in_range, without_non_finite
-from sparsedl_fl.models.layers import pick_layer
+from sparsedl_fl.layers.losses import usable_loss
+from sparsedl_fl.layers.of_model import pick_layer
+from sparsedl_fl.models import LayerRow, inspect_model
+from sparsedl_fl.tracing.embeddings import token_tables
+from sparsedl_fl.tracing.finite import check_finite, in_range, without_non_finite
+from sparsedl_fl.tracing.naming import named_gradients
+from sparsedl_fl.tracing.tracing import trace_model
 
 __all__ = ["audit_model"]
 
@@ -56,7 +58,7 @@ def audit_model(
     """Attack every linear layer in reach, and list what is not.
 
     The layer with the most room is attacked first; the others follow from it where its whole batch comes back
-    (`sparsedl_fl.peeling`), and the client is run again with what was recovered (`sparsedl_fl.replay`).
+    (`propagate.backward`), and the client is run again with what was recovered (`propagate.replay`).
 
     Parameters
     ----------

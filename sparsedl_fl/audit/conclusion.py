@@ -7,19 +7,20 @@ from collections.abc import Callable
 import numpy as np
 
 from sparsedl_fl.activations import resolve
-from sparsedl_fl.candidates import SearchEnd
-from sparsedl_fl.diagnosis import is_clipped
-from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.certify.candidates import SearchEnd
 from sparsedl_fl.inverter import GradientInverter
-from sparsedl_fl.models import LayerRow, LinearUse
+from sparsedl_fl.layers.diagnosis import is_clipped
+from sparsedl_fl.layers.layer_gradient import LayerGradient
+from sparsedl_fl.models import LayerRow
 from sparsedl_fl.theory import largest_batch
+from sparsedl_fl.tracing.tracing import LinearUse
 from sparsedl_fl.wording import argument
 
 __all__ = ["MOST_EXCESS", "reach_of", "why_open"]
 
 MOST_EXCESS = 5.0
 """Largest singular value beyond the batch over that of white noise, from which on it is no noise: rounding has up to
-3.3 (see `sparsedl_fl.lowrank.LowRankGradient.excess`)."""
+3.3 (see `sparsedl_fl.lowrank.factors.LowRankGradient.excess`)."""
 
 
 def reach_of(row: LayerRow, given: LayerGradient, uses_next_layer: bool) -> tuple[str, int]:

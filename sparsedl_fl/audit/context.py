@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparsedl_fl.models.naming import unwrapped
+from sparsedl_fl.tracing.naming import unwrapped
 
 __all__ = ["describe_run", "digest"]
 

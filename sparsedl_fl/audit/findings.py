@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsedl_fl.audit.verdicts import Verdict
-from sparsedl_fl.candidates import SearchEnd
+from sparsedl_fl.certify.candidates import SearchEnd
+from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.inverter import GradientInverter
-from sparsedl_fl.labels import NO_LABEL
 from sparsedl_fl.models import LayerRow
-from sparsedl_fl.peeling import KnownBatch
+from sparsedl_fl.propagate.backward import KnownBatch
 
 __all__ = ["BY_CHANCE", "FED_THE_INPUT", "Candidate", "LayerAudit", "LikelySample", "Sample"]
 
@@ -39,7 +39,7 @@ class Sample:
     error : float
         Its expected root-mean-square error, in its units.
     label : int
-        Its label, `sparsedl_fl.labels.NO_LABEL` where it is not known.
+        Its label, `sparsedl_fl.certify.labels.NO_LABEL` where it is not known.
     """
 
     index: int

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sparsedl_fl.audit.subject import Subject
-from sparsedl_fl.replay import Replay
+from sparsedl_fl.propagate.replay import Replay
 
 __all__ = ["LabelSigns", "signs_of"]
 

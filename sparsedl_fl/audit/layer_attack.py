@@ -16,19 +16,19 @@ from sparsedl_fl.audit.conclusion import why_open
 from sparsedl_fl.audit.findings import LayerAudit
 from sparsedl_fl.audit.likely import likely_candidates
 from sparsedl_fl.audit.subject import Subject
-from sparsedl_fl.blocks import OutOfTime, cut_at
-from sparsedl_fl.candidates import SearchEnd
-from sparsedl_fl.diagnosis import visible_reason
+from sparsedl_fl.certify.candidates import SearchEnd
+from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.directions import KnownInputs, best_known
-from sparsedl_fl.directions.activation.budget import effort
 from sparsedl_fl.doubts import caught_warnings
-from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
-from sparsedl_fl.labels import NO_LABEL
-from sparsedl_fl.lowrank import LowRankGradient
+from sparsedl_fl.layers.blocks import OutOfTime, cut_at
+from sparsedl_fl.layers.diagnosis import visible_reason
+from sparsedl_fl.layers.layer_gradient import LayerGradient
+from sparsedl_fl.lowrank.factors import LowRankGradient
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.models import LayerRow
-from sparsedl_fl.peeling import KnownBatch
+from sparsedl_fl.propagate.backward import KnownBatch
+from sparsedl_fl.search.budget import effort
 from sparsedl_fl.wording import argument_with
 
 __all__ = ["LayerAttack"]

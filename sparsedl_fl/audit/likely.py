@@ -21,10 +21,10 @@ from sparsedl_fl.activations import resolve
 from sparsedl_fl.audit.conclusion import MOST_EXCESS
 from sparsedl_fl.audit.findings import BY_CHANCE, Candidate
 from sparsedl_fl.audit.likely_smooth import smooth_candidates
-from sparsedl_fl.blocks import times
-from sparsedl_fl.diagnosis import is_clipped
-from sparsedl_fl.gradients import LayerGradient
 from sparsedl_fl.inverter import GradientInverter
+from sparsedl_fl.layers.blocks import times
+from sparsedl_fl.layers.diagnosis import is_clipped
+from sparsedl_fl.layers.layer_gradient import LayerGradient
 
 __all__ = ["disagreements", "expected_correlation", "likely_candidates"]
 

@@ -16,11 +16,11 @@ import numpy as np
 from sparsedl.arrays import as_tensor
 from sparsedl.process import one_thread
 from sparsedl_fl.audit.findings import BY_CHANCE, Candidate
-from sparsedl_fl.gradients import LayerGradient
+from sparsedl_fl.constraints import RestView, View
+from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.inverter import GradientInverter
-from sparsedl_fl.problem import LayerProblem
-from sparsedl_fl.units import in_units_of_rounding
-from sparsedl_fl.views import RestView, View
+from sparsedl_fl.layers.layer_gradient import LayerGradient
+from sparsedl_fl.lowrank.row_equilibration import in_units_of_rounding
 
 __all__ = ["log_chances_of_mixtures", "smooth_candidates"]
 

@@ -19,14 +19,14 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, svds
 from scipy.special import expit, softmax
 
 from sparsedl.arrays import CHUNK_ENTRIES
-from sparsedl_fl.assembly import Assembly
 from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit
 from sparsedl_fl.audit.subject import Subject
-from sparsedl_fl.blocks import column_blocks, row_norms, squares_beside, times
-from sparsedl_fl.labels import NO_LABEL
-from sparsedl_fl.models.naming import plain_parameters
-from sparsedl_fl.peeling import KnownBatch
-from sparsedl_fl.spectrum import precision_of
+from sparsedl_fl.certify.assembly import Assembly
+from sparsedl_fl.certify.labels import NO_LABEL
+from sparsedl_fl.layers.blocks import column_blocks, row_norms, squares_beside, times
+from sparsedl_fl.lowrank.spectrum import precision_of
+from sparsedl_fl.propagate.backward import KnownBatch
+from sparsedl_fl.tracing.naming import plain_parameters
 from sparsedl_fl.wording import argument_with
 
 __all__ = ["has_rank_one", "record_of", "single_records"]

@@ -12,8 +12,9 @@ from sparsedl_fl.audit.context import describe_run
 from sparsedl_fl.audit.result import AuditResult, LayerAudit
 from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.audit.token_ids import embedded_tokens
-from sparsedl_fl.models import inspect_model, trace_model
-from sparsedl_fl.models.embeddings import token_tables
+from sparsedl_fl.models import inspect_model
+from sparsedl_fl.tracing.embeddings import token_tables
+from sparsedl_fl.tracing.tracing import trace_model
 
 __all__ = ["out_of_range"]
 

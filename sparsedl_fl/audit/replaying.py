@@ -9,9 +9,9 @@ import numpy as np
 
 from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit
 from sparsedl_fl.audit.subject import Subject
-from sparsedl_fl.feeding import is_contradicted
-from sparsedl_fl.labels import NO_LABEL
-from sparsedl_fl.replay import Replay, replay
+from sparsedl_fl.certify.labels import NO_LABEL
+from sparsedl_fl.propagate.forward import is_contradicted
+from sparsedl_fl.propagate.replay import Replay, replay
 
 __all__ = ["replay_found"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import nn
 
-from sparsedl_fl.models.naming import plain_name
+from sparsedl_fl.tracing.naming import plain_name
 from sparsedl_fl.wording import argument
 
 __all__ = ["check_room"]

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sparsedl_fl.audit.subject import Subject
-from sparsedl_fl.feeding import fed_by, fed_columns
-from sparsedl_fl.labels import NO_LABEL, labels_of_columns
-from sparsedl_fl.models import LinearUse
-from sparsedl_fl.peeling import KnownBatch, peel_back
+from sparsedl_fl.certify.labels import NO_LABEL, labels_of_columns
+from sparsedl_fl.propagate.backward import KnownBatch, peel_back
+from sparsedl_fl.propagate.forward import fed_by, fed_columns
+from sparsedl_fl.tracing.tracing import LinearUse
 
 __all__ = ["Spreading"]
 

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from sparsedl.arrays import CHUNK_ENTRIES
-from sparsedl_fl.behind import LARGE, Shared
-from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.models import Trace
-from sparsedl_fl.models.layers import layer_of_model
-from sparsedl_fl.models.running import RunFrom, in_double
+from sparsedl_fl.layers.layer_gradient import LayerGradient
+from sparsedl_fl.layers.next_layers import LARGE, Shared
+from sparsedl_fl.layers.of_model import layer_of_model
+from sparsedl_fl.layers.running_model import RunFrom, in_double
+from sparsedl_fl.tracing.tracing import Trace
 
 __all__ = ["Subject"]
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from sparsedl_fl.models.naming import plain_name, plain_parameters
-from sparsedl_fl.stored import step_of_stored_weights
+from sparsedl_fl.layers.stored_weights import step_of_stored_weights
+from sparsedl_fl.tracing.naming import plain_name, plain_parameters
 
 __all__ = ["Cleaned", "check_is_update", "rounding_noted", "without_penalties"]
 

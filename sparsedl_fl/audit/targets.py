@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from sparsedl_fl.audit.findings import LayerAudit
 from sparsedl_fl.audit.subject import Subject
-from sparsedl_fl.models.naming import plain_parameters
+from sparsedl_fl.tracing.naming import plain_parameters
 
 __all__ = ["targets_of"]
 

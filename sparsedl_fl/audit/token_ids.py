@@ -16,9 +16,9 @@ from scipy.stats import chi2
 
 from sparsedl_fl.audit.findings import LayerAudit
 from sparsedl_fl.audit.subject import Subject
-from sparsedl_fl.formats import rounding_noise
+from sparsedl_fl.layers.formats import rounding_noise
 from sparsedl_fl.models import LayerRow
-from sparsedl_fl.models.naming import plain_parameters
+from sparsedl_fl.tracing.naming import plain_parameters
 
 __all__ = ["TokenIds", "embedded_tokens", "token_ids"]
 

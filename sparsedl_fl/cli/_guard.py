@@ -9,13 +9,10 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["BAD_USAGE", "DEBUG", "INTERRUPTED", "guarded"]
+from sparsedl_fl.cli._options import OPTIONS
+from sparsedl_fl.cli._statuses import BAD_USAGE, INTERRUPTED
 
-BAD_USAGE = 2
-"""Exit status, as argparse has it; 1 means that something was recovered, and nothing else."""
-
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
+__all__ = ["DEBUG", "guarded"]
 
 DEBUG = "SPARSEDL_DEBUG"
 """Environment variable with which errors come with their traceback."""
@@ -26,7 +23,6 @@ def guarded(options: argparse.Namespace) -> int:
 
     A call of ``exit`` inside is an error as well: a user's code may not decide what an audit says.
     """
-    from sparsedl_fl.cli._options import OPTIONS
     from sparsedl_fl.wording import arguments_said_as
 
     for stream in (sys.stdout, sys.stderr):  # a name that a terminal has no letters for is no error

@@ -56,7 +56,7 @@ def example_of(options: argparse.Namespace, model: object, shape: list[int] | No
     ValueError
         If they say several things, or the model does not run on what they say.
     """
-    from sparsedl_fl.models.fitting import fitting_example, ids_of_length, numbers_of_shape
+    from sparsedl_fl.tracing.described_inputs import fitting_example, ids_of_length, numbers_of_shape
 
     given = {"--input-shape": options.input_shape, "--input-ids": options.input_ids,
              "--example-input": options.example_input}  # fmt: skip
@@ -84,7 +84,7 @@ def example_of(options: argparse.Namespace, model: object, shape: list[int] | No
 def loss_of(name: str | None) -> object:
     """Return a loss by its name, or the user's own."""
     if name is None or ":" not in name:
-        from sparsedl_fl.losses import LOSSES
+        from sparsedl_fl.layers.losses import LOSSES
 
         if name is not None and name not in LOSSES:
             raise ValueError(f"--loss must be one of {sorted(LOSSES)} or package.module:function, got {name!r}")

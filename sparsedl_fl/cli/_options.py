@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 
-from sparsedl_fl.cli._guard import BAD_USAGE
+from sparsedl_fl.cli._statuses import BAD_USAGE
 
 __all__ = ["OPTIONS", "SEEDS", "Parser", "decay", "number", "read_config", "whole"]
 

@@ -11,9 +11,9 @@ import argparse
 import sys
 
 from sparsedl_fl.cli._extras import require
-from sparsedl_fl.cli._guard import INTERRUPTED
 from sparsedl_fl.cli._model import add_model_arguments, example_of, loss_of, model_of, steps_shown
 from sparsedl_fl.cli._options import SEEDS, decay, number, whole
+from sparsedl_fl.cli._statuses import INTERRUPTED
 
 HELP = "attack one update, and write a report"
 
@@ -108,7 +108,7 @@ def _audited(options: argparse.Namespace) -> object:
     from sparsedl_fl.audit import audit_model, example, out_of_range
     from sparsedl_fl.audit.files import check_fixed, load_update
     from sparsedl_fl.inverter import GradientInverter
-    from sparsedl_fl.models.updates import obstacle_of_optimizer
+    from sparsedl_fl.layers.updates import obstacle_of_optimizer
 
     obstacle = obstacle_of_optimizer(options.optimizer)
     loss = loss_of(options.loss)

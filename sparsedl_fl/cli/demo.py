@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
     # Heavy imports only now, so that --help is quick.
     from sparsedl_fl.demo import run_demo, show
 
-    audit = run_demo(options.batch_size, options.width, options.seed, verbose=True)
-    show(audit, options.output)
+    result = run_demo(options.batch_size, options.width, options.seed, verbose=True)
+    show(result, options.output)
     print(f"originals above, recovered below: {options.output}")
-    return 0 if audit.certified.all() else 3
+    return 0 if result.certified.all() else 3

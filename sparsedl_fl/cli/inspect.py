@@ -27,7 +27,8 @@ def run(options: argparse.Namespace) -> int:
     """Look at the model."""
     import dataclasses
 
-    from sparsedl_fl.models import inspect_model, trace_model
+    from sparsedl_fl.models.inspection import inspect_model
+    from sparsedl_fl.tracing.tracing import trace_model
     from sparsedl_fl.wording import escaped, pass_example, plain_json
 
     if options.model is None:

@@ -11,9 +11,9 @@ import argparse
 import sys
 
 from sparsedl_fl.cli._extras import require
-from sparsedl_fl.cli._guard import INTERRUPTED
 from sparsedl_fl.cli._model import add_model_arguments, example_of, loss_of, model_of
 from sparsedl_fl.cli._options import SEEDS, number, whole
+from sparsedl_fl.cli._statuses import INTERRUPTED
 
 HELP = "simulate clients, and see at which setting the leak stops"
 
@@ -136,7 +136,7 @@ def _by_name(name: str) -> object:
     """Return a loss by its name, as a mean."""
     from functools import partial
 
-    from sparsedl_fl.losses import mean_loss
+    from sparsedl_fl.layers.losses import mean_loss
 
     return partial(mean_loss, name)
 

@@ -7,19 +7,19 @@ from dataclasses import replace
 import numpy as np
 
 from sparsedl.arrays import as_tensor
-from sparsedl_fl.assembly import Assembly, Batch, repeats
-from sparsedl_fl.blocks import in_double, residual_norms, row_norms
-from sparsedl_fl.certificate import NONE, Certificate
-from sparsedl_fl.collinear import ONE_INPUT
+from sparsedl_fl.certify.assembly import Assembly, Batch, repeats
+from sparsedl_fl.certify.bias_scale import doubt_in_scale
+from sparsedl_fl.certify.certificate import NONE, Certificate
+from sparsedl_fl.certify.collinear import ONE_INPUT
+from sparsedl_fl.certify.constraint_criteria import SpanOfNextLayer, are_vertices
+from sparsedl_fl.certify.labels import NO_LABEL
+from sparsedl_fl.certify.near_duplicates import Indistinguishable
+from sparsedl_fl.certify.uncertainty import errors_from_views
+from sparsedl_fl.constraints import LEAST_SURPLUS
 from sparsedl_fl.crowded.columns import NextColumns
 from sparsedl_fl.crowded.problem import CrowdedProblem
-from sparsedl_fl.evidence import SpanOfNextLayer, are_vertices
-from sparsedl_fl.labels import NO_LABEL
-from sparsedl_fl.lowrank import LowRankGradient
-from sparsedl_fl.pairs import Indistinguishable
-from sparsedl_fl.scale import doubt_in_scale
-from sparsedl_fl.uncertainty import errors_from_views
-from sparsedl_fl.views import LEAST_SURPLUS
+from sparsedl_fl.layers.blocks import in_double, residual_norms, row_norms
+from sparsedl_fl.lowrank.factors import LowRankGradient
 
 __all__ = ["crowded_batch"]
 

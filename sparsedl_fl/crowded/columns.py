@@ -13,8 +13,8 @@ import torch
 from sparsedl.arrays import as_tensor
 from sparsedl.linalg import normalized, smallest_eigenvectors
 from sparsedl_fl.activations import resolve
+from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.crowded.problem import CrowdedProblem
-from sparsedl_fl.labels import NO_LABEL
 
 __all__ = ["NextColumns"]
 

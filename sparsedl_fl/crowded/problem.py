@@ -10,13 +10,13 @@ import torch
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import resolve
-from sparsedl_fl.bias_input import gradient_with_bias, unit_of_bias
-from sparsedl_fl.blocks import in_double, times
-from sparsedl_fl.gradients import LayerGradient
-from sparsedl_fl.lowrank import LowRankGradient, cut
-from sparsedl_fl.problem import LayerProblem
-from sparsedl_fl.spectrum import leading_left, rank_above_floor, rank_above_white_noise
-from sparsedl_fl.views import ForwardView, SpansBehind
+from sparsedl_fl.constraints import ForwardView, SpansBehind
+from sparsedl_fl.constraints.problem import LayerProblem
+from sparsedl_fl.layers.bias_as_input import gradient_with_bias, unit_of_bias
+from sparsedl_fl.layers.blocks import in_double, times
+from sparsedl_fl.layers.layer_gradient import LayerGradient
+from sparsedl_fl.lowrank.factors import LowRankGradient, cut
+from sparsedl_fl.lowrank.spectrum import leading_left, rank_above_floor, rank_above_white_noise
 
 __all__ = ["CrowdedProblem"]
 

@@ -13,14 +13,14 @@ from sklearn.utils import check_random_state
 from sparsedl.arrays import as_tensor, draw_generator
 from sparsedl.process import one_thread
 from sparsedl.progress import progress_bar
-from sparsedl_fl.candidates import SearchEnd
+from sparsedl_fl.certify.candidates import SearchEnd
+from sparsedl_fl.constraints import ActivationSpan, SpansBehind
 from sparsedl_fl.crowded.columns import NextColumns
 from sparsedl_fl.crowded.problem import CrowdedProblem
-from sparsedl_fl.directions.activation import Descent, LastFit, ScaledReflection, TwoViews
-from sparsedl_fl.directions.activation.budget import Budget, effort
-from sparsedl_fl.directions.activation.natural import NaturalForward
-from sparsedl_fl.directions.activation.two_views import ScaledForward, leaders
-from sparsedl_fl.views import ActivationSpan, SpansBehind
+from sparsedl_fl.search import Descent, LastFit, ScaledReflection, TwoViews
+from sparsedl_fl.search.budget import Budget, effort
+from sparsedl_fl.search.columns_and_forward_pass import ScaledForward, leaders
+from sparsedl_fl.search.natural_coordinates import NaturalForward
 
 __all__ = ["CrowdedSearch", "Found"]
 

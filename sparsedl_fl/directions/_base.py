@@ -7,8 +7,8 @@ from typing import Any
 
 from sklearn.base import BaseEstimator
 
-from sparsedl_fl.candidates import Candidates
-from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.certify.candidates import Candidates
+from sparsedl_fl.constraints.problem import LayerProblem
 
 
 class Directions(BaseEstimator, ABC):

@@ -13,10 +13,10 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sparsedl import SparseDictionaryRecovery
 from sparsedl.search import INTERRUPTED
-from sparsedl_fl.candidates import Candidates, SearchEnd
+from sparsedl_fl.certify.candidates import Candidates, SearchEnd
+from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions._base import Directions
-from sparsedl_fl.lowrank import LowRankGradient
-from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.lowrank.factors import LowRankGradient
 
 SIDES = ("auto", "gradient", "input")
 

@@ -14,11 +14,11 @@ from sparsedl.determinacy import Determinacy
 from sparsedl.linalg import normalized, smallest_eigenvectors
 from sparsedl.process import one_thread
 from sparsedl.progress import progress_bar
-from sparsedl_fl.candidates import Candidates
+from sparsedl_fl.certify.candidates import Candidates
+from sparsedl_fl.certify.hypothesis import Hypothesis
+from sparsedl_fl.certify.sparsity_matching import first_choice, greedy_filter
+from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions._base import Directions
-from sparsedl_fl.hypothesis import Hypothesis
-from sparsedl_fl.matching import first_choice, greedy_filter
-from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.theory import sparsity_threshold
 
 

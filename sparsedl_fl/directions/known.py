@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from sparsedl_fl.bias_input import n_features, with_constant
-from sparsedl_fl.blocks import times
-from sparsedl_fl.candidates import Candidates
+from sparsedl_fl.certify.candidates import Candidates
+from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions._base import Directions
-from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.layers.bias_as_input import n_features, with_constant
+from sparsedl_fl.layers.blocks import times
 
 __all__ = ["KnownInputs"]
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from sparsedl.arrays import as_tensor
-from sparsedl_fl.bias_input import n_features, with_constant
+from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions.kernel import KernelDirections
-from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.layers.bias_as_input import n_features, with_constant
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

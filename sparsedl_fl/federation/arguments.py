@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sparsedl_fl.losses import LOSSES
+from sparsedl_fl.layers.losses import LOSSES
 
 __all__ = ["check_audit", "check_choice", "check_client", "check_folder", "check_model", "check_number"]
 

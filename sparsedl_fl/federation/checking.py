@@ -14,9 +14,8 @@ from sparsedl.process import neutral_modes
 from sparsedl_fl.audit import AuditResult, Verdict, audit_model, out_of_range
 from sparsedl_fl.federation.arguments import check_client, check_model
 from sparsedl_fl.inverter import GradientInverter
-from sparsedl_fl.models import gradients_of_update, plain_names
-from sparsedl_fl.models.naming import check_same_tensors, unwrapped
-from sparsedl_fl.models.updates import obstacle_of_optimizer
+from sparsedl_fl.layers.updates import gradients_of_update, obstacle_of_optimizer
+from sparsedl_fl.tracing.naming import check_same_tensors, plain_names, unwrapped
 
 __all__ = ["check_update", "state_of"]
 

@@ -16,7 +16,7 @@ from sparsedl_fl.federation.arguments import check_audit, check_folder, check_nu
 from sparsedl_fl.federation.interrupts import Interrupts
 from sparsedl_fl.federation.policy import LeakWarning
 from sparsedl_fl.inverter import GradientInverter
-from sparsedl_fl.models.naming import plain_name, unwrapped
+from sparsedl_fl.tracing.naming import plain_name, unwrapped
 
 __all__ = ["StepAudits", "audit_steps"]
 

@@ -20,7 +20,7 @@ from sparsedl_fl.federation.checked import Checked, Finding
 from sparsedl_fl.federation.checking import State, state_of
 from sparsedl_fl.federation.outcome import Outcome, audited
 from sparsedl_fl.federation.rounds import RoundTable
-from sparsedl_fl.models.naming import unwrapped
+from sparsedl_fl.tracing.naming import unwrapped
 
 __all__ = ["MODES", "OUT_OF_RANGE", "LeakPolicy", "LeakWarning"]
 

@@ -7,10 +7,10 @@
   states before and after local training.
 """
 
+from sparsedl_fl.layers.updates import gradients_of_update
 from sparsedl_fl.models.inspection import LayerRow, inspect_model
-from sparsedl_fl.models.naming import named_gradients, plain_names
-from sparsedl_fl.models.tracing import LinearUse, Trace, trace_model
-from sparsedl_fl.models.updates import gradients_of_update
+from sparsedl_fl.tracing.naming import named_gradients, plain_names
+from sparsedl_fl.tracing.tracing import LinearUse, Trace, trace_model
 
 __all__ = [
     "LayerRow",

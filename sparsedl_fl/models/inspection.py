@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from sparsedl.process import neutral_modes
-from sparsedl_fl.models.embeddings import token_tables
-from sparsedl_fl.models.naming import plain_modules, plain_parameters
 from sparsedl_fl.models.reach import obstacle_to, reach_of
-from sparsedl_fl.models.tracing import Trace, trace_model
-from sparsedl_fl.models.uses import LinearUse
+from sparsedl_fl.tracing.embeddings import token_tables
+from sparsedl_fl.tracing.naming import plain_modules, plain_parameters
+from sparsedl_fl.tracing.tracing import Trace, trace_model
+from sparsedl_fl.tracing.uses import LinearUse
 
 __all__ = ["LayerRow", "inspect_model"]
 

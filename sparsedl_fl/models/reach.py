@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from sparsedl.process import neutral_modes
-from sparsedl_fl.models.layers import NO_SUM, passes_on
-from sparsedl_fl.models.rest import rest_of_model
-from sparsedl_fl.models.tracing import LinearUse, Trace, mixing
+from sparsedl_fl.layers.of_model import NO_SUM, passes_on
+from sparsedl_fl.layers.tail_of_model import rest_of_model
 from sparsedl_fl.theory import largest_batch
+from sparsedl_fl.tracing.tracing import LinearUse, Trace, mixing
 
 __all__ = ["LEAKS_BY", "obstacle_to", "reach_of"]
 

@@ -13,10 +13,10 @@ from torch.nn.functional import cross_entropy
 
 from sparsedl.arrays import draw_generator
 from sparsedl.process import neutral_modes
-from sparsedl_fl.models.naming import plain_name
-from sparsedl_fl.models.updates import gradients_of_update
+from sparsedl_fl.layers.updates import gradients_of_update
 from sparsedl_fl.simulation.clients import client_gradient, dp_sgd_gradient
 from sparsedl_fl.simulation.wire import WIRES
+from sparsedl_fl.tracing.naming import plain_name
 
 __all__ = ["SimulatedClient", "SimulatedUpdate"]
 

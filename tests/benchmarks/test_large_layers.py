@@ -10,11 +10,11 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 from torch.nn.functional import cosine_similarity, cross_entropy
 
+from paper.models.vision import vgg
 from sparsedl_fl import GradientInverter, LayerGradient
-from sparsedl_fl.factorization import factorize
+from sparsedl_fl.lowrank.factorization import factorize
 from sparsedl_fl.metrics import match_batches, psnr
 from sparsedl_fl.simulation import client_gradient, fully_connected
-from sparsedl_fl.vision import vgg
 
 pytestmark = pytest.mark.benchmark
 MEAN, STD = np.array([0.485, 0.456, 0.406], dtype=np.float32), np.array([0.229, 0.224, 0.225], dtype=np.float32)

@@ -5,7 +5,7 @@ import pytest
 from sklearn.base import clone
 
 from sparsedl_fl import LayerGradient, directions
-from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.constraints.problem import LayerProblem
 
 MAKERS = {
     directions.ActivationDirections: lambda batch: directions.ActivationDirections(),

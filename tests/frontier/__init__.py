@@ -8,3 +8,8 @@ Each line of a record is one problem of one seed: which share of its samples cam
 certified, how many certificates are wrong, CPU seconds of one thread, starts, and the memory taken beyond what the
 process had. The kinds are in `tests.frontier.kinds`; records of the code as it was lie in ``records``.
 """
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "examples"))  # `paper`: the models and clients of the tables

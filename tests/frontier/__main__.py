@@ -1,4 +1,4 @@
-"""The command: run, compare, show."""
+"""The command: run, compare, show; ablate, ablation."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.frontier.ablation import PARTS, ablation_table
 from tests.frontier.comparing import compared, load, table
 
 
@@ -24,7 +25,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     comparing.add_argument("after", type=Path)
     showing = commands.add_parser("show", help="print a record as a table")
     showing.add_argument("record", type=Path)
+    ablating = commands.add_parser("ablate", help="run what each part serves without it")
+    ablating.add_argument("--out", type=Path, required=True)
+    ablating.add_argument("--only", nargs="+", default=tuple(PARTS), choices=tuple(PARTS), metavar="PART")
+    ablating.add_argument("--seeds", type=int, default=5, help="seeds of a kind at most")
+    ablating.add_argument("--jobs", type=int, default=2, help="processes at a time, one thread each")
+    parts = commands.add_parser("ablation", help="print what each part brings")
+    parts.add_argument("record", type=Path, help="with all parts")
+    parts.add_argument("ablated", type=Path, nargs="+", help="what ablate wrote")
     options = parser.parse_args(arguments)
+    if options.command == "ablate":
+        from tests.frontier.running import run, tasks_without
+
+        run(tasks_without(options.only, options.seeds), options.out, options.jobs)
+        return 0
+    if options.command == "ablation":
+        ablated = [line for path in options.ablated for line in load(path)[1]]
+        print(ablation_table(load(options.record)[1], ablated))
+        return 0
     if options.command == "run":
         from tests.frontier.running import run, tasks
 

@@ -6,10 +6,10 @@ from functools import partial
 
 from torch import nn
 
+from paper.any_activation import MODULES
+from paper.clients import DPSGD, FedAvg, Wired
 from sparsedl_fl.directions import DictionaryDirections, KernelDirections
-from sparsedl_fl.reproduce.any_activation import MODULES
-from sparsedl_fl.reproduce.clients import DPSGD, FedAvg, Wired
-from tests.frontier.problems import Batch, Dictionary, Kind, Photographs, Rows
+from tests.frontier.problems import Batch, Dictionary, Kind, OneStep, Photographs, Rows
 from tests.frontier.whole import BankOfUpdates, Example, Tokens
 from tests.hostile.bank import cases
 
@@ -27,6 +27,7 @@ ONE_LAYER = {
     "relu 65x1000, one layer": (Batch(Photographs(65, 1000, seen="one")), MANY),
     "relu 180x1000, one layer": (Batch(Photographs(180, 1000, seen="one")), FEW),
     "gelu 40x200, weights of the rest": (Batch(Photographs(40, 200, nn.GELU, seen="rest")), MANY),
+    "elu 40x200, weights of the rest": (Batch(Photographs(40, 200, nn.ELU, seen="rest")), MANY),
     "tanh 40x200, weights of the rest": (Batch(Photographs(40, 200, nn.Tanh, seen="rest")), MANY),
 }
 
@@ -71,6 +72,7 @@ CLIENTS = {
         Batch(Photographs(20, 200, client=FedAvg(5, 5, 0.01), told=("batch_size",))),
         MANY,
     ),
+    "digits 16x200, one step of stored weights": (Batch(Rows(16, 200, table="digits", client=OneStep())), MANY),
     "relu 20x200, noise 1e-4": (
         Batch(Photographs(20, 200, client=DPSGD(2.0, 1e-4), told=("batch_size", "noise_level")), exact=0.1),
         MANY,

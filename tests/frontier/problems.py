@@ -8,26 +8,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from paper.clients import Client, FedSGD
 from sparsedl import SparseDictionaryRecovery
 from sparsedl.datasets import make_sparse_dictionary
 from sparsedl.metrics import match_components
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.demo import natural_patches
 from sparsedl_fl.metrics import are_mislabelled, are_wrong, match_batches
-from sparsedl_fl.reproduce.clients import Client, FedSGD
-from sparsedl_fl.simulation import fully_connected
+from sparsedl_fl.simulation import fedavg_update, fully_connected
 
 __all__ = [
     "Batch",
     "Dictionary",
     "Kind",
+    "OneStep",
     "Photographs",
     "Problem",
     "Rows",
@@ -209,24 +210,66 @@ class Photographs:
 
 @dataclass(frozen=True)
 class Rows:
-    """scikit-learn's breast cancers, 30 standardised numbers, behind a fully connected network of two classes."""
+    """Rows of one of scikit-learn's tables behind a fully connected network.
+
+    Attributes
+    ----------
+    b, m : int
+        Batch and width.
+    n_steps : int
+        Steps of training before.
+    table : str
+        "breast cancers", 30 standardised numbers of two classes, or "digits", 64 pixels of ten.
+    client : Client
+        What it sends of the first layer.
+    """
 
     b: int
     m: int
     n_steps: int = 0
+    table: str = "breast cancers"
+    client: Client = FedSGD()
 
     def __call__(self, seed: int) -> Problem:
         """Draw rows and network."""
-        from sklearn.datasets import load_breast_cancer
-        from sklearn.preprocessing import StandardScaler
-
-        numbers, kinds = load_breast_cancer(return_X_y=True)
-        rows = torch.from_numpy(StandardScaler().fit_transform(numbers).astype(np.float32))
-        model = fully_connected(rows.shape[1], width=self.m, n_classes=2, random_state=seed)
-        trained(model, rows, torch.from_numpy(kinds), self.n_steps, seed)
+        rows, classes = TABLES[self.table]()
+        n_classes = int(classes.max()) + 1
+        model = fully_connected(rows.shape[1], width=self.m, n_classes=n_classes, random_state=seed)
+        trained(model, rows, classes, self.n_steps, seed)
         index = np.random.default_rng(seed).choice(len(rows), self.b, replace=False)
-        inputs, labels = rows[index], torch.from_numpy(kinds[index])
-        return Problem(FedSGD().send(model, inputs, labels, 0, seed), inputs, labels)
+        inputs, labels = rows[index], classes[index]
+        return Problem(self.client.send(model, inputs, labels, 0, seed), inputs, labels)
+
+
+def _breast_cancers() -> tuple[torch.Tensor, torch.Tensor]:
+    from sklearn.datasets import load_breast_cancer
+    from sklearn.preprocessing import StandardScaler
+
+    numbers, classes = load_breast_cancer(return_X_y=True)
+    return torch.from_numpy(StandardScaler().fit_transform(numbers).astype(np.float32)), torch.from_numpy(classes)
+
+
+def _digits() -> tuple[torch.Tensor, torch.Tensor]:
+    from sklearn.datasets import load_digits
+
+    pixels, classes = load_digits(return_X_y=True)
+    return torch.from_numpy((pixels / 16).astype(np.float32)), torch.from_numpy(classes)
+
+
+TABLES = {"breast cancers": _breast_cancers, "digits": _digits}
+
+
+class OneStep(Client):
+    """Float32 weights before and after one step, which the server knows to be one."""
+
+    reveals_batch_size: ClassVar[bool] = False
+
+    def send(
+        self, model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, layer: int, seed: int
+    ) -> LayerGradient:
+        """Return the update of the layer over the learning rate."""
+        before, after = fedavg_update(model, inputs, labels, learning_rate=0.01, n_epochs=1, random_state=seed)
+        return LayerGradient.from_update(before, after, 0.01, layer, n_steps=1)
 
 
 def trained(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, n_steps: int, seed: int) -> None:

@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from paper.methods import fed_to
+from paper.models.transformers import text_transformer, vision_transformer
 from sparsedl_fl import LayerGradient
 from sparsedl_fl.audit import audit_model, example
-from sparsedl_fl.reproduce.methods import fed_to
 from sparsedl_fl.simulation import client_gradient
-from sparsedl_fl.transformers import text_transformer, vision_transformer
 from tests.frontier.problems import Batch, Kind, Problem, photographs
 from tests.hostile.bank import cases, run_case
 

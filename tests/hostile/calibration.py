@@ -26,7 +26,7 @@ from torch.nn.functional import cross_entropy
 
 from sparsedl_fl import GradientInverter
 from sparsedl_fl.audit import audit_model
-from sparsedl_fl.models import gradients_of_update
+from sparsedl_fl.layers.updates import gradients_of_update
 from sparsedl_fl.simulation import WIRES as FORMATS
 from tests.hostile import data
 from tests.hostile.judge import LEAST_CORRELATION, correlation, judged

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sparsedl_fl.models import gradients_of_update
+from sparsedl_fl.layers.updates import gradients_of_update
 from tests.hostile.data import padded
 from tests.hostile.networks import Network
 from tests.hostile.truth import Truth, recorded

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sparsedl_fl.models import gradients_of_update
+from sparsedl_fl.layers.updates import gradients_of_update
 from sparsedl_fl.simulation import WIRES as FORMATS
 from tests.hostile.clients import LEARNING_RATE
 

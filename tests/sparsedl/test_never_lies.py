@@ -7,7 +7,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from sparsedl import SparseDictionaryRecovery
-from sparsedl_fl.reproduce.hostile_data import hostile_data
+from tests.hostile.datasets import hostile_data
 
 SAME = 0.98
 """Cosine of codes above which a component is one of the true ones; noise accounts for the rest."""

@@ -8,18 +8,18 @@ import pytest
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
+from paper.methods import Budget
+from paper.tables import TABLES
 from sparsedl import SparseDictionaryRecovery
 from sparsedl_fl import GradientInverter, LayerGradient
-from sparsedl_fl.assembly import Assembly
 from sparsedl_fl.audit import audit_model, example
+from sparsedl_fl.certify.assembly import Assembly
+from sparsedl_fl.certify.hypothesis import Hypothesis
+from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections
-from sparsedl_fl.hypothesis import Hypothesis
-from sparsedl_fl.problem import LayerProblem
-from sparsedl_fl.reproduce.hostile import TWISTS, hostile_problem
-from sparsedl_fl.reproduce.hostile.audits import LIES, hostile_audit
-from sparsedl_fl.reproduce.methods import Budget
-from sparsedl_fl.reproduce.tables import TABLES
 from sparsedl_fl.simulation import client_gradient, fully_connected
+from tests.hostile.problems import TWISTS, hostile_problem
+from tests.hostile.problems.audits import LIES, hostile_audit
 
 N_SEEDS, N_CHUNKS = 100, 4
 RIGHT = 1e-2

@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparsedl_fl.simulation import (
-    client_gradient,
-    dp_sgd_gradient,
-    fedavg_update,
-    fully_connected,
-    opacus_gradient,
-)
+from sparsedl_fl.simulation import client_gradient, dp_sgd_gradient, fedavg_update, fully_connected, opacus_gradient
 
 BATCH = torch.rand(5, 12, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(5)

@@ -13,7 +13,7 @@ from sparsedl.linalg import least_squares
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.audit import audit_model
 from sparsedl_fl.federation import LeakPolicy
-from sparsedl_fl.formats import rounding_noise
+from sparsedl_fl.layers.formats import rounding_noise
 from sparsedl_fl.models import inspect_model
 from sparsedl_fl.simulation import client_gradient, fedavg_update
 

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparsedl_fl.models import plain_names
-from sparsedl_fl.models.naming import check_same_tensors, unwrapped
+from sparsedl_fl.tracing.naming import check_same_tensors, plain_names, unwrapped
 from sparsedl_fl.wording import argument
 
 __all__ = ["entry_of", "named_for"]

@@ -14,8 +14,8 @@ from sparsedl_fl.audit.files.containers import read_file
 from sparsedl_fl.audit.files.entries import entry_of, named_for
 from sparsedl_fl.audit.files.programs import made_model
 from sparsedl_fl.audit.files.unpacking import largest_unpacked
-from sparsedl_fl.models import gradients_of_update
-from sparsedl_fl.models.naming import unwrapped
+from sparsedl_fl.layers.updates import gradients_of_update
+from sparsedl_fl.tracing.naming import unwrapped
 from sparsedl_fl.wording import argument
 
 __all__ = ["KINDS", "Update", "load_model", "load_update"]

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from sparsedl_fl.audit.facts import AuditFacts
+from sparsedl_fl.audit.findings import LayerAudit
 from sparsedl_fl.audit.report.words import next_steps, plain_sentences, what_features_are
-from sparsedl_fl.audit.result import AuditResult, LayerAudit
 from sparsedl_fl.wording import plain_json
 
 __all__ = ["SCHEMA_VERSION", "as_dict", "as_json", "schema"]
@@ -22,12 +23,12 @@ def schema() -> dict[str, Any]:
     return json.loads(files("sparsedl_fl.audit.report").joinpath("schema.json").read_text(encoding="utf-8"))
 
 
-def as_json(result: AuditResult, show_samples: bool = False) -> str:
+def as_json(result: AuditFacts, show_samples: bool = False) -> str:
     """Return a report as JSON."""
     return plain_json(as_dict(result, show_samples)) + "\n"
 
 
-def as_dict(result: AuditResult, show_samples: bool = False) -> dict[str, Any]:
+def as_dict(result: AuditFacts, show_samples: bool = False) -> dict[str, Any]:
     """Return a report as plain data; what was recovered is left out unless asked for."""
     replayed = result.replay
     return {
@@ -86,7 +87,7 @@ def as_dict(result: AuditResult, show_samples: bool = False) -> dict[str, Any]:
     }
 
 
-def _labels(result: AuditResult, show_samples: bool) -> dict[str, Any]:
+def _labels(result: AuditFacts, show_samples: bool) -> dict[str, Any]:
     present = result.labels_present
     estimated = result.label_signs.estimated
     if not set(present) <= set(estimated) or estimated == present:  # of another batch size than the labels', or no news

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparsedl_fl.audit.result import AuditResult
+from sparsedl_fl.audit.facts import AuditFacts
 
 __all__ = ["plot_layers"]
 
 
-def plot_layers(result: AuditResult, axes: Any = None) -> Any:
+def plot_layers(result: AuditFacts, axes: Any = None) -> Any:
     """Draw how much of its batch each layer gives away, on matplotlib axes; returns these."""
     try:
         from matplotlib.figure import Figure

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from sparsedl_fl.audit.facts import AuditFacts
+from sparsedl_fl.audit.findings import LayerAudit
 from sparsedl_fl.audit.report.data import as_dict
 from sparsedl_fl.audit.report.samples import shown_samples
-from sparsedl_fl.audit.result import AuditResult, LayerAudit
 from sparsedl_fl.audit.verdicts import Verdict
 from sparsedl_fl.models.reach import LEAKS_BY
 from sparsedl_fl.wording import escaped
@@ -40,7 +41,7 @@ OPEN = ("summary", "recovered")
 
 
 def as_html(
-    result: AuditResult,
+    result: AuditFacts,
     *,
     show_samples: bool = False,
     decoder: Any = None,
@@ -48,7 +49,7 @@ def as_html(
     vocabulary: Mapping[int, str] | None = None,
     title: str = "",
 ) -> str:
-    """Return a report as one self-contained page (see `AuditResult.to_html`)."""
+    """Return a report as one self-contained page (see `AuditFacts.to_html`)."""
     try:
         from jinja2 import Environment, FunctionLoader, StrictUndefined
     except ImportError as error:
@@ -75,7 +76,7 @@ def as_html(
     )
 
 
-def as_table(result: AuditResult) -> str:
+def as_table(result: AuditFacts) -> str:
     """Return a short table of the layers, for notebooks."""
     rows = "".join(
         f"<tr><td>{_text(layer.name)}</td><td>{_text(layer.what)}</td><td><b>{layer.verdict}</b></td>"

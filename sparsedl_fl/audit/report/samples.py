@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from sparsedl_fl.audit.result import AuditResult, Sample
-from sparsedl_fl.labels import NO_LABEL
+from sparsedl_fl.audit.facts import AuditFacts
+from sparsedl_fl.audit.findings import Sample
+from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.tabular import decode_table
 
 __all__ = ["shown_samples"]
@@ -22,15 +23,15 @@ FIRST = 12
 """Numbers of a plain vector that are shown."""
 
 
-def shown_samples(result: AuditResult, decoder: Any = None) -> dict[str, Any]:
+def shown_samples(result: AuditFacts, decoder: Any = None) -> dict[str, Any]:
     """Return what the chapter on recovered samples shows: ``kind`` is "images", "table", "numbers" or "nothing".
 
     Parameters
     ----------
-    result : AuditResult
+    result : AuditFacts
         The audit.
     decoder : callable or fitted sklearn.compose.ColumnTransformer, default=None
-        As of `AuditResult.to_html`.
+        As of `AuditFacts.to_html`.
     """
     samples = result.samples[:MOST_SHOWN]
     if not samples:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparsedl_fl.audit.result import AuditResult
+from sparsedl_fl.audit.facts import AuditFacts
 from sparsedl_fl.audit.verdicts import Verdict
 
 __all__ = ["next_steps", "plain_sentences", "what_features_are"]
@@ -11,7 +11,7 @@ SWEEP = "Measure what stops it before the training goes on: sparsedl-fl sweep tr
 BLOCK = "Until then let no such update leave a client: LeakPolicy(mode='block') holds them."
 
 
-def plain_sentences(result: AuditResult) -> list[str]:
+def plain_sentences(result: AuditFacts) -> list[str]:
     """Return what was recovered of how many records, how sure that is, and what was not looked at."""
     found = [text for text in (_of_samples(result), _of_targets(result), _of_likely(result),
              _of_tokens(result), _of_labels(result)) if text]  # fmt: skip
@@ -20,14 +20,14 @@ def plain_sentences(result: AuditResult) -> list[str]:
     return [*found, _not_looked_at(result)]
 
 
-def _batch(result: AuditResult) -> str:
+def _batch(result: AuditFacts) -> str:
     if not result.batch_size:
         return "an unknown number of records"
     known = "" if result.is_batch_size_known else "at least "
     return f"{known}{result.batch_size} record{'s' if result.batch_size != 1 else ''}"
 
 
-def _of_samples(result: AuditResult) -> str:
+def _of_samples(result: AuditFacts) -> str:
     best = result.best
     if best is None or not best.n_certified:
         return ""
@@ -43,13 +43,13 @@ def _of_samples(result: AuditResult) -> str:
     )
 
 
-def _of_targets(result: AuditResult) -> str:
+def _of_targets(result: AuditFacts) -> str:
     if result.targets is None or not len(result.targets):
         return ""
     return "What each of these records was trained for (its numbers, or its several labels) follows from them."
 
 
-def _of_likely(result: AuditResult) -> str:
+def _of_likely(result: AuditFacts) -> str:
     if not result.likely:
         return ""
     least = min(one.correlation for one in result.likely)
@@ -62,7 +62,7 @@ def _of_likely(result: AuditResult) -> str:
     )
 
 
-def _of_tokens(result: AuditResult) -> str:
+def _of_tokens(result: AuditFacts) -> str:
     if not result.tokens:
         return ""
     return (
@@ -71,7 +71,7 @@ def _of_tokens(result: AuditResult) -> str:
     )
 
 
-def _of_labels(result: AuditResult) -> str:
+def _of_labels(result: AuditFacts) -> str:
     present = result.labels_present
     if not present:
         return ""
@@ -81,7 +81,7 @@ def _of_labels(result: AuditResult) -> str:
     return f"{text}." if is_known else f"{text}, {result.label_signs.condition}."
 
 
-def _of_nothing(result: AuditResult) -> str:
+def _of_nothing(result: AuditFacts) -> str:
     if result.verdict is Verdict.NOT_RECOVERED:
         return (
             f"These attacks ran to their end on {_batch(result)} and rebuilt none. Other attacks, or more time, may "
@@ -92,7 +92,7 @@ def _of_nothing(result: AuditResult) -> str:
     return "This audit cannot say what the update gives away. That is no reassurance: a leak was not ruled out."
 
 
-def _not_looked_at(result: AuditResult) -> str:
+def _not_looked_at(result: AuditFacts) -> str:
     skipped = sorted(
         {layer.row.kind for layer in result.layers if layer.batch is None and not layer.tokens and layer.row}
     )
@@ -103,7 +103,7 @@ def _not_looked_at(result: AuditResult) -> str:
     )
 
 
-def what_features_are(result: AuditResult) -> str:
+def what_features_are(result: AuditFacts) -> str:
     """Return what features say of a record, where features came back; else nothing."""
     best = result.best
     if best is None or best.what == "inputs of the model":
@@ -124,7 +124,7 @@ def what_features_are(result: AuditResult) -> str:
     )
 
 
-def next_steps(result: AuditResult) -> list[str]:
+def next_steps(result: AuditFacts) -> list[str]:
     """Return what to do next, for the verdict."""
     if result.samples or result.likely:
         start = (

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from sparsedl_fl.models import trace_model
-from sparsedl_fl.models.tracing import in_evaluation
+from sparsedl_fl.tracing.tracing import in_evaluation, trace_model
 from sparsedl_fl.wording import argument, first_line, pass_example
 
 __all__ = ["check_client", "seeded", "whole_records"]

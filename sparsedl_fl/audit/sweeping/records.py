@@ -16,8 +16,8 @@ from torch import nn
 from sparsedl import __version__
 from sparsedl_fl.audit.context import digest
 from sparsedl_fl.audit.sweeping.settings import Setting
-from sparsedl_fl.models.naming import unwrapped
-from sparsedl_fl.models.tracing import in_evaluation
+from sparsedl_fl.tracing.naming import unwrapped
+from sparsedl_fl.tracing.tracing import in_evaluation
 
 __all__ = ["append_record", "digest_of_sweep", "key_of", "read_records"]
 

@@ -23,10 +23,10 @@ from sparsedl_fl.audit.sweeping.settings import Setting, default_settings
 from sparsedl_fl.audit.verdicts import Verdict
 from sparsedl_fl.doubts import caught_warnings
 from sparsedl_fl.inverter import GradientInverter
+from sparsedl_fl.layers.running_model import RunFrom, in_double
 from sparsedl_fl.metrics import are_wrong, match_batches
-from sparsedl_fl.models import trace_model
-from sparsedl_fl.models.running import RunFrom, in_double
-from sparsedl_fl.peeling import KnownBatch
+from sparsedl_fl.propagate.backward import KnownBatch
+from sparsedl_fl.tracing.tracing import trace_model
 
 __all__ = ["sweep"]
 

@@ -6,8 +6,8 @@ from torch.nn.functional import cross_entropy
 
 from sparsedl_fl import GradientInverter
 from sparsedl_fl.audit import audit_model
+from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.demo import natural_patches
-from sparsedl_fl.labels import NO_LABEL
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.simulation import WIRES, client_gradient, fully_connected
 

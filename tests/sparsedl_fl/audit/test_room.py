@@ -6,10 +6,10 @@ import torch
 
 from sparsedl_fl import LayerGradient
 from sparsedl_fl.audit import Verdict, audit_model, layer_attack, room, subject
-from sparsedl_fl.bias_input import LayerGradientWithBias, gradient_with_bias, unit_of_bias, with_bias_as_input
-from sparsedl_fl.blocks import OutOfTime, column_blocks, cut_at
 from sparsedl_fl.cli import main
-from sparsedl_fl.models.running import in_double
+from sparsedl_fl.layers.bias_as_input import LayerGradientWithBias, gradient_with_bias, unit_of_bias, with_bias_as_input
+from sparsedl_fl.layers.blocks import OutOfTime, column_blocks, cut_at
+from sparsedl_fl.layers.running_model import in_double
 from sparsedl_fl.simulation import client_gradient, fully_connected
 
 
@@ -24,7 +24,7 @@ def small_chunks(monkeypatch):
     """Let layers of these tests count as large."""
     for module in (subject, layer_attack):
         monkeypatch.setattr(module, "CHUNK_ENTRIES", 100)
-    monkeypatch.setattr("sparsedl_fl.blocks.CHUNK_ENTRIES", 100)
+    monkeypatch.setattr("sparsedl_fl.layers.blocks.CHUNK_ENTRIES", 100)
 
 
 def test_a_model_too_large_is_said_before_the_work(monkeypatch):

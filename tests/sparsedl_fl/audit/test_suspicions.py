@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from sparsedl_fl.audit import Verdict, audit_model
 from sparsedl_fl.audit.suspicions import rounding_noted, without_penalties
-from sparsedl_fl.diagnosis import is_of_one_size
+from sparsedl_fl.layers.diagnosis import is_of_one_size
 from sparsedl_fl.simulation import WIRES, client_gradient
 
 

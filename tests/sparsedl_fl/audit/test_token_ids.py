@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from sparsedl_fl.audit import Verdict, audit_model, out_of_range
 from sparsedl_fl.audit.token_ids import token_ids
-from sparsedl_fl.models.embeddings import token_tables
+from sparsedl_fl.tracing.embeddings import token_tables
 
 VOCABULARY, LENGTH = 500, 12
 

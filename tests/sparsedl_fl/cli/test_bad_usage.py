@@ -93,7 +93,6 @@ def test_weights_need_a_learning_rate(refused):
         (["sweep", "--example", "--backend", "threads"], "--backend"),
         (["sweep", MODEL, "--data", "none.npz"], "there is no file"),
         (["demo", "--batch-size", "0"], "--batch-size"),
-        (["reproduce", "nothing"], "nothing"),
     ],
 )
 def test_commands_say_what_is_missing(arguments, message, refused):

@@ -9,7 +9,7 @@ from torch import nn
 from sparsedl_fl import GradientInverter
 from sparsedl_fl.crowded import CrowdedProblem, crowded_batch
 from sparsedl_fl.metrics import are_wrong, match_batches
-from sparsedl_fl.reproduce.hostile import hostile_problem
+from tests.hostile.problems import hostile_problem
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU])

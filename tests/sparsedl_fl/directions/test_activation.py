@@ -11,17 +11,17 @@ from torch.nn.functional import normalize
 
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.activations import ReLU
+from sparsedl_fl.constraints import ActivationSpan
+from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections
-from sparsedl_fl.directions.activation import Alternation, Projection, Reflection, Schedule
-from sparsedl_fl.directions.activation.estimates import PosteriorMeans
-from sparsedl_fl.directions.activation.knowledge import Knowledge
-from sparsedl_fl.directions.activation.projection import _add_rows
-from sparsedl_fl.directions.activation.two_views import PrincipalForward, TwoViews, leaders
 from sparsedl_fl.metrics import psnr
-from sparsedl_fl.problem import LayerProblem
+from sparsedl_fl.search import Alternation, Projection, Reflection, Schedule, TwoViews
+from sparsedl_fl.search.columns_and_forward_pass import PrincipalForward, leaders
+from sparsedl_fl.search.dual_estimates import PosteriorMeans
+from sparsedl_fl.search.knowledge import Knowledge
+from sparsedl_fl.search.projection import _add_rows
 from sparsedl_fl.simulation import client_gradient, fully_connected
 from sparsedl_fl.theory import expected_samples
-from sparsedl_fl.views import ActivationSpan
 
 EVERY = torch.ones(25, dtype=torch.bool)
 

@@ -5,10 +5,10 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
 from sparsedl_fl import GradientInverter, LayerGradient
+from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import DictionaryDirections, KernelDirections, PriorDirections
 from sparsedl_fl.directions.kernel import draw_kernels, draw_overdetermined_kernels
 from sparsedl_fl.metrics import match_batches, psnr
-from sparsedl_fl.problem import LayerProblem
 from sparsedl_fl.simulation import client_gradient
 from sparsedl_fl.theory import expected_samples
 

@@ -7,9 +7,10 @@ from torch.nn import functional
 
 from sparsedl_fl.activations import Hardtanh, ReLU, ReLU6
 from sparsedl_fl.audit import audit_model
-from sparsedl_fl.models import inspect_model, trace_model
-from sparsedl_fl.models.fitting import fitting_example, ids_of_length, numbers_of_shape
+from sparsedl_fl.models import inspect_model
 from sparsedl_fl.simulation import client_gradient, fully_connected
+from sparsedl_fl.tracing.described_inputs import fitting_example, ids_of_length, numbers_of_shape
+from sparsedl_fl.tracing.tracing import trace_model
 
 
 @pytest.fixture(autouse=True)

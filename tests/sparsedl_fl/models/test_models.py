@@ -25,8 +25,10 @@ from sparsedl_fl.activations import (
 )
 from sparsedl_fl.audit import audit_model
 from sparsedl_fl.metrics import match_batches
-from sparsedl_fl.models import inspect_model, named_gradients, trace_model
+from sparsedl_fl.models import inspect_model
 from sparsedl_fl.simulation import client_gradient, fully_connected
+from sparsedl_fl.tracing.naming import named_gradients
+from sparsedl_fl.tracing.tracing import trace_model
 
 
 class OwnLinear(nn.Module):

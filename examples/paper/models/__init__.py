@@ -1,0 +1,1 @@
+"""Networks of the tables: small ones of every kind, made from a seed."""

@@ -1,0 +1,29 @@
+"""Kinds of evidence for an input, one class each.
+
+Every input is orthogonal to the columns of all others, ``P Q = I``: it is right when *those* are, whatever its own is.
+So a column can be proven, by more zeros than chance which determine it, and then it counts for all other inputs; or an
+input can be proven by itself.
+"""
+
+from sparsedl_fl.certify._base import Case, Evidence
+from sparsedl_fl.certify.constraint_criteria import (
+    ReplayOfAll,
+    SpanOfNextLayer,
+    ThroughRest,
+    ThroughRestAndSpans,
+    are_vertices,
+)
+from sparsedl_fl.certify.zero_criteria import ZerosOfAll, ZerosOfInput, ZerosOfOthers
+
+__all__ = [
+    "Case",
+    "Evidence",
+    "ReplayOfAll",
+    "SpanOfNextLayer",
+    "ThroughRest",
+    "ThroughRestAndSpans",
+    "ZerosOfAll",
+    "ZerosOfInput",
+    "ZerosOfOthers",
+    "are_vertices",
+]

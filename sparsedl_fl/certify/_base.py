@@ -1,0 +1,124 @@
+"""What is to be proven, and what a kind of evidence is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from sparsedl_fl.certify.hypothesis import Hypothesis, pattern_agreement
+from sparsedl_fl.certify.uncertainty import errors_from_zeros
+from sparsedl_fl.constraints import LEAST_DISTANCE
+
+__all__ = ["Case", "Evidence"]
+
+ALIKE = 0.99
+"""Cosine of the gradients of two units from which on they say the same; not varied."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is to be proven, after the last estimate.
+
+    Attributes
+    ----------
+    hypothesis : Hypothesis
+        The columns.
+    inputs : ndarray of shape (b, n)
+        The recovered batch.
+    whitened : ndarray of shape (b, b)
+        Their rows ``p``, at their true scale.
+    columns : ndarray of shape (b,) of bool
+        Columns that their zeros prove.
+    rows : ndarray of shape (m, b) of bool
+        Zero rows that each column was estimated from.
+    determined : ndarray of shape (b,) of bool
+        Which columns these determine.
+    disaggregation : ndarray of shape (b, b)
+        ``Q``, scaled.
+    is_active : ndarray of shape (m, b) of bool
+        Where the weights say that a unit is on for the recovered inputs.
+    """
+
+    hypothesis: Hypothesis
+    inputs: np.ndarray
+    whitened: np.ndarray
+    columns: np.ndarray
+    rows: np.ndarray
+    determined: np.ndarray
+    disaggregation: np.ndarray
+    is_active: np.ndarray
+
+    @cached_property
+    def agreement(self) -> np.ndarray:
+        """Share of units at which pattern and gradient agree, shape (b,)."""
+        return pattern_agreement(self.is_active, self.hypothesis.likely_zeros)
+
+    @property
+    def fits(self) -> np.ndarray:
+        """Whose pattern is that of its gradient, shape (b,)."""
+        return self.agreement >= self.hypothesis.trusted_agreement
+
+    @cached_property
+    def errors_by_columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Expected errors from the zeros of the columns (see `errors_from_zeros`)."""
+        return errors_from_zeros(self.hypothesis.problem.factors, self.inputs, self.rows, self.determined)
+
+    @property
+    def follows(self) -> np.ndarray:
+        """Whose other columns are all proven."""
+        n_missing = np.sum(~self.columns)
+        return np.full(len(self.columns), n_missing == 0) | ((n_missing == 1) & ~self.columns)
+
+    @cached_property
+    def log_chances_of_zeros(self) -> np.ndarray:
+        """Logarithm of the chance of each zero that the weights say a column has, shape (m, b); 0 where it is none.
+
+        Units that are on for the same inputs have gradients in one direction, which say the same: the first of them
+        counts.
+        """
+        left = self.hypothesis.problem.factors.left
+        gradients = left @ self.disaggregation
+        n_on = np.maximum(self.is_active.sum(axis=1, keepdims=True), 1)
+        typical = np.sqrt(np.sum(gradients**2, axis=1, keepdims=True) / n_on)
+        sizes = np.linalg.norm(left, axis=1)
+        alike = np.abs(left @ left.T) > ALIKE * np.outer(sizes, sizes)
+        is_first = ~np.tril(alike, -1).any(axis=1) & (sizes > LEAST_DISTANCE * sizes.max())
+        shares = np.abs(gradients) / np.maximum(typical, np.finfo(float).tiny)
+        chances = np.log10(np.clip(shares, LEAST_DISTANCE, 1.0))
+        return np.where(is_first[:, None] & ~self.is_active, chances, 0.0)
+
+    @property
+    def consistency(self) -> np.ndarray:
+        """Share of each input's units with a gradient that are active by the weights.
+
+        Dropout switches active units off and never the other way.
+        """
+        has_gradient = ~self.hypothesis.likely_zeros
+        return np.sum(self.is_active & has_gradient, axis=0) / np.maximum(has_gradient.sum(axis=0), 1)
+
+
+class Evidence(ABC):
+    """One kind of evidence.
+
+    Attributes
+    ----------
+    kind : str
+        By what it is called.
+    """
+
+    kind: ClassVar[str]
+
+    def may_add(self, case: Case, proven: np.ndarray) -> bool:
+        """Return whether it applies, and may say more than the kinds before, by which some inputs are proven.
+
+        Where it may not, it is not asked.
+        """
+        return True
+
+    @abstractmethod
+    def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
+        """Return which inputs are proven, and how far they may be off by this alone; infinite where it says nothing."""

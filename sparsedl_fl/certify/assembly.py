@@ -1,0 +1,295 @@
+"""From chosen columns to a batch: scale, estimation from all zero rows, inputs, and the certificate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sparsedl.arrays import as_tensor, rows_of
+from sparsedl_fl.certify._base import Case
+from sparsedl_fl.certify.bias_scale import doubt_in_scale
+from sparsedl_fl.certify.certificate import Certificate, certify
+from sparsedl_fl.certify.collinear import errors_of_lines
+from sparsedl_fl.certify.constraint_criteria import SpanOfNextLayer
+from sparsedl_fl.certify.hypothesis import Hypothesis
+from sparsedl_fl.certify.maximum_likelihood import maximum_likelihood
+from sparsedl_fl.certify.near_duplicates import Indistinguishable
+from sparsedl_fl.constraints import BESIDE, FAR
+from sparsedl_fl.layers.blocks import residual_norms, row_norms
+from sparsedl_fl.layers.layer_gradient import LayerGradient
+from sparsedl_fl.lowrank.factors import LowRankGradient
+
+__all__ = ["Assembly", "Batch", "repeats"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A recovered batch with its certificate.
+
+    Attributes
+    ----------
+    inputs : ndarray of shape (b, n)
+        The inputs.
+    disaggregation : ndarray of shape (b, b)
+        ``Q``, scaled: ``D = U Q`` and ``X^T = Q^-1 S V^T``.
+    preactivation_gradients : ndarray of shape (m, b)
+        ``D``, zero where a unit is off.
+    agreement : ndarray of shape (b,)
+        Share of units at which pattern and gradient agree.
+    relative_residual : float
+        ``|G - D X^T| / |G|`` with ``D`` cut to the pattern of the recovered inputs.
+    residual_floor : float
+        What the noise alone contributes to that residual.
+    recovered : ndarray of shape (b,) of bool
+        Which inputs are certified.
+    evidence : ndarray of shape (b,) of str
+        By what.
+    uncertainty : ndarray of shape (b,)
+        Expected root-mean-square error of each input, in its units; infinite where nothing is known.
+    resolution : ndarray of shape (b,)
+        How far apart two inputs may lie that come back as this one.
+    """
+
+    inputs: np.ndarray
+    disaggregation: np.ndarray
+    preactivation_gradients: np.ndarray
+    agreement: np.ndarray
+    relative_residual: float
+    residual_floor: float
+    recovered: np.ndarray
+    evidence: np.ndarray
+    uncertainty: np.ndarray
+    resolution: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assembly:
+    """The way from chosen columns to a batch.
+
+    Parameters
+    ----------
+    refine_above : float, default=1e-4
+        Share of noise in the gradient above which the batch is fitted once more by maximum likelihood; below, the zeros
+        are exact enough.
+    outlier : float, default=5
+        Deviations by which the others contradict a zero row. Units of a FedAvg client that were active for a few steps
+        have entries near zero, and where a column has few zeros the estimate bends to them.
+    narrow : float, default=0.02
+        Width of zero, relative to the entries of a column, up to which zeros alone prove it, whatever the pattern.
+    borderline : float, default=1e-5
+        Distance of a pre-activation from a kink, relative to the mean square of its input, up to which the gradient
+        says whether a unit is active: a float32 client's own rounding.
+    unexplained : float, default=10
+        Excess beyond the batch above which the gradient holds more inputs than were looked for, and nothing is
+        certified: rounding alone reaches 5.2 (see `sparsedl_fl.lowrank.spectrum.rank_above_white_noise`).
+    worthless : float, default=0.3
+        Expected error, relative to the size of an input, above which it is no recovery whatever proves it. How far
+        apart several may lie that it stands for does not count: their mean is what came back, and is said to be one.
+    off_scale : float, default=0.1
+        Factor, less one, by which the scale of all inputs may be off for nothing to be certified; a smaller one is an
+        error.
+    clearly : float, default=10
+        Expected errors by which a unit has to be off to say something of the scale.
+    beside : float, default=2
+        Times the noise of the spans behind from which on one input is none, and a fit of all at once would move the
+        others. (Two mixtures had 3.9 where the others had 0.4; not varied.)
+    pairs : Indistinguishable
+        Which inputs have to be taken for two.
+    """
+
+    refine_above: float = 1e-4
+    outlier: float = 5.0
+    narrow: float = 0.02
+    borderline: float = 1e-5
+    unexplained: float = 10.0
+    worthless: float = 0.3
+    off_scale: float = 0.1
+    clearly: float = 10.0
+    beside: float = BESIDE
+    pairs: Indistinguishable = Indistinguishable()
+
+    def of(self, hypothesis: Hypothesis) -> Batch:
+        """Estimate the columns again from all their zero rows, scale them, compute the inputs and certify them.
+
+        What certifies an input is in `sparsedl_fl.certify.certificate`, how far it may be off in
+        `sparsedl_fl.certify.uncertainty`.
+
+        Parameters
+        ----------
+        hypothesis : Hypothesis
+            The columns chosen.
+
+        References
+        ----------
+        SPEAR (2024), Theorems 3.2 and 3.5.
+        """
+        problem = hypothesis.problem
+        given, factors, noise_share = problem.layer_gradient, problem.factors, problem.noise_share
+        hypothesis, rows, determined = self._from_all_zeros(hypothesis)
+        disaggregation, whitened = hypothesis.scaled()
+        whitened = _known_where_better(hypothesis, whitened, determined)
+        inputs, ends, used = (whitened * factors.singular_values) @ factors.right, problem.at(whitened), rows
+        columns = hypothesis.proposed & self._columns_proven(hypothesis, rows)
+        has_pattern = problem.activation.has_flat_part
+        is_coarse = noise_share > self.refine_above and has_pattern and not given.is_update
+        # A fit of all at once moves the others where one of them is none.
+        if is_coarse and hypothesis.proposed.all() and (problem.over_noise(whitened) <= self.beside).all():
+            gradients, inputs, fitted = maximum_likelihood(given, inputs, factors.noise_level, problem.activation)
+            disaggregation, used, ends = factors.left.T @ gradients, gradients == 0, [fitted]
+            determined = np.ones_like(determined)
+        else:
+            gradients = np.where(self._active(hypothesis, whitened), factors.left @ disaggregation, 0.0)
+        sizes = np.sqrt(np.mean(inputs**2, axis=1))
+        case = Case(hypothesis, inputs, whitened, columns, used, determined, disaggregation, problem.is_active(ends))
+        certificate, is_off_scale = self._with_doubt_in_scale(hypothesis, ends[0], sizes, certify(case))
+        is_worthless = certificate.errors > self.worthless * np.maximum(sizes, np.finfo(float).tiny)
+        rest = problem.rest_from_places if problem.is_straight or not has_pattern else None
+        expected = None if rest is None else rest.sizes(as_tensor(ends[0].T.copy())).numpy()
+        # Dense gradients of what only completes the basis could be of any input; the span says itself what moves one.
+        by_span = certificate.evidence == SpanOfNextLayer.kind
+        is_difference = is_worthless[:, None] & (hypothesis.proposed[:, None] | ~by_span | has_pattern)
+        resolution, uncertainty = self.pairs.errors(
+            certificate.errors, problem, ends, gradients, sizes, is_difference, expected, by_span & has_pattern
+        )
+        if expected is not None:
+            by_lines = errors_of_lines(rest, ends[0], inputs, gradients)
+            resolution, uncertainty = np.maximum(resolution, by_lines), np.hypot(uncertainty, by_lines)
+        is_repeat = repeats(inputs, np.where(certificate.proven & ~is_worthless, certificate.errors, np.inf))
+        is_doubtful = factors.excess > self.unexplained or is_off_scale
+        is_worthless |= uncertainty >= np.maximum(sizes, np.finfo(float).tiny)
+        certificate = certificate.without(is_worthless | is_repeat | is_doubtful)
+        return Batch(
+            inputs=inputs,
+            disaggregation=disaggregation,
+            preactivation_gradients=gradients,
+            agreement=case.agreement,
+            relative_residual=_relative_residual(given, gradients, inputs),
+            residual_floor=noise_share,
+            recovered=certificate.proven,
+            evidence=certificate.evidence,
+            uncertainty=uncertainty,
+            resolution=resolution,
+        )
+
+    def _with_doubt_in_scale(
+        self, hypothesis: Hypothesis, preactivations: np.ndarray, sizes: np.ndarray, certificate: Certificate
+    ) -> tuple[Certificate, bool]:
+        """Return the certificate whose errors allow for a doubt in the scale, and whether that is too large.
+
+        One unit that is taken for off and was hardly on looks as if all were a little too large or too small.
+        """
+        problem, proven = hypothesis.problem, certificate.proven
+        widths = self.clearly * row_norms(problem.layer_gradient.weight)[:, None] * certificate.errors[proven]
+        has_gradient = ~hypothesis.likely_zeros[:, proven]
+        doubt = doubt_in_scale(problem, preactivations[:, proven], has_gradient, widths)
+        return replace(certificate, errors=np.hypot(certificate.errors, doubt * sizes)), doubt > self.off_scale
+
+    def _active(self, hypothesis: Hypothesis, whitened: np.ndarray) -> np.ndarray:
+        """Return which units were active for which input.
+
+        A pre-activation within its own noise of a kink may be on either side, and one that a FedAvg client could move
+        there may have been there on the way; there the gradient says which.
+        """
+        problem, ends = hypothesis.problem, hypothesis.preactivations
+        noise = np.sqrt(np.mean(problem.factors.noise_level**2)) * np.linalg.norm(whitened, axis=1)
+        undecided = problem.factors.zero_test.noise_multiple * row_norms(problem.layer_gradient.weight)[:, None] * noise
+        undecided += np.sqrt(np.mean((ends[-1] - ends[0]) ** 2, axis=0))
+        undecided += self.borderline * np.sqrt(np.mean(np.square(ends), axis=(0, 1)))
+        is_undecided = problem.distance_to_kink(ends) <= undecided
+        return np.where(is_undecided, ~hypothesis.zeros, hypothesis.is_active)
+
+    def _from_all_zeros(self, hypothesis: Hypothesis) -> tuple[Hypothesis, np.ndarray, np.ndarray]:
+        """Estimate each proposed column again, where its zero rows determine it, as their smallest singular vector.
+
+        Where the pattern can be trusted, rows that are zero although the unit was active are left out.
+
+        Returns
+        -------
+        hypothesis : Hypothesis
+            With the new columns.
+        rows : ndarray of shape (m, b) of bool
+            The zero rows of each column.
+        determined : ndarray of shape (b,) of bool
+            Which columns these determine.
+        """
+        factors, basis = hypothesis.problem.factors, hypothesis.basis
+        rows = np.where(hypothesis.fits, hypothesis.zeros & ~hypothesis.is_active, hypothesis.likely_zeros)
+        if hypothesis.problem.layer_gradient.is_update:
+            rows = self._without_outliers(factors, basis, rows)
+        determined = hypothesis.proposed & _determined(factors, rows)
+        refitted = basis.copy()
+        if determined.any():
+            columns = factors.vanishing(rows[:, determined])
+            refitted[:, determined] = np.copysign(1.0, np.sum(columns * basis[:, determined], axis=0)) * columns
+        is_basis = np.linalg.matrix_rank(refitted) == len(basis)
+        return (replace(hypothesis, basis=refitted) if is_basis else hypothesis), rows, determined & is_basis
+
+    def _without_outliers(self, factors: LowRankGradient, basis: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Leave out zero rows that the others of a column contradict, the worst first (by studentised residuals)."""
+        if len(basis) == 1:  # one column alone is there whatever its zeros say
+            return rows
+        rows = rows.copy()
+        for j in range(rows.shape[1]):
+            amplification = np.linalg.norm(basis[:, j] / factors.singular_values)
+            while rows[:, j].sum() > len(basis):
+                index = np.flatnonzero(rows[:, j])
+                left, values, _ = np.linalg.svd(factors.left[index], full_matrices=False)
+                entries = left[:, -1] * values[-1]
+                remaining = np.maximum(1 - np.sum(left[:, :-1] ** 2, axis=1), np.finfo(float).eps)
+                residuals = np.abs(entries) / (factors.noise_level[index] * amplification * np.sqrt(remaining))
+                worst = int(np.argmax(residuals))
+                if residuals[worst] <= self.outlier or values[-2] <= np.finfo(float).eps * values[0]:
+                    break
+                rows[index[worst], j] = False
+        return rows
+
+    def _columns_proven(self, hypothesis: Hypothesis, rows: np.ndarray) -> np.ndarray:
+        """Return which columns their zeros prove, counted where the pattern expects them if that can be trusted."""
+        factors, zeros, fits = hypothesis.problem.factors, hypothesis.zeros, hypothesis.fits
+        expected = np.where(fits, ~hypothesis.is_active, True)
+        # Where noise makes zero wide, mixtures of columns have zeros as well, and only the pattern tells.
+        widths = np.sqrt(len(zeros)) * factors.tolerances(hypothesis.basis).mean(axis=0)
+        counted = zeros & (rows | ~fits)
+        proven = factors.prove(hypothesis.basis, counted, expected) & (fits | (widths < self.narrow))
+        return proven & factors.apart(hypothesis.basis, counted, expected)
+
+
+def _known_where_better(hypothesis: Hypothesis, whitened: np.ndarray, determined: np.ndarray) -> np.ndarray:
+    """Take inputs that are known by themselves where their own are not the only columns that zeros leave open.
+
+    Also where they lie in the spans behind and those by the columns do not: one column that is a little of another
+    takes an input away, and all the others stay. Of networks in training all lie a few times the noise beside, and as
+    their zeros have them they are better than as the spans do (LeNet after 2000 steps).
+    """
+    if hypothesis.known is None:
+        return whitened
+    problem = hypothesis.problem
+    others_determined = (~determined).sum() - ~determined == 0
+    scale = hypothesis.known @ problem.forward.scale
+    is_there = np.isfinite(scale) & (np.abs(scale) > np.finfo(float).tiny)
+    known = np.where(is_there[:, None], hypothesis.known / np.where(is_there, scale, 1.0)[:, None], whitened)
+    over_noise, of_known = problem.over_noise(whitened), problem.over_noise(known)
+    is_beside = over_noise > np.maximum(max(BESIDE, FAR * np.nanmedian(over_noise)), of_known)
+    is_better = (is_there & ~others_determined) | is_beside
+    return np.where(is_better[:, None], known, whitened)
+
+
+def repeats(inputs: np.ndarray, errors: np.ndarray, *, deviations: float = 3.0) -> np.ndarray:
+    """Return which inputs cannot be told from one that is more exact: all of a batch differ, by its rank."""
+    squares = np.sum(inputs**2, axis=1)
+    apart = np.maximum(squares[:, None] + squares - 2 * inputs @ inputs.T, 0.0) / inputs.shape[1]
+    near = np.sqrt(apart) < deviations * (errors[:, None] + errors)
+    order = np.arange(len(inputs))
+    is_better = (errors < errors[:, None]) | ((errors == errors[:, None]) & (order < order[:, None]))
+    return np.any(near & is_better & np.isfinite(errors)[:, None] & np.isfinite(errors), axis=1)
+
+
+def _relative_residual(given: LayerGradient, gradients: np.ndarray, inputs: np.ndarray) -> float:
+    residual = residual_norms(given.weight_grad, gradients, inputs)[0]
+    return float(np.linalg.norm(residual) / np.linalg.norm(row_norms(given.weight_grad)))
+
+
+def _determined(factors: LowRankGradient, rows: np.ndarray) -> np.ndarray:
+    """Return which columns their zero rows determine."""
+    return factors.zero_test.determinacy.of(as_tensor(factors.left), rows_of(rows)).numpy()

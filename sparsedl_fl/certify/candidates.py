@@ -1,0 +1,103 @@
+"""What a search for directions hands on: candidate columns of ``Q``, and inputs that are known without theirs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from sparsedl.selection import select_independent
+from sparsedl_fl.lowrank.factors import LowRankGradient
+
+__all__ = ["Candidates", "SearchEnd"]
+
+
+class SearchEnd(StrEnum):
+    """How a search ended."""
+
+    COMPLETE = "complete"
+    """With everything found."""
+
+    EXHAUSTED = "exhausted"
+    """By its own count of starts without anything new."""
+
+    CUT = "cut short"
+    """By a budget or a cap of the caller."""
+
+    INTERRUPTED = "interrupted"
+    """By Ctrl-C."""
+
+    @classmethod
+    def worst(cls, *ends: SearchEnd) -> SearchEnd:
+        """Return the end that leaves most untried."""
+        return max(ends, key=list(cls).index)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Candidate columns of ``Q``, up to scale.
+
+    Attributes
+    ----------
+    directions : ndarray of shape (b, n_candidates)
+        Unit columns ``q`` for which ``U q`` is sparse.
+    n_zeros : ndarray of shape (n_candidates,)
+        Number of zeros of ``U q``.
+    status : str
+        How the search ended, in words.
+    n_starts : int
+        Starts (or draws) spent.
+    n_successes : int
+        Starts that ended in a candidate, new or not.
+    inputs : ndarray of shape (n_inputs, b) or None
+        Rows ``p`` of ``Q^-1`` that are known by themselves, up to scale, whether their columns are among the candidates
+        or not; None for none.
+    errors : ndarray of shape (n_inputs,) or None
+        Expected error of each of them, root mean square over the entries of an input, if all are right; None where the
+        search does not say.
+    end : SearchEnd, default=EXHAUSTED
+        How the search ended.
+    """
+
+    directions: np.ndarray
+    n_zeros: np.ndarray
+    status: str
+    n_starts: int
+    n_successes: int
+    inputs: np.ndarray | None = None
+    errors: np.ndarray | None = None
+    end: SearchEnd = SearchEnd.EXHAUSTED
+
+    @classmethod
+    def empty(cls, batch_size: int) -> Candidates:
+        """Return no candidates."""
+        return cls(np.zeros((batch_size, 0)), np.zeros(0, dtype=int), "nothing tried", 0, 0)
+
+    def selection(self) -> np.ndarray:
+        """Return the sparsest independent candidates as columns, sparsest first."""
+        return self.directions[:, select_independent(self.directions, self.n_zeros)]
+
+    @property
+    def n_missing(self) -> int:
+        """How many columns they lack to be a basis."""
+        return len(self.directions) - self.selection().shape[1]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the candidates are a basis."""
+        return self.n_missing == 0
+
+    def joined(self, directions: np.ndarray, factors: LowRankGradient, search: Candidates) -> Candidates:
+        """Append unit directions that another search led to."""
+        together = np.hstack([self.directions, directions])
+        return Candidates(
+            directions=together,
+            n_zeros=factors.zeros(together).sum(axis=0),
+            status=search.status,
+            n_starts=self.n_starts + search.n_starts,
+            n_successes=self.n_successes + search.n_successes,
+            inputs=self.inputs,
+            errors=self.errors,
+            end=SearchEnd.worst(self.end, search.end),
+        )

@@ -1,0 +1,102 @@
+"""Expected errors from the zeros of the columns."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.linalg import cho_solve, cholesky
+
+from sparsedl_fl.certify.uncertainty.normal_equations import factor_of
+from sparsedl_fl.lowrank.factors import LowRankGradient
+
+__all__ = ["errors_from_zeros"]
+
+
+def errors_from_zeros(
+    factors: LowRankGradient, inputs: np.ndarray, zeros: np.ndarray, determined: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the expected root-mean-square error of each input whose columns were estimated from their zero rows.
+
+    Parameters
+    ----------
+    factors : LowRankGradient
+        The factorised gradient with its noise.
+    inputs : ndarray of shape (b, n)
+        The recovered batch.
+    zeros : ndarray of shape (m, b) of bool
+        The rows that each column was estimated from.
+    determined : ndarray of shape (b,) of bool
+        Which columns these determine; the others were estimated in another way, of which nothing is said here.
+
+    Returns
+    -------
+    errors : ndarray of shape (b,)
+        In the units of the inputs; infinite where a column that an input depends on is not determined by its zeros.
+    products : ndarray of shape (b, b)
+        Expected size of ``p_i dq_j``.
+    direct : ndarray of shape (b,)
+        The part ``D^+ N``, which no estimate of the columns avoids.
+    """
+    U, S, noise = factors.left, factors.singular_values, factors.noise_level
+    b, n = inputs.shape
+    P = inputs @ factors.right.T / S
+    if np.linalg.matrix_rank(P) < b:  # two inputs that came out as one
+        return np.full(b, np.inf), np.full((b, b), np.inf), np.zeros(b)
+    Q = np.linalg.inv(P)
+    moments = inputs @ inputs.T / n
+    spread = (Q / S[:, None]).T @ (Q / S[:, None])
+    wobble, excess = _wobble(U, Q, P, zeros & determined, noise, spread)
+    duals = P @ U.T
+    direct = np.sum((duals * noise) ** 2, axis=1) * excess * (1 + factors.bias_excess**2 * np.diag(moments))
+    total = wobble.sum(axis=1)
+    own = np.einsum("ijk,ij->ik", wobble, moments)
+    each = np.einsum("ijk,ijk->ik", wobble, np.einsum("jl,ilk->ijk", moments, wobble, optimize=True))
+    squares = direct + np.mean(each - 2 * total * own + total**2 * np.diag(moments)[:, None], axis=1)
+    errors = np.sqrt(np.where(np.isfinite(squares), np.maximum(squares, 0), np.inf))
+    return errors, np.sqrt(np.mean(wobble**2, axis=2)), np.sqrt(direct)
+
+
+def _wobble(
+    U: np.ndarray,
+    Q: np.ndarray,
+    P: np.ndarray,
+    zeros: np.ndarray,
+    noise: np.ndarray,
+    spread: np.ndarray,
+    *,
+    n_draws: int = 24,
+    most_entries: int = 40_000_000,
+    prior_rows: float = 8.0,
+    undetermined: float = 1e3,
+) -> tuple[np.ndarray, float]:
+    """Return ``p_i dq_j`` for draws of the noise, and by how much the zeros are noisier than it says.
+
+    The first has the shape (b, b, n_draws), with zeros where i = j; there are fewer draws where they would have more
+    than ``most_entries``. A column that its zeros leave open mixes anything into the others: ``undetermined``. The
+    noise that the zeros of one column show counts with its rows, that of all columns together with ``prior_rows``.
+    """
+    m, b = zeros.shape
+    n_draws = int(np.clip(most_entries // (m * b), 4, n_draws))
+    rng = np.random.default_rng(0)
+    factor = cholesky(spread + 1e-14 * np.trace(spread) * np.eye(b), lower=True)
+    draws = noise[:, None, None] * (rng.standard_normal((m, n_draws, b)) @ factor.T)
+    wobble, squares, freedom = np.zeros((b, b, n_draws)), np.zeros(b), np.zeros(b)
+    is_open = np.zeros(b, dtype=bool)
+    for j in range(b):
+        rows = U[zeros[:, j]]
+        if len(rows) < b - 1:
+            is_open[j] = True
+            continue
+        solver = factor_of(rows, Q[:, j] / np.linalg.norm(Q[:, j]))
+        if solver is None:
+            is_open[j] = True
+            continue
+        wobble[:, j] = P @ cho_solve((solver, True), rows.T @ draws[zeros[:, j], :, j])
+        deviations = noise[zeros[:, j]] * np.sqrt(spread[j, j])
+        squares[j] = np.sum((rows @ Q[:, j] / deviations) ** 2)
+        freedom[j] = max(len(rows) - b + 1, 0)
+    pooled = squares.sum() / max(freedom.sum(), 1.0)
+    each = (squares + prior_rows * pooled) / (freedom + prior_rows)
+    wobble *= np.sqrt(each)[None, :, None]
+    wobble[:, is_open] = undetermined
+    wobble[np.arange(b), np.arange(b)] = 0
+    return wobble, max(1.0, pooled)

@@ -1,0 +1,90 @@
+"""The forward view: the weights say what the pre-activations of a candidate are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsedl_fl.layers.blocks import times
+from sparsedl_fl.layers.layer_gradient import LayerGradient
+from sparsedl_fl.lowrank.factors import LowRankGradient
+
+__all__ = ["ForwardView"]
+
+
+@dataclass(frozen=True)
+class ForwardView:
+    """What the known weights say about the pre-activations of a hypothesis.
+
+    A FedAvg client moves its weights, and both ends of the way are known.
+
+    Attributes
+    ----------
+    ends : tuple of (matrix, bias)
+        ``W V S`` of shape (m, b) and the bias of shape (m,): at the weights sent out, then, for FedAvg, at those sent
+        back.
+    scale : ndarray of shape (b,)
+        ``h = U^T g``.
+    """
+
+    ends: tuple[tuple[np.ndarray, np.ndarray], ...]
+    scale: np.ndarray
+
+    @classmethod
+    def of(cls, layer_gradient: LayerGradient, factors: LowRankGradient) -> ForwardView:
+        """Multiply the weights with the right factor."""
+        U, S, bias = factors.left, factors.singular_values, layer_gradient.bias
+        matrix = times(layer_gradient.weight, (S[:, None] * factors.right).T)
+        ends = [(matrix, bias)]
+        if layer_gradient.is_update:
+            rate, moved = layer_gradient.learning_rate, U * S**2
+            if layer_gradient.constant_input is not None:  # the bias moves by itself
+                moved -= np.outer((U * S) @ factors.right[:, -1], factors.right[:, -1] * S)
+            ends.append((matrix - rate * moved, bias - rate * layer_gradient.bias_grad))
+        return cls(tuple(ends), U.T @ layer_gradient.bias_grad)
+
+    @property
+    def moves(self) -> bool:
+        """Whether the client's weights moved between two ends."""
+        return len(self.ends) > 1
+
+    def regressors(self, kink: float = 0.0) -> np.ndarray:
+        """Return the matrix ``F`` of shape (m, b) with ``z - kink = F p`` for the row ``p`` of ``Q^-1`` of every input.
+
+        Bias and kink enter as ``(bias - kink) h^T``, since ``h^T p = 1``. Of a FedAvg update it is the one half way.
+        """
+        return np.mean([matrix + np.outer(bias - kink, self.scale) for matrix, bias in self.ends], axis=0)
+
+    def half_way(self) -> np.ndarray | None:
+        """Return the matrix of shape (m, b) that takes ``p`` to half of what pre-activations move by; None without."""
+        if not self.moves:
+            return None
+        (first, bias), *_, (last, moved) = self.ends
+        return (last - first + np.outer(moved - bias, self.scale)) / 2
+
+    def preactivations(self, inverse: np.ndarray) -> list[np.ndarray]:
+        """Return ``Z`` of shape (m, b) at each end for ``P`` of shape (b, b); an input without scale gets NaN."""
+        return self.at_ends(self.project(inverse), inverse @ self.scale)
+
+    def typical(self, sizes: np.ndarray, n: int) -> np.ndarray:
+        """Draw pre-activations of shape (n, m) from the natural prior.
+
+        With the singular values ``S``, the sizes, ``sqrt(S) p`` is isotropic around what the inputs share.
+        """
+        prior = sizes**-0.5
+        common = self.scale * prior / np.sum((self.scale * prior) ** 2)
+        drawn = np.random.default_rng(0).standard_normal((n, len(sizes)))
+        drawn -= np.outer(drawn @ common, common) / np.sum(common**2)
+        return (prior * (common + np.linalg.norm(common) * drawn)) @ self.regressors().T
+
+    def project(self, inverse: np.ndarray) -> list[np.ndarray]:
+        """Return ``W V S P^T`` at each end."""
+        return [matrix @ inverse.T for matrix, _ in self.ends]
+
+    def at_ends(self, projected: list[np.ndarray], scale: np.ndarray) -> list[np.ndarray]:
+        """Return ``Z`` of shape (..., m, b) at each end, from `project` and the scale of shape (..., b)."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return [
+                part / scale[..., None, :] + bias[:, None] for part, (_, bias) in zip(projected, self.ends, strict=True)
+            ]

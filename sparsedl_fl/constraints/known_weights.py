@@ -1,0 +1,113 @@
+"""The column of an input whose pre-activations are known, by the weights behind.
+
+The gradient at the activations of one input is ``W2^T d2``, with its ``d2`` in the column space of the next layer's
+gradient: ``D_i = phi'(z_i) * (W2^T U2 r)`` for some ``r``, and it lies in the column space of ``G``. That is ``m - b``
+equations for ``b`` unknowns, in which zeros of the gradient are no more than a part. From further behind, ``d2`` is
+``phi'(z2) * (W3^T U3 r)``, which adds as many equations and no unknowns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from scipy.linalg import LinAlgError, eigh
+
+from sparsedl.arrays import as_tensor
+from sparsedl.linalg import normalized
+from sparsedl_fl.constraints.downstream_subspaces import SpansBehind
+from sparsedl_fl.layers.layer_gradient import LayerGradient
+from sparsedl_fl.lowrank.factors import LowRankGradient
+
+__all__ = ["ColumnView"]
+
+
+@dataclass(frozen=True)
+class ColumnView:
+    """What the weights behind say of the columns.
+
+    Attributes
+    ----------
+    behind : SpansBehind
+        The way forward, one level for each layer behind that is used.
+    weights : tuple of torch.Tensor
+        ``W2``, ``W3``, ...: what takes gradients back to the activations of each level.
+    outputs : tuple of torch.Tensor
+        ``U1``, ``U2``, ...: orthonormal bases of the column spaces of the gradients, from the layer's own on, one more.
+    distinct : float, default=0.1
+        Ratio of the smallest distances of two directions from the column spaces up to which the nearer is a column.
+    open : float, default=1e-10
+        Square of a distance up to which a direction is inside as well: then there are fewer equations than unknowns.
+        Rounding leaves 1e-17 there (34 inputs behind 60 units); not varied.
+    """
+
+    behind: SpansBehind
+    weights: tuple[torch.Tensor, ...]
+    outputs: tuple[torch.Tensor, ...]
+    distinct: float = 0.1
+    open: float = 1e-10
+
+    @classmethod
+    def of(
+        cls,
+        layer_gradient: LayerGradient,
+        factors: LowRankGradient,
+        behind: SpansBehind | None,
+        *,
+        enough: float = 1.5,
+    ) -> ColumnView | None:
+        """Return the view, or None where the next layer's weights or the span of its gradient are not known.
+
+        As many layers are used as make ``enough`` equations for each unknown (a number not varied); each
+        has ``m - b``. The weights of a FedAvg client move, and no one step's are those that were sent out.
+        """
+        if layer_gradient.next_weight is None or behind is None or layer_gradient.is_update:
+            return None
+        weights = [layer_gradient.next_weight, *(layer.weight for layer in layer_gradient.behind[1:])]
+        gradients = [layer_gradient.next_weight_grad, *(layer.next_weight_grad for layer in layer_gradient.behind)]
+        outputs, n_equations, b = [as_tensor(factors.left)], 0, factors.batch_size
+        for span, gradient, _ in zip(behind.spans, gradients, weights, strict=False):
+            n_equations += len(outputs[-1]) - b
+            outputs.append(torch.linalg.qr(as_tensor(gradient.astype(float, copy=False)) @ span.basis)[0])
+            if n_equations >= enough * b:
+                break
+        n_levels = len(outputs) - 1
+        weights = tuple(as_tensor(weight.astype(float, copy=False)) for weight in weights[:n_levels])
+        return cls(behind.up_to(n_levels), weights, tuple(outputs))
+
+    def columns(self, preactivations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a unit ``q`` for each row of pre-activations, and whether it is the only one.
+
+        Parameters
+        ----------
+        preactivations : torch.Tensor of shape (n, m)
+            Of inputs, at their true scale.
+
+        Returns
+        -------
+        columns : torch.Tensor of shape (n, b)
+        is_only : torch.Tensor of shape (n,) of bool
+        """
+        left = self.outputs[0]
+        b = left.shape[1]
+        columns = torch.zeros((len(preactivations), b), dtype=left.dtype)
+        is_only = torch.zeros(len(preactivations), dtype=torch.bool)
+        slopes = self.behind.at(preactivations).slopes
+        for index in range(len(preactivations)):
+            if slopes[0][index].count_nonzero() <= b:
+                continue
+            possible = self.outputs[-1]
+            outside_gram = gram = torch.zeros((b, b), dtype=left.dtype)
+            for level in reversed(range(len(self.weights))):
+                possible = slopes[level][index, :, None] * (self.weights[level].T @ possible)
+                inside = self.outputs[level].T @ possible
+                # What lies outside of the column space, squared, in units of the whole.
+                outside, size = possible - self.outputs[level] @ inside, possible.square().sum()
+                outside_gram, gram = outside_gram + outside.T @ outside / size, gram + possible.T @ possible / size
+            try:
+                values, axes = eigh(outside_gram.numpy(), gram.numpy(), subset_by_index=[0, min(1, b - 1)])
+            except LinAlgError:  # some directions reach no unit that is on
+                continue
+            columns[index] = inside @ torch.from_numpy(axes[:, 0])
+            is_only[index] = b == 1 or bool(values[1] > max(values[0] / self.distinct**2, self.open))
+        return normalized(columns, dim=1), is_only

@@ -1,0 +1,205 @@
+"""The problem that a layer's gradient poses: everything that searches, filter and certificate share, built once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from sparsedl.arrays import as_tensor
+from sparsedl.process import one_thread
+from sparsedl.zeros import ZeroTest
+from sparsedl_fl.activations import Activation, Identity, resolve
+from sparsedl_fl.constraints.activation_subspace import ActivationSpan
+from sparsedl_fl.constraints.backward_subspace import BackwardChain
+from sparsedl_fl.constraints.downstream_residuals import SpansAt
+from sparsedl_fl.constraints.downstream_subspaces import SpansBehind
+from sparsedl_fl.constraints.forward_pass import ForwardView
+from sparsedl_fl.constraints.known_weights import ColumnView
+from sparsedl_fl.constraints.tail_gradient import RestView
+from sparsedl_fl.layers.diagnosis import is_sparsified
+from sparsedl_fl.layers.layer_gradient import LayerGradient
+from sparsedl_fl.layers.stored_weights import step_of_stored_weights
+from sparsedl_fl.lowrank.factorization import factorize_with_bias
+from sparsedl_fl.lowrank.factors import LowRankGradient
+
+__all__ = ["LayerProblem"]
+
+
+@dataclass(frozen=True)
+class LayerProblem:
+    """A layer's gradient with its factors, and the views of the inputs behind it.
+
+    Attributes
+    ----------
+    layer_gradient : LayerGradient
+        Weights and gradients.
+    factors : LowRankGradient
+        The factorised gradient.
+    activation : Activation
+        What follows the layer; a layer of which that is not known is taken to have a ReLU.
+    forward : ForwardView
+        What the weights say of a candidate.
+    behind : SpansBehind or None
+        What the gradients of the layers behind say of it, where there are any that can be used.
+    column : ColumnView or None
+        What the next layer's weights say of the column of an input that is known.
+    """
+
+    layer_gradient: LayerGradient
+    factors: LowRankGradient
+    activation: Activation
+    forward: ForwardView
+    behind: SpansBehind | None
+    column: ColumnView | None = None
+
+    @classmethod
+    def of(
+        cls, layer_gradient: LayerGradient, batch_size: int | None = None, noise_level: float | None = None
+    ) -> LayerProblem:
+        """Factorise a gradient and look at it from all sides.
+
+        Parameters
+        ----------
+        layer_gradient : LayerGradient
+            Weights and gradients.
+        batch_size, noise_level
+            As in `sparsedl_fl.lowrank.factors.factorize`.
+        """
+        activation = resolve(layer_gradient.activation)
+        layer_gradient, factors = factorize_with_bias(layer_gradient, batch_size, noise_level)
+        forward = ForwardView.of(layer_gradient, factors)
+        behind = SpansBehind.of(layer_gradient, factors.batch_size, activation, factors.signal_to_noise)
+        column = ColumnView.of(layer_gradient, factors, behind)
+        return cls(layer_gradient, factors, activation, forward, behind, column)
+
+    @cached_property
+    def rest(self) -> RestView | None:
+        """What the rest of the network says of a candidate and a label, where it is known."""
+        if self.activation.has_flat_part and self.has_rest:  # what comes back depends on the pattern alone
+            return RestView.unseen(self.layer_gradient.rest, self.factors)
+        return self.rest_from_places
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether the rest of the network is known."""
+        return self.layer_gradient.rest is not None and not self.layer_gradient.is_update
+
+    @cached_property
+    def rest_from_places(self) -> RestView | None:
+        """The same, looked at from typical places, whatever the activation is."""
+        if not self.has_rest:
+            return None
+        with one_thread():
+            return RestView.of(self.layer_gradient.rest, self.factors, self.forward)
+
+    @cached_property
+    def chain(self) -> SpansBehind | None:
+        """All spans behind, where there are several: together they find inputs that one hardly tells apart."""
+        given, factors = self.layer_gradient, self.factors
+        spans = SpansBehind.of(given, self.batch_size, self.activation, factors.signal_to_noise, whole=True)
+        return None if spans is None or len(spans.spans) == 1 else spans
+
+    @property
+    def is_straight(self) -> bool:
+        """Whether most units are on for most inputs, though there is a flat part."""
+        return self.activation.is_straight_around_zero
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether the batch is of more than about half of the width, behind flat parts: the first span is too small."""
+        return self.activation.has_flat_part and self.behind is not None and not self.behind.first.identifies
+
+    @cached_property
+    def backward(self) -> BackwardChain | None:
+        """What the loss sends back through the layers behind, where all of them are known."""
+        return BackwardChain.of(self.layer_gradient, self.factors)
+
+    @cached_property
+    def is_noise_hidden(self) -> bool:
+        """Whether the noise does not show, so that no expected error is true.
+
+        The rows of a head that belong to a label have a single input each, in which the rounding of a coarse number
+        format hides: errors were 17 times what was expected (float16). Of a sparsified gradient the entries left are
+        exact, and what was cut is not white: up to 7 times.
+        """
+        is_coarse_head = isinstance(self.activation, Identity) and self.factors.is_coarse
+        return is_coarse_head or is_sparsified(self.layer_gradient)
+
+    @cached_property
+    def is_stored(self) -> bool:
+        """Whether the gradient is the difference of stored weights, one step apart.
+
+        See `sparsedl_fl.layers.stored_weights`.
+        """
+        given = self.layer_gradient
+        return not given.is_update and step_of_stored_weights(given.weight, given.weight_grad) is not None
+
+    @cached_property
+    def zeros_of_inputs(self) -> ZeroTest:
+        """What decides on zeros of the inputs: ``G^T`` is the same problem as ``G``."""
+        return self.factors.transposed.zero_test
+
+    @property
+    def span(self) -> ActivationSpan | None:
+        """What the next layer's gradient says of a candidate, where there is one that can be used."""
+        return None if self.behind is None else self.behind.spans[0]
+
+    @property
+    def batch_size(self) -> int:
+        """The number of inputs, ``b``."""
+        return self.factors.batch_size
+
+    @property
+    def width(self) -> int:
+        """The number of outputs, ``m``."""
+        return len(self.factors.left)
+
+    @property
+    def noise_share(self) -> float:
+        """What the noise alone contributes to ``|G - D X^T| / |G|``."""
+        n, signal = self.layer_gradient.shape[1], np.linalg.norm(self.factors.singular_values)
+        noise = np.linalg.norm(self.factors.noise_level) * np.sqrt(n)
+        return float(noise / np.hypot(signal, noise))
+
+    def calibrated(self, directions: np.ndarray) -> LayerProblem:
+        """Raise the noise level to what the zeros of directions show (see `LowRankGradient.calibrated`)."""
+        factors = self.factors.calibrated(directions)
+        return self if factors is self.factors else replace(self, factors=factors)
+
+    def regressors(self) -> torch.Tensor:
+        """Return ``F`` of shape (m, b): ``F p`` is above zero where a unit is on, below its upper end."""
+        return as_tensor(self.forward.regressors(self.activation.lower))
+
+    def at(self, whitened: np.ndarray) -> list[np.ndarray]:
+        """Return ``Z`` of shape (m, b) at each end of the client's way for rows ``p`` at any scale."""
+        return self.forward.preactivations(whitened)
+
+    def beyond_noise(self, whitened: np.ndarray) -> np.ndarray:
+        """Return by how many times rows ``p`` are further from the spans behind than noise, one where none can tell."""
+        here = self._spans_at(whitened)
+        return np.ones(len(whitened)) if here is None else here.beyond_noise.numpy()
+
+    def over_noise(self, whitened: np.ndarray) -> np.ndarray:
+        """Return how far rows ``p`` are from the spans behind, over their noise; nothing where none can tell."""
+        here = self._spans_at(whitened)
+        return np.zeros(len(whitened)) if here is None else here.over_noise.numpy()
+
+    def _spans_at(self, whitened: np.ndarray) -> SpansAt | None:
+        if self.behind is None or not self.behind.identifies or self.layer_gradient.is_update:
+            return None
+        return self.behind.at(as_tensor(self.at(whitened)[0].T.copy()))
+
+    def is_active(self, ends: list[np.ndarray]) -> np.ndarray:
+        """Return where a unit is on, at either end of the way of a client, for pre-activations at each end."""
+        return np.any([~self.activation.is_off(as_tensor(z)).numpy() & ~np.isnan(z) for z in ends], axis=0)
+
+    def depth(self, ends: list[np.ndarray]) -> np.ndarray:
+        """Return how deep inside a flat part a unit stays all the way; zero where it was on."""
+        return np.nan_to_num(np.min([self.activation.depth(as_tensor(z)).numpy() for z in ends], axis=0))
+
+    def distance_to_kink(self, ends: list[np.ndarray]) -> np.ndarray:
+        """Return by how much pre-activations would have to change for a unit to switch somewhere on the way."""
+        return np.min([self.activation.distance_to_kink(as_tensor(z)).numpy() for z in ends], axis=0)

@@ -1,0 +1,143 @@
+"""Several views at once: their equations add up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from sparsedl_fl.constraints._base import Inputs, Linearization, View
+
+__all__ = ["Together"]
+
+
+@dataclass(frozen=True)
+class Together(View):
+    """The equations of several views.
+
+    Attributes
+    ----------
+    views : tuple of View
+        They count alike: each has residuals relative to what it looks at.
+    """
+
+    views: tuple[View, ...]
+
+    @classmethod
+    def of(cls, *views: View | None) -> View | None:
+        """Return the views there are as one, or None where there is none."""
+        there = tuple(view for view in views if view is not None)
+        return there[0] if len(there) == 1 else cls(there) if there else None
+
+    @property
+    def n_equations(self) -> int:
+        """The sum over the views."""
+        return sum(view.n_equations for view in self.views)
+
+    @property
+    def n_unknowns(self) -> int:
+        """The same for all."""
+        return max(view.n_unknowns for view in self.views)
+
+    def _each(self, do: Callable[[View], View]) -> Together:
+        return Together(tuple(do(view) for view in self.views))
+
+    def scaled_to(self, preactivations: torch.Tensor) -> Together:
+        """Return the same with residuals relative to typical ones."""
+        return self._each(lambda view: view.scaled_to(preactivations))
+
+    def by_noise(self, preactivations: torch.Tensor) -> Together:
+        """Return the same with residuals in units of the noise."""
+        return self._each(lambda view: view.by_noise(preactivations))
+
+    def balanced(self, preactivations: torch.Tensor) -> Together:
+        """Return the same with residuals in units of the rounding: that of spans may be far larger than the rest's."""
+        return self._each(lambda view: view.by_rounding(preactivations))
+
+    def weighted(self, n: int, spread: float, generator: torch.Generator) -> Together:
+        """Return the same for ``n`` inputs, each view with random weights."""
+        return self._each(lambda view: view.weighted(n, spread, generator))
+
+    def unweighted(self) -> Together:
+        """Return the same with the weights that all have."""
+        return self._each(lambda view: view.unweighted())
+
+    def besides(self, inputs: Inputs) -> Together:
+        """Return the same for the other inputs of the batch."""
+        return self._each(lambda view: view.besides(inputs))
+
+    def settled(self, preactivations: torch.Tensor) -> Together:
+        """Return the same with all settled that candidates show."""
+        return self._each(lambda view: view.settled(preactivations))
+
+    def of_some(self, index: torch.Tensor) -> Together:
+        """Return the same for some of the inputs."""
+        return self._each(lambda view: view.of_some(index))
+
+    def to(self, dtype: torch.dtype) -> Together:
+        """Return the same in another precision."""
+        return self._each(lambda view: view.to(dtype))
+
+    def at(self, preactivations: torch.Tensor) -> TogetherAt:
+        """Return the equations at pre-activations of shape (n, m)."""
+        return TogetherAt(self, [view.at(preactivations) for view in self.views])
+
+
+@dataclass(frozen=True)
+class TogetherAt(Linearization):
+    """Several views at some pre-activations.
+
+    Attributes
+    ----------
+    view : Together
+        The views.
+    parts : sequence of Linearization
+        Each of them.
+    """
+
+    view: Together
+    parts: Sequence[Linearization]
+
+    @property
+    def cost(self) -> torch.Tensor:
+        """Return the sum over the views."""
+        return sum(part.cost for part in self.parts)
+
+    @property
+    def gradient(self) -> torch.Tensor:
+        """Return the sum over the views."""
+        return sum(part.gradient for part in self.parts)
+
+    def curve(self, changes: torch.Tensor) -> torch.Tensor:
+        """Return the sum over the views."""
+        return sum(part.curve(changes) for part in self.parts)
+
+    def gram(self, changes: torch.Tensor) -> torch.Tensor:
+        """Return the sum over the views."""
+        return sum(part.gram(changes) for part in self.parts)
+
+    @property
+    def distances(self) -> torch.Tensor:
+        """Return the largest over the views."""
+        return torch.stack([part.distances for part in self.parts]).amax(dim=0)
+
+    @property
+    def is_inside(self) -> torch.Tensor:
+        """Return which are inside for all views."""
+        return torch.stack([part.is_inside for part in self.parts]).all(dim=0)
+
+    @property
+    def log_chances(self) -> torch.Tensor:
+        """Return those of all views."""
+        return torch.cat([part.log_chances for part in self.parts], dim=1)
+
+    @property
+    def own_log_chances(self) -> torch.Tensor:
+        """Return those of all views."""
+        return torch.cat([part.own_log_chances for part in self.parts], dim=1)
+
+    @property
+    def least_log_chances(self) -> torch.Tensor:
+        """Return those of all views."""
+        return torch.cat([part.least_log_chances for part in self.parts], dim=1)

@@ -1,0 +1,165 @@
+"""What comes back through the rest of the network at some pre-activations, and how that changes with these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+
+from sparsedl_fl.constraints._base import Linearization
+from sparsedl_fl.constraints.activation_subspace import ROUNDING_SHARE, lengths
+from sparsedl_fl.constraints.column_space import ColumnSpace
+
+__all__ = ["RestAt"]
+
+
+class Target(Protocol):
+    """Where gradients have to lie, and how nearly: what residuals are taken of."""
+
+    @property
+    def space(self) -> ColumnSpace: ...
+
+    @property
+    def reach(self) -> torch.Tensor: ...
+
+    @property
+    def largest_tolerance(self) -> float: ...
+
+    @property
+    def least_rounding(self) -> float: ...
+
+    @property
+    def typical_size(self) -> float: ...
+
+    @property
+    def weight(self) -> float: ...
+
+    @property
+    def n_unknowns(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class RestAt(Linearization):
+    """The gradients at some pre-activations, for one label each.
+
+    Their Jacobian is the Hessian of the loss, which is symmetric: one more way back for each product.
+
+    Attributes
+    ----------
+    view : Target
+        With the labels.
+    preactivations : torch.Tensor of shape (n, m)
+        ``z``, as leaves of a graph.
+    gradients : torch.Tensor of shape (n, m)
+        ``d``, in that graph.
+    """
+
+    view: Target
+    preactivations: torch.Tensor
+    gradients: torch.Tensor
+
+    @cached_property
+    def lengths(self) -> torch.Tensor:
+        """Lengths of the weighted gradients, of shape (n, 1)."""
+        return lengths(self.gradients.detach() * self.view.space.weights)[:, None]
+
+    @cached_property
+    def directions(self) -> torch.Tensor:
+        """The weighted gradients as unit rows."""
+        return self.gradients.detach() * self.view.space.weights / self.lengths
+
+    @cached_property
+    def outside(self) -> torch.Tensor:
+        """The part of these outside of the column space."""
+        return self.view.space.outside(self.directions)
+
+    def turned(self, changes: torch.Tensor) -> torch.Tensor:
+        """Return how changes of the pre-activations change the weighted unit gradients, to first order."""
+        return self.turned_by(self.along(changes))
+
+    def turned_by(self, changes: torch.Tensor) -> torch.Tensor:
+        """Return how changes of the gradients change the weighted unit gradients, to first order."""
+        return self._across(self.view.space.weights * changes) / self.lengths
+
+    def _pull(self, outside: torch.Tensor) -> torch.Tensor:
+        return self.along(self.view.space.weights * self._across(outside) / self.lengths)
+
+    def _across(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the part of rows across the gradients."""
+        return rows - (rows * self.directions).sum(dim=1, keepdim=True) * self.directions
+
+    def along(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return how the gradients change along rows of shape (n, m): the Hessian of the loss times these.
+
+        At a single place any number of rows goes back at once, with no copies of it.
+        """
+        if not self.gradients.requires_grad or len(rows) == 0:
+            return torch.zeros_like(rows)
+        given, options = (self.gradients, self.preactivations), {"retain_graph": True, "materialize_grads": True}
+        if len(self.gradients) == len(rows):
+            return torch.autograd.grad(*given, rows, **options)[0]
+        try:
+            return torch.autograd.grad(*given, rows[:, None], is_grads_batched=True, **options)[0][:, 0]
+        except RuntimeError:  # a module of the user's may have no way back for many at once
+            return torch.cat([self.along(row[None]) for row in rows])
+
+    @property
+    def cost(self) -> torch.Tensor:
+        """Return the squares of the parts of the unit gradients outside of the column space."""
+        return self.view.weight * self.outside.square().sum(dim=1)
+
+    @cached_property
+    def gradient(self) -> torch.Tensor:
+        """Return the gradient of half of them."""
+        return self.view.weight * self._pull(self.outside)
+
+    def curve(self, changes: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of half the square of what leaves the column space."""
+        return self.view.weight * self._pull(self.view.space.outside(self.turned(changes)))
+
+    def gram(self, changes: torch.Tensor) -> torch.Tensor:
+        """Return the products of what leaves the column space."""
+        outside = self.view.space.outside(self.turned(changes))
+        return self.view.weight * outside @ outside.T
+
+    @property
+    def distances(self) -> torch.Tensor:
+        """Return the distance of each unit gradient from the column space."""
+        return torch.linalg.vector_norm(self.outside, dim=1)
+
+    @property
+    def expected(self) -> torch.Tensor:
+        """Return how far the noise moves each unit gradient out of the column space, root mean square.
+
+        The client's own way is rounded too, which does not show behind the rank: where an input is sure of its label
+        next to nothing is left of its gradient, and no direction.
+        """
+        view = self.view
+        of_client = view.space.precision * (view.typical_size / self.lengths[:, 0]).clamp(min=1.0)
+        return torch.hypot(view.space.expected(self.directions), of_client)
+
+    @property
+    def rounding(self) -> torch.Tensor:
+        """Return how far rounding may move each unit gradient out of the column space."""
+        return (ROUNDING_SHARE * self.expected).clamp(min=self.view.least_rounding)
+
+    @property
+    def is_inside(self) -> torch.Tensor:
+        """Return which are no further from the column space than rounding explains."""
+        return self.distances <= self.rounding.clamp(max=self.view.largest_tolerance)
+
+    @property
+    def log_chances(self) -> torch.Tensor:
+        """Return the logarithm of the distance over the typical one along each axis."""
+        return self._log_chances(torch.maximum(self.distances, self.expected))
+
+    @property
+    def least_log_chances(self) -> torch.Tensor:
+        """Return the same for distances that the noise leaves."""
+        return self._log_chances(self.expected)
+
+    def _log_chances(self, distances: torch.Tensor) -> torch.Tensor:
+        ratios = distances[:, None] / self.view.reach
+        return torch.log10(ratios.clamp(min=torch.finfo(ratios.dtype).eps, max=1.0))

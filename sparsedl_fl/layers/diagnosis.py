@@ -1,0 +1,282 @@
+"""Why a gradient gives nothing away, from what is there to see before or after a search.
+
+Each check looks at the gradient alone or at the outcome, and says in a sentence what it means and what to do.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparsedl_fl.activations import KNOWN, resolve
+from sparsedl_fl.layers.blocks import column_blocks
+from sparsedl_fl.layers.layer_gradient import LayerGradient
+from sparsedl_fl.wording import argument
+
+__all__ = [
+    "advice",
+    "advice_for_crowd",
+    "is_clipped",
+    "is_of_one_size",
+    "is_sparsified",
+    "obstacle",
+    "too_large",
+    "uncertain_size",
+    "visible_reason",
+    "without_span",
+]
+
+
+def obstacle(layer_gradient: LayerGradient) -> str:
+    """Say why no search of ours applies, or nothing; from what is known of the layer."""
+    given = layer_gradient.activation
+    found = resolve(given)
+    is_seen = layer_gradient.next_weight_grad is not None or layer_gradient.rest is not None
+    if found is not None and (found.has_flat_part or is_seen):
+        return ""
+    flat = ", ".join(name for name, activation in KNOWN.items() if activation.has_flat_part)
+    return (
+        f"{given} follows the layer, whose derivative is nowhere zero: from this layer's gradient alone the searches "
+        f"need one that vanishes where a unit is off, as behind {flat} or a threshold, and otherwise the gradient "
+        "of the linear layer behind it (next_weight_grad), or the rest of the network (rest)"
+    )
+
+
+def without_span(layer_gradient: LayerGradient, batch_size: int) -> str:
+    """Say why the next layer's gradient is of no use behind an activation without flat parts."""
+    if layer_gradient.next_weight_grad is None:
+        return (
+            f"{layer_gradient.activation} follows the layer, whose derivative is nowhere zero, with no linear layer "
+            "behind it, and what the rest of the network says holds for the gradient of one step alone"
+        )
+    return (
+        f"{layer_gradient.activation} follows the layer, whose derivative is nowhere zero, and the gradient of the "
+        f"next layer does not span the activations of {batch_size} inputs: it is "
+        f"{layer_gradient.next_weight_grad.shape}, and needs more rows and columns than inputs, and less noise than "
+        "they leave"
+    )
+
+
+def visible_reason(
+    layer_gradient: LayerGradient,
+    batch_size: int | None = None,
+    is_open: bool = False,
+) -> str:
+    """Say what was done to a gradient that hides its low rank, or nothing.
+
+    Parameters
+    ----------
+    layer_gradient : LayerGradient
+        The gradient.
+    batch_size : int or None, default=None
+        Its numerical rank, where that is known.
+    is_open : bool, default=False
+        Whether the singular values show no end of the batch.
+    """
+    m, n = layer_gradient.shape
+    if layer_gradient.constant_input is not None:
+        return (
+            "the bias gradient lies outside the column space of the weight gradient: the batch has a row of zeros or "
+            "one that others add up to, or the two are not of one layer and batch, or noise is on the bias alone"
+        )
+    alive, moduli = _alive(layer_gradient)
+    if moduli.size == 0:
+        return ""
+    if min(alive.shape) > 1 and is_of_one_size(moduli):
+        return (
+            "nearly all entries have one size: was the optimiser Adam (one step of it), or were signs alone sent "
+            "(signSGD)? Either hides the low rank: pass optimizer"
+        )
+    if is_sparsified(layer_gradient):
+        share = 1 - moduli.size / alive.size
+        return (
+            f"{share:.0%} of the entries are exactly zero, scattered: the update was sparsified, which hides its rank"
+        )
+    if batch_size is not None and batch_size == m - 1 and m <= 1000:
+        return (
+            f"the rank is {m - 1}, one less than the {m} outputs: this looks like a classifier's head, whose gradients "
+            f"sum to zero over the classes, with at least {m - 1} inputs"
+        )
+    if is_open:
+        return (
+            f"the singular values show no end of the batch: it is as large as the layer, {min(m, n)}, or larger "
+            f"(tokens and patches count as inputs each), or the gradient is noisy: pass {argument('batch_size')}"
+        )
+    return ""
+
+
+def is_of_one_size(moduli: np.ndarray, *, equal: float = 0.02, most: float = 1.5, share: float = 0.7) -> bool:
+    """Return whether nearly all entries have one size, as Adam's first step has but for entries near its epsilon.
+
+    Parameters
+    ----------
+    moduli : ndarray
+        Of the entries that are not zero.
+    equal : float, default=0.02
+        Distance from the median, relative to it, up to which a size is that one: a gradient has 2 % of its entries
+        there.
+    most : float, default=1.5
+        Largest size over the median: a few bits, which round most entries to one step, have larger ones.
+    share : float, default=0.7
+        Of the entries.
+    """
+    if moduli.size < 16:
+        return moduli.size > 1 and bool(np.ptp(moduli) <= 1e-3 * moduli.max())
+    middle = np.median(moduli)
+    return bool(moduli.max() <= most * middle and np.mean(np.abs(moduli - middle) <= equal * middle) >= share)
+
+
+def is_clipped(layer_gradient: LayerGradient, *, share: float = 5e-3, near: float = 0.98, fewest: int = 8) -> bool:
+    """Return whether entries were cut to a largest size, one by one.
+
+    Parameters
+    ----------
+    layer_gradient : LayerGradient
+        The gradient.
+    share : float, default=5e-3
+        Of the entries that have the largest size exactly.
+    near : float, default=0.98
+        Of that size, up to which the next ones reach: those of a few bits are a step of their grid away.
+    fewest : int, default=8
+        Entries at that size.
+    """
+    _, moduli = _alive(layer_gradient)
+    if moduli.size == 0:
+        return False
+    largest = moduli.max()
+    at_most = moduli >= (1 - 1e-6) * largest
+    below = moduli[~at_most]
+    return bool(at_most.sum() >= max(fewest, share * moduli.size) and below.size and below.max() >= near * largest)
+
+
+def too_large(layer_gradient: LayerGradient, batch_size: int, limit: int) -> str:
+    """Say that the gradient has as many inputs as the layer has rows or columns that are not zero, or more."""
+    (m, n), reason = layer_gradient.shape, visible_reason(layer_gradient)
+    return (
+        f"the batch (size {batch_size}) is as large as the layer or larger: its inputs cannot be separated (of {m} "
+        f"outputs and {n} inputs {limit} have a gradient); {reason or 'tokens, patches and time steps count as inputs'}"
+    )
+
+
+def uncertain_size(layer_gradient: LayerGradient, batch_size: int, gap: float) -> str:
+    """Say that the singular values do not show well how large the batch is."""
+    reason = visible_reason(layer_gradient)
+    return (
+        f"{reason}{'; ' if reason else ''}the batch size is uncertain: the gap behind singular value {batch_size} of "
+        f"weight_grad is only {gap:.2g}; the gradient may be noisy or the batch as large as the layer: pass "
+        f"{argument('batch_size')}"
+    )
+
+
+def is_sparsified(
+    layer_gradient: LayerGradient, *, scattered: float = 0.05, lowest_kept: float = 0.1, step: float = 1.5
+) -> bool:
+    """Return whether small entries were set to zero: then the noise is as large as they were, and follows no rule.
+
+    Parameters
+    ----------
+    layer_gradient : LayerGradient
+        The gradient.
+    scattered : float, default=0.05
+        Share of exact zeros, outside of rows and columns that are all zero, that no dense client leaves.
+    lowest_kept : float, default=0.1
+        Smallest modulus that is left, relative to the median: without a threshold there are far smaller ones.
+    step : float, default=1.5
+        Ratio of the two smallest moduli, from which on they are steps of a grid: quantised numbers round to zero, too.
+    """
+    alive, moduli = _alive(layer_gradient)
+    if moduli.size == 0 or 1 - moduli.size / alive.size <= scattered:
+        return False
+    lowest = float(moduli.min())
+    above = moduli[moduli > (1 + 1e-6) * lowest]
+    is_grid = above.size > 0 and above.min() >= step * lowest
+    return not is_grid and lowest > lowest_kept * np.median(moduli)
+
+
+def _alive(layer_gradient: LayerGradient) -> tuple[np.ndarray, np.ndarray]:
+    """Return the entries of rows and columns that are not all zero, and the moduli of those that are not zero."""
+    _, block = next(column_blocks(layer_gradient.weight_grad))
+    alive = block[:, block.any(axis=0)][block.any(axis=1)]
+    return alive, np.abs(alive[alive != 0])
+
+
+def advice(
+    proposed: np.ndarray,
+    certified: np.ndarray,
+    residual_floor: float,
+    verdict: str,
+    reason: str,
+    has_zeros: bool = True,
+    *,
+    matching: float = 1.0,
+    noisy: float = 1e-4,
+    unrelated: float = 0.7,
+) -> str:
+    """Say what a batch that is not wholly certified lacks, and what would help.
+
+    Parameters
+    ----------
+    proposed, certified : ndarray of shape (b,) of bool
+        Columns that were found, and inputs that are certified.
+    residual_floor : float
+        Share of noise in the gradient.
+    verdict : str
+        Of `sparsedl_fl.theory.expect`.
+    reason : str
+        Of `visible_reason`.
+    has_zeros : bool, default=True
+        Whether the activation has a flat part, so that columns have zeros.
+    matching : float, default=1
+        Sparsity matching coefficient.
+    noisy : float, default=1e-4
+        Share of noise in the gradient above which it is noise that hides what is missing.
+    unrelated : float, default=0.7
+        Coefficient below which columns that were found have nothing to do with the weights: by chance it is one half.
+    """
+    if reason:
+        return reason[0].upper() + reason[1:]
+    if not has_zeros and proposed.any():
+        return (
+            f"{int(proposed.sum())} inputs were found, but there are too few equations to prove all of them, or too "
+            "much noise: a batch near half of the outputs, or of the classes of a head, is out of reach"
+        )
+    if not has_zeros:
+        return (
+            "No input fits: a batch too large for the layer (half of its outputs, or of the classes of a head), "
+            "another activation or loss, smoothed labels, normalisation over the batch, an optimiser with momenta of "
+            f"its own (Adam), or noise; under noise {argument('batch_size')} has to be given"
+        )
+    if 2 * proposed.sum() > len(proposed) > 2 and matching < unrelated and residual_floor <= noisy:
+        return (
+            f"{int(proposed.sum())} columns were found, and the weights contradict them: these are not the weights at "
+            "which the gradient was taken, or another activation follows"
+        )
+    if proposed.all() and residual_floor > noisy:
+        return "The noise hides too many zeros of the others to be sure of them"
+    if proposed.all():
+        return (
+            "All columns have zeros, but not enough to prove them, or zeros that contradict the weights: check that "
+            "the weights are those at which the gradient was taken, and that ReLU follows the layer"
+        )
+    if not proposed.any():
+        return (
+            f"No direction makes the gradient sparse ({verdict}): another activation than ReLU, normalisation over the "
+            "batch, an optimiser with momenta of its own (Adam), or noise; under noise "
+            f"{argument('batch_size')} has to be given"
+        )
+    return (
+        f"Raise the search's budget ({verdict}); a batch near half the layer's width or beyond cannot be recovered, "
+        f"and under noise {argument('batch_size')} has to be given"
+    )
+
+
+def advice_for_crowd(n_found: int, n_certified: int, batch_size: int) -> str:
+    """Say what a batch lacks that has more inputs than their features have dimensions."""
+    if n_found < batch_size:
+        return (
+            "The layer has more inputs than their features have dimensions, and each is found by itself: raise the "
+            "search's time; those that left little of a gradient, or switch the same units as another, may never be"
+        )
+    return (
+        f"All {batch_size} inputs were found, and {batch_size - n_certified} of them are not told well enough by the "
+        "next layer's gradient, or what they make of the layer's own is not what was sent: check the weights behind"
+    )

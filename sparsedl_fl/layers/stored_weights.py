@@ -1,0 +1,114 @@
+"""Whether a gradient is the difference of stored weights: then it is rounded as these are, entry by entry.
+
+A client that sends weights rounds each to its last digit: ``(before - after) / rate`` is a whole number of units in the
+last place of the weight, over the rate. The rate need not be known, since the numbers show it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparsedl_fl.layers.blocks import column_blocks, significands
+from sparsedl_fl.layers.formats import BFLOAT16_BITS, FLOAT16_BITS
+
+__all__ = ["step_of_stored_weights"]
+
+FLOAT32_BITS = 24
+"""Bits of a significand, the hidden one included."""
+
+
+def step_of_stored_weights(
+    weight: np.ndarray,
+    weight_grad: np.ndarray,
+    *,
+    n_entries: int = 20_000,
+    fewest: int = 64,
+    most_steps: float = 2.0**18,
+    on_grid: float = 0.02,
+    nearly_all: float = 0.97,
+    odd: float = 0.2,
+) -> float | None:
+    """Return the step of a gradient over the last digit of its weights, ``1 / rate``, or None for other gradients.
+
+    Parameters
+    ----------
+    weight : ndarray of shape (m, n)
+        Weights before the step; none is coarser than these are after it.
+    weight_grad : ndarray of shape (m, n)
+        The gradient, in any units.
+    n_entries, fewest : int, default=20,000 and 64
+        Entries that are looked at, evenly taken, and the fewest that tell.
+    most_steps : float, default=2^18
+        Steps from which on an entry says nothing: the gradient itself may have been rounded to 24 bits.
+    on_grid, nearly_all : float, default=0.02 and 0.97
+        How far from a whole number of steps entries may lie, and the share that does not lie further. (A weight that
+        crossed a power of two has half the step; of other numbers 4 % lie so near.)
+    odd : float, default=0.2
+        Least share of odd numbers of steps, of all entries and of those of small weights: about one half. (A gradient
+        of one step for all weights, or of few digits, is an even multiple of the last digit of small weights.)
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> weight, gradient = (rng.standard_normal((20, 50)).astype(np.float32) for _ in range(2))
+    >>> after = weight - np.float32(0.01) * gradient
+    >>> round(step_of_stored_weights(weight, (weight - after) / np.float32(0.01)), 3)
+    100.0
+    >>> step_of_stored_weights(weight, gradient)
+    """
+    bits = _bits_of(weight)
+    if bits is None:
+        return None
+    looked_at = np.unravel_index(np.arange(0, weight.size, max(1, weight.size // n_entries)), weight.shape)
+    moduli, digits = np.abs(weight_grad[looked_at].astype(np.float64)), _last_digits(weight[looked_at], bits)
+    told = (moduli > 0) & (digits > 0)
+    if told.sum() < fewest:
+        return None
+    steps, digits = moduli[told] / digits[told], digits[told]
+    unit = _common_divisor(np.sort(steps)[:fewest])
+
+    def is_whole(unit: float) -> np.ndarray:
+        return np.abs(steps / unit - np.rint(steps / unit)) < on_grid
+
+    while unit < steps.max() and np.mean(is_whole(2 * unit)) >= nearly_all:  # few have crossed a power of two
+        unit *= 2
+    counts = np.rint(steps / unit)
+    is_clear = counts < most_steps
+    if is_clear.sum() < fewest or np.mean(is_whole(unit)[is_clear]) < nearly_all:
+        return None
+    is_small = digits <= digits.max() / 8
+    of_all, of_small = (counts[is_clear & kept] % 2 for kept in (np.ones_like(is_small), is_small))
+    is_odd = len(of_small) >= fewest // 4 and min(of_all.mean(), of_small.mean()) >= odd
+    return float(unit) if is_odd else None
+
+
+def _bits_of(weight: np.ndarray) -> int | None:
+    """Return the bits of a weight's significand, or None where weights are more exact than single precision."""
+    bits = 0
+    for _, block in column_blocks(weight):
+        digits, is_single = significands(block)
+        if not is_single:
+            return None
+        patterns = digits.view(np.uint32)
+        low = (
+            FLOAT32_BITS if (patterns & 0x1FFF).any() else FLOAT16_BITS if (patterns & 0xFFFF).any() else BFLOAT16_BITS
+        )
+        bits = max(bits, low)
+    return bits
+
+
+def _last_digits(weight: np.ndarray, bits: int) -> np.ndarray:
+    """Return the size of the last digit of each weight of so many bits."""
+    exponents = np.frexp(weight)[1]
+    return np.where(weight != 0, np.ldexp(1.0, exponents - bits), 0.0)
+
+
+def _common_divisor(values: np.ndarray, *, rounding: float = 1e-3) -> float:
+    """Return the largest number that all values are multiples of, by Euclid's algorithm, up to their rounding."""
+    divisor = float(values[0])
+    for value in values[1:]:
+        a, b = float(value), divisor
+        while b > rounding * divisor:
+            a, b = b, abs(a - np.rint(a / b) * b)
+        divisor = a
+    return divisor

@@ -1,0 +1,216 @@
+"""What the states of a model before and after local training say of its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from sparsedl.process import neutral_modes
+from sparsedl_fl.layers.of_model import get_tensor, pick_layer
+from sparsedl_fl.tracing.naming import plain_names
+from sparsedl_fl.wording import argument, argument_with, is_option
+
+__all__ = ["decay_by_rank", "gradients_of_update", "kept_share", "obstacle_of_optimizer", "tensors_of_update"]
+
+OPTIMIZERS = ("sgd",)
+"""Optimisers whose update is a weighted sum of gradients, and so keeps their rank."""
+
+OTHERS = (
+    "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamw", "asgd", "lamb", "lars", "lbfgs", "lion", "muon",
+    "nadam", "radam", "rmsprop", "rprop", "shampoo", "signsgd", "sparseadam", "yogi",
+)  # fmt: skip
+"""Optimisers that are known, and whose updates are no such sum."""
+
+
+def obstacle_of_optimizer(optimizer: str) -> str:
+    """Return why the updates of an optimiser are out of range, or nothing where they are not.
+
+    Raises
+    ------
+    ValueError
+        If there is no optimiser of that name.
+
+    Examples
+    --------
+    >>> obstacle_of_optimizer("SGD")
+    ''
+    """
+    name = str(optimizer).lower().replace("_", "").replace("-", "")
+    if name in OPTIMIZERS:
+        return ""
+    if name not in OTHERS:
+        raise ValueError(
+            f"{argument_with('optimizer', optimizer)} is not known; there are {', '.join((*OPTIMIZERS, *OTHERS))}"
+        )
+    return (
+        f"{argument_with('optimizer', optimizer)} is out of range: its steps are no sum of gradients (Adam divides "
+        "each entry by its own size), so that the low rank is gone"
+    )
+
+
+@neutral_modes(gradients=True)
+def gradients_of_update(
+    before: Mapping[str, torch.Tensor],
+    after: Mapping[str, torch.Tensor],
+    learning_rate: float,
+    *,
+    n_steps: int | None = None,
+    momentum: float = 0.0,
+    weight_decay: float | None = 0.0,
+    optimizer: str = "sgd",
+) -> dict[str, torch.Tensor]:
+    """Return the sum of a client's local gradients by plain name, in double precision.
+
+    Parameters
+    ----------
+    before, after : mapping of name to tensor
+        State of the model before and after local training; integers and wrappers' prefixes are no matter.
+    learning_rate : float
+        The client's learning rate.
+    n_steps : int or None, default=None
+        Local steps; needed where weight decay is known.
+    momentum : float, default=0
+        Of plain or Nesterov momentum: the sum is then a weighted one, which has the same rank and the same inputs.
+    weight_decay : float or None, default=0
+        The client's; None finds what it took away by the rank, where the batch is smaller than half of a layer.
+    optimizer : str, default="sgd"
+        "sgd"; any other is out of range.
+
+    Returns
+    -------
+    dict of str to torch.Tensor
+        ``(a W0 - W_T) / learning_rate`` with the share ``a`` of the first weights that decay has left.
+
+    Raises
+    ------
+    ValueError
+        If the states do not belong together, weight decay cannot be found, or the optimiser is out of range.
+
+    References
+    ----------
+    SPEAR (2024), Appendix F.
+    """
+    if not (np.isfinite(learning_rate) and learning_rate > 0):
+        raise ValueError(f"{argument('learning_rate')} must be a positive number, got {learning_rate!r}")
+    if obstacle_of_optimizer(optimizer):
+        raise ValueError(obstacle_of_optimizer(optimizer))
+    before, after = plain_names("before", before), plain_names("after", after)
+    names = [name for name, tensor in before.items() if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()]
+    pairs = {}
+    for name in names:
+        start, end = before[name], get_tensor("after", after, name)
+        if start.shape != end.shape:
+            raise ValueError(
+                f"{name!r} has shape {tuple(start.shape)} before and {tuple(end.shape)} after: not the same model"
+            )
+        pairs[name] = start.detach().cpu().double(), end.detach().cpu().double()
+        if not pairs[name][0].isfinite().all():
+            raise ValueError(f"before has NaN or infinity in {name!r}: these are no weights to start from")
+    if weight_decay is None:
+        kept = decay_by_rank(pairs)
+    elif weight_decay == 0:
+        kept = 1.0
+    elif n_steps is None:
+        raise ValueError(
+            f"{argument('n_steps')} is needed to undo {argument('weight_decay')}; "
+            f"{argument_with('weight_decay', 'find' if is_option('weight_decay') else None)} finds it by the rank"
+        )
+    else:
+        kept = kept_share(learning_rate, n_steps, momentum, weight_decay)
+    return {name: (kept * start - end) / learning_rate for name, (start, end) in pairs.items()}
+
+
+def kept_share(learning_rate: float, n_steps: int, momentum: float, weight_decay: float) -> float:
+    """Return the share of the first weights that is left after decay alone, by the steps of `torch.optim.SGD`.
+
+    Examples
+    --------
+    >>> round(kept_share(0.1, 2, 0.0, 0.5), 6)  # (1 - 0.05)^2
+    0.9025
+    """
+    if n_steps < 1 or momentum < 0 or weight_decay < 0:
+        raise ValueError(
+            f"{argument('n_steps')} must be positive, {argument('momentum')} and {argument('weight_decay')} not "
+            f"negative, got {n_steps!r}, {momentum!r} and {weight_decay!r}"
+        )
+    weight, velocity = 1.0, 0.0
+    for step in range(n_steps):
+        velocity = weight_decay * weight + (momentum * velocity if step else 0.0)
+        weight -= learning_rate * velocity
+    return weight
+
+
+def decay_by_rank(pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]], *, agreement: float = 1e-4) -> float:
+    """Return the share ``a`` of the first weights for which ``a W0 - W_T`` has the smallest rank.
+
+    Of the pencil ``(W_T, W0)`` all eigenvalues but as many as inputs are ``a``: the median, where these are fewer than
+    half.
+
+    Parameters
+    ----------
+    pairs : mapping of name to (torch.Tensor, torch.Tensor)
+        Each parameter before and after.
+    agreement : float, default=1e-4
+        Spread of the middle quarter of the eigenvalues, up to which they are one.
+    """
+    matrices = [
+        pair for pair in pairs.values() if pair[0].ndim == 2 and min(pair[0].shape) > 3 and pair[1].isfinite().all()
+    ]
+    if not matrices:
+        raise ValueError(f"{argument('weight_decay')} cannot be found: the model has no matrix of weights")
+    start, end = max(matrices, key=lambda pair: min(pair[0].shape))
+    start, end = (start, end) if start.shape[0] <= start.shape[1] else (start.T, end.T)
+    values = np.sort(np.linalg.eigvals((end @ torch.linalg.pinv(start)).numpy()).real)
+    middle = np.quantile(values, [0.375, 0.625])
+    if np.ptp(middle) > agreement:
+        raise ValueError(
+            f"{argument('weight_decay')} cannot be found by the rank: the batch is larger than half of the largest "
+            "layer, or the optimiser is no SGD"
+        )
+    return float(np.median(values))
+
+
+def tensors_of_update(
+    before: Mapping[str, torch.Tensor],
+    after: Mapping[str, torch.Tensor],
+    learning_rate: float,
+    layer: int | str,
+    n_steps: int | None = None,
+    momentum: float = 0.0,
+    weight_decay: float | None = 0.0,
+) -> dict[str, torch.Tensor | None]:
+    """Return weights and summed gradients of one layer, by the names of the fields of a `LayerGradient`.
+
+    Parameters
+    ----------
+    before, after, learning_rate, layer, n_steps, momentum, weight_decay
+        As in `sparsedl_fl.LayerGradient.from_update`.
+    """
+    before = plain_names("before", before)
+    gradients = gradients_of_update(
+        before, after, learning_rate, n_steps=n_steps, momentum=momentum, weight_decay=weight_decay
+    )
+    weights = [key for key, value in before.items() if key.endswith("weight") and value.ndim == 2]
+    names = [key.removesuffix("weight") for key in weights]
+    prefix = pick_layer("layer", layer if isinstance(layer, int) else f"{layer}.", names)
+    bias = before.get(f"{prefix}bias")
+    next_key = _next_weight(before, prefix)
+    return {
+        "weight": before[f"{prefix}weight"],
+        "bias": bias,
+        "weight_grad": gradients[f"{prefix}weight"],
+        "bias_grad": gradients[f"{prefix}bias"] if bias is not None else None,
+        "next_weight_grad": gradients[next_key] if next_key is not None else None,
+        "next_weight": before[next_key] if next_key is not None else None,
+    }
+
+
+def _next_weight(state: Mapping[str, torch.Tensor], prefix: str) -> str | None:
+    """Return the key that follows a layer's tensors, if it is the weight of a linear layer with as many inputs."""
+    weight = f"{prefix}weight"
+    keys = [key for key in state if key != f"{prefix}bias"]
+    following = keys[keys.index(weight) + 1 :][:1]
+    is_linear = following and following[0].endswith("weight") and state[following[0]].ndim == 2
+    return following[0] if is_linear and state[following[0]].shape[1] == len(state[weight]) else None

@@ -1,0 +1,128 @@
+"""Run the client again with what was recovered, and hold every tensor of its gradient against what it sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparsedl.process import neutral_modes
+from sparsedl_fl.certify.labels import NO_LABEL
+from sparsedl_fl.layers.losses import Loss, total_loss
+from sparsedl_fl.layers.running_model import RunFrom
+from sparsedl_fl.propagate.backward import KnownBatch, sizes_of
+from sparsedl_fl.tracing.naming import plain_parameters
+
+__all__ = ["Replay", "replay"]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came of running the client again.
+
+    Attributes
+    ----------
+    deviations : dict of str to float
+        By parameter, ``|G' - G| / |G|`` of the gradient that comes back against the one sent.
+    tolerance : float
+        Deviation up to which a tensor counts as the same: ten times what the noise and the expected errors explain.
+    weights : ndarray of shape (b,)
+        Share of the loss that each recovered input has: ``1 / b`` for a mean, more for one that the batch holds twice.
+    start : str
+        The layer from which the client was run.
+    """
+
+    deviations: Mapping[str, float]
+    tolerance: float
+    weights: np.ndarray
+    start: str = ""
+
+    @property
+    def n_matching(self) -> int:
+        """How many tensors come back."""
+        return sum(deviation <= self.tolerance for deviation in self.deviations.values())
+
+    @property
+    def is_match(self) -> bool:
+        """Whether all that were compared do."""
+        return len(self.deviations) > 0 and self.n_matching == len(self.deviations)
+
+    def __str__(self) -> str:
+        worst = max(self.deviations.values(), default=np.inf)
+        where = f" from layer {self.start!r} on" if self.start else ""
+        return (
+            f"replayed: {self.n_matching} of {len(self.deviations)} tensors of the gradient{where} come back, "
+            f"the worst to {worst:.1g} of its size (tolerance {self.tolerance:.1g})"
+        )
+
+
+@neutral_modes(gradients=True)
+def replay(
+    run: RunFrom,
+    known: KnownBatch,
+    gradients: Mapping[str, torch.Tensor],
+    *,
+    loss: str | Loss | None = None,
+    noise: float = 1e-6,
+) -> Replay:
+    """Run the client again from a layer whose whole batch is known.
+
+    Parameters
+    ----------
+    run : RunFrom
+        The model, from that layer on.
+    known : KnownBatch
+        The batch, with all labels.
+    gradients : mapping of str to torch.Tensor
+        What the client sent, by plain names of the parameters.
+    loss : str, callable or None, default=None
+        As of `sparsedl_fl.layers.network_tail.RestOfNetwork`.
+    noise : float, default=1e-6
+        Share of the gradient that is noise.
+
+    Raises
+    ------
+    ValueError
+        If a label is not known.
+    """
+    if (known.labels == NO_LABEL).any():
+        raise ValueError(f"{int(np.sum(known.labels == NO_LABEL))} of {len(known.labels)} labels are not known")
+    labels = torch.as_tensor(known.labels)
+    weights = _weights(run, known, labels, loss)
+    outputs = run(known.inputs)
+    total = sum(
+        weight * total_loss(loss, outputs[i : i + 1], labels[i : i + 1]) for i, weight in enumerate(weights.tolist())
+    )
+    parameters = plain_parameters(run.model)
+    returned = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
+    deviations = {}
+    for name, tensor in zip(parameters, returned, strict=True):
+        sent = gradients.get(name)
+        if tensor is None or sent is None:
+            continue
+        sent = sent.detach().cpu().double()
+        size = float(sent.norm()) or float(tensor.norm()) or 1.0
+        deviations[name] = float((tensor - sent).norm()) / size
+    explained = noise + float(np.max(known.errors / sizes_of(known.inputs)))
+    return Replay(deviations, float(np.clip(10 * explained, 1e-5, 0.1)), weights)
+
+
+def _weights(run: RunFrom, known: KnownBatch, labels: torch.Tensor, loss: Any) -> np.ndarray:
+    """Return the share of each input in the loss: how long its column is, against that of its loss alone."""
+    b = len(known.inputs)
+    if run.layer is None:
+        return np.full(b, 1 / b)
+    outputs: list[torch.Tensor] = []
+    hook = run.layer.register_forward_hook(lambda part, given, found: outputs.append(found))
+    try:
+        found = run(known.inputs)
+    finally:
+        hook.remove()
+    each = sum(total_loss(loss, found[i : i + 1], labels[i : i + 1]) for i in range(b))
+    (alone,) = torch.autograd.grad(each, outputs[0])
+    alone = alone.flatten(1).numpy()
+    squares = np.maximum(np.sum(alone**2, axis=1), np.finfo(float).tiny)
+    return np.sum(alone * known.gradients.T, axis=1) / squares

@@ -1,0 +1,300 @@
+"""What the search knows so far: columns ``q``, inputs as their ``p``, and what follows from the ones for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from sparsedl.candidates import CandidatePool
+from sparsedl.linalg import normalized, smallest_eigenvectors
+from sparsedl.selection import select_independent
+from sparsedl.zeros import ZeroTest
+from sparsedl_fl.constraints import ColumnView, RestView
+from sparsedl_fl.search.columns_and_forward_pass import TwoViews
+
+__all__ = ["Knowledge"]
+
+
+class Knowledge:
+    """Columns ``q`` proven by their zeros, inputs ``p`` proven by the next layer, and the views they deflate.
+
+    A ``p`` becomes a column, the kernel of its inactive rows and of the other ``p``, as soon as these determine it.
+
+    Parameters
+    ----------
+    test : ZeroTest
+        What proves a column.
+    views : TwoViews
+        Both views, with nothing found.
+    columns_from_behind : sequence of ColumnView or RestView, default=()
+        What the weights behind say of the column of an input, where zeros leave it open; the first that does counts.
+    near_zero : float, default=1e-2
+        What counts as zero of ``U q`` before a direction is estimated again, relative to its mean square.
+    surely_off : float, default=1e-3
+        A unit counts as off when it is so by this much of the spread of the pre-activations.
+    input_weight : float, default=1e-3
+        Weight of the other ``p`` beside the inactive rows: less exact, they decide only what these leave open.
+    determined : float, default=1e-9
+        A second smallest eigenvalue, relative to their mean, above this means that nothing is left open.
+    trusts_behind : bool, default=False
+        Whether a column that comes from behind needs no zeros for a proof: beyond half of the width none has enough.
+        The gradient depends on the pattern alone, and what all spans say of that is more.
+    own_product : float, default=1e-3
+        Overlap of an input and a column (see `TwoViews.overlaps`) above which one belongs to the other.
+    """
+
+    def __init__(
+        self,
+        test: ZeroTest,
+        views: TwoViews,
+        columns_from_behind: Sequence[ColumnView | RestView] = (),
+        *,
+        near_zero: float = 1e-2,
+        surely_off: float = 1e-3,
+        input_weight: float = 1e-3,
+        determined: float = 1e-9,
+        own_product: float = 1e-3,
+        trusts_behind: bool = False,
+    ) -> None:
+        self.test, self.columns_from_behind, self.trusts_behind = test, columns_from_behind, trusts_behind
+        self.near_zero, self.surely_off, self.own_product = near_zero, surely_off, own_product
+        self.input_weight, self.determined = input_weight, determined
+        self.views, self.inputs = views, views.inputs
+        self.pool = CandidatePool.empty(views.left.shape[1])
+        self.n_hits = 0
+
+    @property
+    def n_found(self) -> int:
+        """Number of independent columns."""
+        return len(self.views.found)
+
+    @property
+    def columns(self) -> torch.Tensor:
+        """Candidates for columns, as unit rows: all that were found."""
+        return self.pool.directions if self.views.activation.has_flat_part else self.views.found
+
+    @property
+    def n_known(self) -> int:
+        """Number of columns and of inputs."""
+        return self.n_found + len(self.inputs)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing at all is known, neither a column nor an input."""
+        return self.n_known == 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the columns, or the inputs, are a basis."""
+        return max(self.n_found, len(self.inputs)) == self.views.left.shape[1]
+
+    @property
+    def has_all_inputs(self) -> bool:
+        """Whether the inputs are a basis."""
+        return len(self.inputs) == self.views.left.shape[1]
+
+    def pairs(self, first: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return inputs and their columns, as rows, for the columns from some on that have theirs."""
+        found = self.views.found[first:]
+        if len(found) == 0 or len(self.inputs) == 0:
+            return self.inputs[:0], found[:0]
+        overlaps, own = self.views.overlaps(self.inputs, found).max(dim=0)
+        has_input = overlaps > self.own_product
+        return self.inputs[own[has_input]], found[has_input]
+
+    def deflate_columns(self) -> None:
+        """Deflate the column view by the inputs, and by estimates of those of the other columns found."""
+        if len(self.views.inputs) >= max(self.n_found, len(self.inputs)):
+            return
+        inputs, found = self.inputs, self.views.found
+        is_own = self.own_product < self.views.overlaps(inputs, found).T
+        if not is_own.any(dim=1).all():
+            estimates = self.views.estimated_inputs(~self.test.likely_zeros(found))
+            inputs = torch.cat([inputs, estimates[~is_own.any(dim=1)]])
+        self.views = replace(self.views, inputs=inputs)
+
+    def add(
+        self, inputs: torch.Tensor | None, is_determined: torch.Tensor | None, columns: torch.Tensor | None
+    ) -> bool:
+        """Take in what a stage proposes; return whether anything is new."""
+        is_new = inputs is not None and self.add_inputs(inputs, is_determined)
+        return (columns is not None and self.add_columns(columns)) or is_new
+
+    def add_columns(self, ends: torch.Tensor) -> bool:
+        """Accept the ends of the two-view search that are proven columns; return whether any is new."""
+        widths = self.test.tolerances(ends).clamp(min=self.near_zero)
+        is_near = ((ends @ self.test.observations.T).abs() < widths).sum(dim=1) > ends.shape[1]
+        ends = ends[is_near]
+        self.n_hits += len(ends)
+        self.pool.add_proven(ends, self.test)
+        return self._deflate()
+
+    def add_inputs(self, inputs: torch.Tensor, is_determined: torch.Tensor) -> bool:
+        """Take in inputs proven by the next layer's gradient; return whether any is new.
+
+        Of one that is not determined only the pattern is right, and its column where that determines it.
+        """
+        self.n_hits, n_before = self.n_hits + len(inputs), len(self.inputs)
+        together = torch.cat([self.inputs, inputs[is_determined]])
+        order = -torch.arange(len(together)).numpy()
+        independent = select_independent(normalized(together * self.views.sizes, dim=1).numpy().T, order)
+        self.inputs = together[torch.from_numpy(independent)]
+        nothing = self.inputs[:0]
+        if self.trusts_behind:  # an inexact input overlaps with all columns, and would hold up those of the others
+            columns = self._from_behind(inputs, nothing)
+            self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
+            return self._deflate() or len(self.inputs) > n_before
+        missing = self._without_column(self.inputs)
+        if self.has_all_inputs:  # with all inputs known the columns follow
+            columns = list(normalized(torch.linalg.inv(self.inputs).T, dim=1)[missing, None])
+        elif not self.views.activation.has_flat_part:
+            columns = [self._from_behind(self.inputs[missing], self.inputs, torch.tensor(missing, dtype=torch.long))]
+        else:
+            columns = [self.column_of(self.inputs[i], _without_row(self.inputs, i)) for i in missing]
+        columns = torch.cat([nothing, *columns])
+        if not self.views.activation.has_flat_part:
+            return self._deflate_by(columns) or len(self.inputs) > n_before
+        self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
+        unsure = inputs[~is_determined]
+        columns = [self.column_of(unsure[i], nothing) for i in self._without_column(unsure)]
+        self.pool.add_proven(torch.cat([nothing, *columns]), self.test)
+        return self._deflate() or len(self.inputs) > n_before
+
+    def add_trusted(self, columns: torch.Tensor) -> bool:
+        """Take in columns that need no further proof; return whether any is new."""
+        self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
+        return self._deflate()
+
+    def repeat_behind(self, *, n_iterations: int = 5) -> bool:
+        """Take all columns from behind once more, at the inputs that they make together; these become more exact.
+
+        A last one that is missing begins with what comes from behind where all others are orthogonal to its input, and
+        stays away unless all come back in the end, and are a basis. (Two batches of 105 behind 200 ReLU units: columns
+        were off by 1e-5, and then by 5e-8.)
+        """
+        found, is_whole = self.views.found, self.n_found == self.inputs.shape[1]
+        if not is_whole:
+            last = self.views.free.T
+            found = torch.cat([found, self.columns_from_behind[0].columns(self._preactivations(last))[0]])
+        inputs, is_singular = torch.linalg.inv_ex(found.T)
+        for _ in range(n_iterations):
+            if is_singular:  # nothing came from behind for some input
+                return False
+            columns, is_right = self.columns_from_behind[0].columns(self._preactivations(normalized(inputs, dim=1)))
+            found = torch.where(is_right[:, None] | (not is_whole), columns, found)
+            inputs, is_singular = torch.linalg.inv_ex(found.T)
+        if is_singular or not (is_whole or is_right.all()):
+            return False
+        self.take_whole(found, inputs)
+        return True
+
+    def take_whole(self, columns: torch.Tensor, inputs: torch.Tensor) -> None:
+        """Take all columns and inputs, as rows, for what is known, in place of what was."""
+        self.pool = CandidatePool.empty(columns.shape[1])
+        self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
+        self.views, self.inputs = self.views.knowing(columns), normalized(inputs, dim=1)
+
+    def settle(self) -> None:
+        """Estimate columns again once all are there, from what is more exact.
+
+        Without flat parts these are the inputs. Else they are zeros, where a column has fewer than its input has units
+        off: it came from behind, or from the other inputs.
+        """
+        found = self.views.found
+        if not self.views.activation.has_flat_part:
+            if self.has_all_inputs:
+                self.views = self.views.knowing(normalized(torch.linalg.inv(self.inputs).T, dim=1))
+            return
+        if len(found) < found.shape[1]:
+            return
+        inputs = normalized(torch.linalg.inv(found.T), dim=1)
+        overlaps = self.views.overlaps(self.inputs, found)
+        if len(overlaps):
+            largest, index = overlaps.max(dim=0)
+            inputs = torch.where((largest > self.own_product)[:, None], self.inputs[index], inputs)
+        inputs = inputs * torch.sign(inputs @ self.views.scale)[:, None]
+        z = inputs @ self.views.forward.T
+        is_inactive = self.views.activation.is_off(z, self.surely_off * z.std(dim=1, keepdim=True))
+        doubtful = torch.nonzero((is_inactive & ~self.test.zeros(found)).any(dim=1))[:, 0].tolist()
+        columns = [self.column_of(inputs[i], _without_row(inputs, i), alone=True) for i in doubtful]
+        columns = torch.cat([found[:0], *columns])
+        self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
+        self._deflate()
+
+    def _without_column(self, inputs: torch.Tensor) -> list[int]:
+        """Return which inputs have no column yet: every other column is orthogonal to an input."""
+        if self.n_found == 0:
+            return list(range(len(inputs)))
+        largest = self.views.overlaps(inputs, self.views.found).amax(dim=1)
+        return torch.nonzero(largest <= self.own_product)[:, 0].tolist()
+
+    def column_of(self, p: torch.Tensor, others: torch.Tensor, alone: bool = False) -> torch.Tensor:
+        """Return the column of an input as one row, or none before its inactive rows and other inputs determine it.
+
+        Where they leave it open, the next layer's weights are asked, unless zeros and inputs are to do it alone.
+        """
+        z = self.views.forward @ p
+        is_inactive = self.views.activation.is_off(z, self.surely_off * z.std())
+        # In units of the noise, so that inputs that left little of a gradient blur no other one's column; and all rows
+        # together as large as an orthonormal basis, beside which the other inputs, as unit vectors, have their weight.
+        whitener, scaled = self.test.in_units_of_noise
+        rows = scaled[is_inactive] / scaled.square().sum(dim=0).mean().sqrt()
+        known = normalized(others @ whitener, dim=1)
+        gram = rows.T @ rows + self.input_weight**2 * (known.T @ known)
+        values, column = smallest_eigenvectors(gram[None])
+        column = normalized(column @ whitener.T, dim=1)
+        is_only = values.shape[1] == 1 or values[0, 1] > self.determined * gram.diagonal().mean()
+        is_consistent = bool(self.views.overlaps(others, column).lt(self.own_product).all())
+        if is_only and is_consistent and self.test.zeros(column)[0, is_inactive].all():
+            return column
+        return others[:0] if alone else self._from_behind(p[None], others)
+
+    def _from_behind(self, inputs: torch.Tensor, others: torch.Tensor, own: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the columns of inputs as the weights behind have them, without those that they leave open.
+
+        Every column has to be orthogonal to ``others``, but to its own input, whose place there is ``own``.
+        """
+        preactivations = self._preactivations(inputs)
+        left, found = torch.arange(len(inputs)), [self.inputs[:0]]
+        for view in self.columns_from_behind:
+            columns, is_only = view.columns(preactivations[left])
+            overlaps = self.views.overlaps(others, columns)
+            if own is not None:
+                overlaps[own[left], torch.arange(len(left))] = 0.0
+            is_right = is_only & (overlaps < self.own_product).all(dim=0)
+            found.append(columns[is_right])
+            left = left[~is_right]
+        return torch.cat(found)
+
+    def _preactivations(self, inputs: torch.Tensor) -> torch.Tensor:
+        return (inputs / (inputs @ self.views.scale)[:, None]) @ self.views.forward.T + self.views.kink
+
+    def _deflate_by(self, columns: torch.Tensor) -> bool:
+        """Take in columns of inputs behind an activation without zeros; return whether any is new.
+
+        Where the network is nearly linear those of one label are nearly parallel: they differ in what small singular
+        values say of them.
+        """
+        together = torch.cat([self.views.found, columns])
+        order = -torch.arange(len(together)).numpy()
+        duals = normalized(together / self.views.sizes, dim=1).numpy().T
+        found = together[torch.from_numpy(select_independent(duals, order))]
+        if len(found) <= self.n_found:
+            return False
+        self.views = self.views.knowing(found)
+        return True
+
+    def _deflate(self) -> bool:
+        if self.trusts_behind:
+            return self._deflate_by(self.pool.directions)
+        found = self.pool.selection().directions
+        if len(found) <= self.n_found:
+            return False
+        self.views = self.views.knowing(found)
+        return True
+
+
+def _without_row(rows: torch.Tensor, index: int) -> torch.Tensor:
+    return torch.cat([rows[:index], rows[index + 1 :]])

@@ -1,0 +1,69 @@
+"""The forward view in coordinates that suit a descent: the prior is isotropic, and the equations hardly mix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from sparsedl.linalg import least_squares
+from sparsedl_fl.constraints import View
+from sparsedl_fl.search.columns_and_forward_pass import ScaledForward
+
+__all__ = ["NaturalForward"]
+
+
+@dataclass(frozen=True)
+class NaturalForward:
+    """The forward view in coordinates whose prior is a standard normal one, and in which the equations hardly mix.
+
+    Attributes
+    ----------
+    offset : torch.Tensor of shape (m,)
+        ``z0``, the pre-activations of what the inputs share.
+    basis : torch.Tensor of shape (m, d)
+        ``K``: ``z = z0 + K v``.
+    curvature : torch.Tensor of shape (d,)
+        About what the equations say of each coordinate: the diagonal of ``K^T J^T J K`` at typical places.
+    origin : torch.Tensor of shape (b,)
+        ``p0``, what the inputs share.
+    axes : torch.Tensor of shape (b, d)
+        ``p = p0 + axes v``.
+    orthonormal : torch.Tensor of shape (m, d)
+        Orthonormal basis of the pre-activations of all differences.
+    """
+
+    offset: torch.Tensor
+    basis: torch.Tensor
+    curvature: torch.Tensor
+    origin: torch.Tensor
+    axes: torch.Tensor
+    orthonormal: torch.Tensor
+
+    @classmethod
+    def of(cls, forward: ScaledForward, equations: View, generator: torch.Generator, n_probes: int) -> NaturalForward:
+        """Turn the forward view, deflated by what is known, to the axes of the equations at some random places."""
+        basis, d = forward.orthonormal * forward.sizes, len(forward.sizes)
+        places = forward.preactivations(forward.draw(n_probes, generator))
+        gram, settled = torch.zeros((d, d), dtype=basis.dtype), equations.weighted(n_probes, 0.0, generator)
+        for index, place in enumerate(places):
+            gram += settled.of_some(torch.tensor([index])).at(place[None]).gram(basis.T) / n_probes
+        curvature, rotation = torch.linalg.eigh(gram)
+        axes = forward.axes @ rotation
+        return cls(forward.offset, basis @ rotation, curvature.clamp(min=0), forward.origin, axes, forward.orthonormal)
+
+    def to(self, dtype: torch.dtype) -> NaturalForward:
+        """Return the same in another precision."""
+        return NaturalForward(*(part.to(dtype) for part in vars(self).values()))
+
+    def preactivations(self, coordinates: torch.Tensor) -> torch.Tensor:
+        """Return ``z`` of shape (n, m)."""
+        return self.offset + coordinates @ self.basis.T
+
+    def inputs(self, coordinates: torch.Tensor) -> torch.Tensor:
+        """Return ``p`` of shape (n, b), at their true scale."""
+        return self.origin + coordinates.to(self.axes.dtype) @ self.axes.T
+
+    def coordinates(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return ``v`` of shape (n, d) of ``p`` at their true scale, the nearest there is."""
+        return least_squares(self.axes, (inputs - self.origin).T).T

@@ -1,0 +1,202 @@
+"""Reflections in both directions at once: activations in the spans of all layers, and gradients in theirs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from sklearn.base import BaseEstimator
+
+from sparsedl_fl.constraints import BackwardChain, SpansBehind
+from sparsedl_fl.search.columns_and_forward_pass import WORKING, ScaledForward, TwoViews
+from sparsedl_fl.search.linear_links import Link
+from sparsedl_fl.solvers import douglas_rachford, log_uniform
+from sparsedl_fl.solvers.douglas_rachford import Points
+
+__all__ = ["PairedReflection"]
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class PairedReflection(BaseEstimator):
+    """Douglas and Rachford's reflections on the way forward and the way back, for a label drawn for each start.
+
+    A unit that is on has ``y = z`` and ``d = e``, one that is off ``y = 0`` and ``d = 0``: so each unit says the same
+    twice. Beyond half of the width, where spans alone leave few equations to spare, these are as many again, and labels
+    lead the starts to different inputs.
+
+    Measured on one batch each of CIFAR-10 behind three layers of 200 ReLU units, 64 starts of 1000 reflections, two
+    seconds on one core: of 105 inputs 84 % of starts come within a cosine of 0.99 of one, of 20 different ones (without
+    gradients 88 %, all of the same one); of 120 inputs 39 %, of 10.
+
+    Parameters
+    ----------
+    n_starts : int, default=64
+        Starts of a round.
+    n_reflections : int, default=1000
+        Reflections of each.
+    first_ridges, last_ridge : (float, float) and float, default=(1e-3, 0.1) and 1e-5
+        Range of the first ridge of a start, over the mean square of the pre-activations, and what it shrinks to.
+    activation_weights : (float, float), default=(0.5, 16)
+        Range of the weight of activations over that of pre-activations.
+    gradient_weight : float, default=0.3
+        That of gradients, in units of their mean square. (Of 120 inputs as above, with the loss at the mean output:
+        22, 27, 16 and 5 % for 0.1, 0.3, 1 and 3.)
+    step : float, default=0.5
+        How much of the way to the next pairs a reflection goes; Douglas and Rachford's is 1. (One batch of each, with
+        none, 60 and 90 inputs known, 128 starts: of 105 inputs 98, 80 and 65 % come within a cosine of 0.9 of one, with
+        whole steps 87, 59 and 45 %; of 120 inputs 74, 69 and 90 %, with whole ones 66, 55 and 80 %.)
+    same_lead : float, default=0.995
+        Cosine of two ends from which on one stands for both.
+    """
+
+    n_starts: int = 64
+    n_reflections: int = 1000
+    first_ridges: tuple[float, float] = (1e-3, 0.1)
+    last_ridge: float = 1e-5
+    activation_weights: tuple[float, float] = (0.5, 16.0)
+    gradient_weight: float = 0.3
+    step: float = 0.5
+    same_lead: float = 0.995
+
+    def inputs(
+        self,
+        views: TwoViews,
+        spans: SpansBehind,
+        back: BackwardChain,
+        labels: torch.Tensor,
+        generator: torch.Generator,
+    ) -> torch.Tensor:
+        """Return where starts end, without those that end alike or nowhere, as ``p`` at their true scale: (n, b).
+
+        Parameters
+        ----------
+        views : TwoViews
+            The forward view with its scale, deflated by what is known.
+        spans : SpansBehind
+            Where activations lie, at every layer but the last hidden one.
+        back : BackwardChain
+            Where gradients lie.
+        labels : torch.Tensor of shape (n_starts,) of int
+            One for each start.
+        generator : torch.Generator
+            Source of randomness.
+        """
+        forward = ScaledForward.of(views)
+        if len(forward.sizes) == 0:
+            return forward.origin[None]
+        working, near = forward.to(WORKING), spans.to(WORKING)
+        ends = self.ends(working, near, back.to(WORKING), labels, generator)
+        return forward.inputs(working.distinct(ends, near, self.same_lead).double())
+
+    def ends(
+        self,
+        forward: ScaledForward,
+        spans: SpansBehind,
+        back: BackwardChain,
+        labels: torch.Tensor,
+        generator: torch.Generator,
+    ) -> torch.Tensor:
+        """Return where starts end, as rows ``c`` of shape (n_starts, d), in the precision of the forward view."""
+
+        def draw(limits: tuple[float, float]) -> torch.Tensor:
+            return log_uniform(limits, len(labels), generator, forward.sizes.dtype)
+
+        power = forward.sizes.square() / forward.sizes.square().mean()
+        ridge, weight = draw(self.first_ridges), draw(self.activation_weights)
+        shrinkage = (self.last_ridge / ridge) ** (1 / self.n_reflections)
+        starts = forward.preactivations(forward.draw(len(labels), generator))
+        pairs = _Pairs(spans, back, starts, labels, weight, self.gradient_weight)
+
+        def fitted(points: Points, number: int) -> Points:
+            return pairs.fitted(points, forward, power / (power + ridge * shrinkage**number))
+
+        ends = douglas_rachford(pairs.first, pairs.nearest, fitted, self.n_reflections, step=self.step)
+        return forward.coordinates(ends[0])
+
+
+class _Pairs:
+    """Pairs ``(z, y)`` and ``(d, e)`` of all units of all layers, for some starts.
+
+    Parameters
+    ----------
+    spans : SpansBehind
+        Where activations lie, of each layer but the last, or of that too.
+    back : BackwardChain
+        Where gradients lie.
+    starts : torch.Tensor of shape (n, m)
+        The first ``z``.
+    labels, weight : torch.Tensor of shape (n,) and (n, 1)
+        Of each start: its label, and the weight of its activations.
+    gradient_weight : float
+        That of gradients.
+    """
+
+    def __init__(
+        self,
+        spans: SpansBehind,
+        back: BackwardChain,
+        starts: torch.Tensor,
+        labels: torch.Tensor,
+        weight: torch.Tensor,
+        gradient_weight: float,
+    ) -> None:
+        self.spans, self.back, self.labels, self.weight = spans, back, labels, weight
+        z, d, e = back.at(starts, labels)
+        y = [span.activation.value(at) for span, at in zip(spans.spans, z, strict=False)]
+        self.n, self.n_spans = len(z), len(y)
+        self.first = [*z, *d, *e[:-1], *y]
+        spread = [float((at - at.mean(dim=0)).square().mean()) for at in z]
+        forward = [spread[0] / square for square in spread]
+        backward = [gradient_weight * spread[0] / float(part.square().mean()) for part in d]
+        self.share = [of_d / of_z for of_d, of_z in zip(backward, forward, strict=True)]
+        self.links = [Link.of(span.basis) for span in spans.spans]
+        self.back_links = [Link.of(basis) for basis in back.bases]
+        for level, (W, bias) in enumerate(back.layers):
+            powers = (forward[level], forward[level + 1]), (backward[level + 1], backward[level])
+            self.links[level] = Link.of(spans.spans[level].basis, W, bias, powers[0])
+            self.back_links[level + 1] = Link.of(back.bases[level + 1], W.T, power=powers[1])
+
+    def _parts(self, points: Points) -> tuple[Points, Points, Points, Points]:
+        """Return ``z`` and ``d`` of all layers, ``e`` of all but the last, and ``y`` where there are spans."""
+        n = self.n
+        return points[:n], points[n : 2 * n], points[2 * n : 3 * n - 1], points[3 * n - 1 :]
+
+    def nearest(self, points: Points) -> Points:
+        """Return the nearest pairs of units that are on or off; the last ``e`` is what the loss sends back."""
+        z, d, e, y = self._parts(points)
+        e = [*e, self.back.last(z[-1], self.labels)]
+        near = [self._nearest(level, z[level], d[level], e[level], y[level : level + 1]) for level in range(self.n)]
+        z, d, e, y = zip(*near, strict=True)
+        return [*z, *d, *e[:-1], *y[: self.n_spans]]
+
+    def fitted(self, points: Points, forward: ScaledForward, shrinkage: torch.Tensor) -> Points:
+        """Return the nearest pairs in all subspaces; what lies far along each axis of the forward view shrinks."""
+        z, d, e, y = self._parts(points)
+        to_z, to_y, to_d, to_e = [forward.preactivations(forward.coordinates(z[0]) * shrinkage)], [], [], []
+        for level, link in enumerate(self.links):
+            at, behind = link.nearest(y[level], z[level + 1] if level + 1 < self.n else None, self.weight)
+            to_y.append(at)
+            to_z.append(behind)
+        for level, link in enumerate(self.back_links):
+            at, sent_back = link.nearest(d[level], e[level - 1] if level else None)
+            to_d.append(at)
+            to_e.append(sent_back)
+        return [*to_z[: self.n], *to_d, *to_e[1:], *to_y]
+
+    def _nearest(
+        self, level: int, z: torch.Tensor, d: torch.Tensor, e: torch.Tensor, y: Points
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the nearest ``z``, ``d``, ``e`` and ``y`` of units of a layer."""
+        share, is_given = self.share[level], level == self.n - 1
+        at_y, weight = (y[0], self.weight) if len(y) else (z, 0.0)
+        on, off = self.back.activations[level].nearest_where_on_and_off(z, at_y, weight)
+        if_on, if_off = ((z - at[0]).square() + weight * (at_y - at[1]).square() for at in (on, off))
+        gradient = e if is_given else (d + e) / 2
+        if_on = if_on + share * ((d - gradient).square() + (e - gradient).square())
+        is_on = if_on <= if_off + share * d.square()
+        return (
+            torch.where(is_on, on[0], off[0]),
+            torch.where(is_on, gradient, torch.zeros_like(d)),
+            torch.where(is_on, gradient, e),
+            torch.where(is_on, on[1], off[1]),
+        )

@@ -1,0 +1,48 @@
+"""What the inputs fulfil that are not known yet: each that is found leaves the others more equations."""
+
+from __future__ import annotations
+
+import torch
+
+from sparsedl_fl.constraints import Inputs, View
+from sparsedl_fl.search.knowledge import Knowledge
+from sparsedl_fl.search.single_fits import InputFits
+
+__all__ = ["Remaining"]
+
+
+class Remaining:
+    """The views of a search, without what is known.
+
+    Behind flat parts all stay as they are: few units are on, and say next to nothing of the layers behind.
+
+    Parameters
+    ----------
+    views : dict of str to View or None
+        By name.
+    left : torch.Tensor of shape (m, b)
+        What takes columns ``q`` to gradients ``d``.
+
+    Attributes
+    ----------
+    whole : dict of str to View or None
+        The views as they were given.
+    """
+
+    def __init__(self, views: dict[str, View | None], left: torch.Tensor) -> None:
+        self.whole, self._views, self._left, self._n_left_out = views, views, left, 0
+
+    def __getitem__(self, name: str) -> View | None:
+        """Return what is left of a view."""
+        return self._views[name]
+
+    def leave_out(self, knowledge: Knowledge, fits: InputFits) -> None:
+        """Leave out what is known since the last time, and has its column."""
+        inputs, columns = knowledge.pairs(self._n_left_out)
+        self._n_left_out = knowledge.n_found
+        if knowledge.views.activation.has_flat_part or len(inputs) == 0:
+            return
+        known = Inputs(inputs, fits.preactivations(inputs), columns @ self._left.T)
+        distinct = {id(view): view for view in self._views.values() if view is not None}
+        reduced = {key: view.besides(known) for key, view in distinct.items()}
+        self._views = {name: None if view is None else reduced[id(view)] for name, view in self._views.items()}

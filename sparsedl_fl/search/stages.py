@@ -1,0 +1,255 @@
+"""The stages that recipes are made of: each hands the state to its numerics, and returns what these end at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+
+from sparsedl_fl.constraints import View
+from sparsedl_fl.search.stage import Proposals, Stage
+from sparsedl_fl.search.state import SearchState
+
+__all__ = ["STAGES"]
+
+
+class _ByConstraint(Stage):
+    """A stage that goes by one of the constraints in `SearchState.remaining`."""
+
+    by: ClassVar[str]
+    lacking: ClassVar[str]
+
+    def requires(self, state: SearchState) -> str | None:
+        """Ask for the constraint."""
+        return self.lacking if state.remaining.whole[self.by] is None else None
+
+
+class SubspaceDescent(_ByConstraint):
+    """Gauss-Newton from random starts, by all that samples fulfil (see `Descent`)."""
+
+    name, by, adapts = "descent", "subspaces", True
+    lacking = "needs the gradient of a downstream layer or the network tail; this layer has neither"
+    is_smoothed = is_fitted = False
+
+    def n_starts(self, state: SearchState) -> int:
+        """Return the starts of a first round."""
+        return state.n_starts
+
+    def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
+        """Run random starts."""
+        whole, left = state.remaining.whole[self.by], state.remaining[self.by]
+        given = state.views, whole, n_starts, generator, state.natural, left, self.is_smoothed
+        ends = state.settings.descent.run(*given)
+        return Proposals(*(ends if state.is_flat else state.settled(ends, is_fitted=self.is_fitted)))
+
+
+class SmoothedDescent(SubspaceDescent):
+    """The same with the kinks of the activation smoothed first."""
+
+    name, cost, is_smoothed = "smoothed descent", (3.0, 3.0), True
+    """At (80, 200) behind ELU 3 to 5 times as long, one batch; not measured for wide layers."""
+
+    def requires(self, state: SearchState) -> str | None:
+        """Ask for kinks; between those of straight pieces hardly anything tells where a sample is."""
+        lacking = super().requires(state)
+        if lacking is None and (state.activation.is_piecewise_linear or not state.equations.has_kinks):
+            return f"needs curved pieces with kinks between them; {state.activation.name} has none"
+        return lacking
+
+
+class TailDescent(SubspaceDescent):
+    """The same by the network tail alone."""
+
+    name, by, cost, is_fitted = "tail descent", "tail", (3.0, 1.5), True
+    lacking = "needs a network tail that identifies samples by itself, beside a downstream layer's gradient"
+    """Cost at (80, 200) to (95, 200), and of GELU at (100, 1000); one batch each."""
+
+
+class JointDescent(SubspaceDescent):
+    """The same by the activation subspaces and the network tail together."""
+
+    name, by, cost, is_fitted = "joint descent", "everything", (5.0, 4.0), True
+    lacking = "needs the network tail beside a downstream layer's gradient"
+    """Cost at (80, 200) to (95, 200), and of GELU at (300, 1000) 3 times; one batch each."""
+
+
+class ClassStart(Stage):
+    """The samples that a head's labels show at once (see `ClassStarts`), and descents from there."""
+
+    name, draws = "class starts", False
+
+    def requires(self, state: SearchState) -> str | None:
+        """Ask for a head."""
+        return None if state.is_head else "needs a classifier's head; this layer is none"
+
+    def n_starts(self, state: SearchState) -> int:
+        """Return one for each sample, at most."""
+        return state.problem.batch_size
+
+    def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
+        """Descend from the means of classes."""
+        known = state.fits.at_scale(state.knowledge.inputs)
+        starts, labels = state.settings.class_starts.run(state.views, state.equations, known)
+        is_last = state.views.free.shape[1] <= 1  # it follows from the others, whichever its label is
+        of_labels = state.equations if is_last else replace(state.equations, labels=labels)
+        return Proposals(*state.settled(state.descended(starts, of_labels, generator)))
+
+
+class ScaledReflections(_ByConstraint):
+    """Douglas-Rachford at true scale by the next layer's activation subspace, and descents from its ends."""
+
+    name, by, cost = "scaled reflection", "first", (0.5, 0.5)
+    lacking = "needs the next layer's gradient; this layer has none"
+
+    def n_starts(self, state: SearchState) -> int:
+        """Return the starts of a round."""
+        return state.settings.scaled.n_starts or super().n_starts(state)
+
+    def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
+        """Run reflections and descents."""
+        starts = state.settings.scaled.inputs(state.views, state.remaining["first"], n_starts, generator)
+        at_first: View = state.remaining["first" if state.is_ample else "subspaces"]
+        ends = state.descended(starts, at_first, generator)
+        return Proposals(*(state.confirmed(ends, generator) if state.is_flat else state.settled(ends)))
+
+
+class ChainedReflections(Stage):
+    """Douglas-Rachford by the activation subspaces of all downstream layers at once."""
+
+    name = "chained reflection"
+
+    def requires(self, state: SearchState) -> str | None:
+        """Ask for several subspaces."""
+        return None if state.chain is not None else "needs the gradients of two downstream layers; fewer are known"
+
+    def n_starts(self, state: SearchState) -> int:
+        """Return the starts of a round."""
+        return state.settings.scaled.n_starts_of_chain
+
+    def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
+        """Run reflections, and fits to all subspaces."""
+        starts = self.starts(state, n_starts, generator)
+        if state.is_exact:
+            ends = state.fits.fitted_to_spans(starts)
+        else:
+            ends = state.descended(starts, state.fits.spans, generator)
+        return Proposals(*state.confirmed(ends, generator))
+
+    def starts(self, state: SearchState, n_starts: int, generator: torch.Generator) -> torch.Tensor:
+        """Return where reflections end, as ``p`` at their true scale."""
+        return state.settings.scaled.inputs(state.views, state.chain, n_starts, generator)
+
+
+class PairedReflections(ChainedReflections):
+    """Douglas-Rachford on the way forward and the way back, for a label drawn for each start."""
+
+    name = "paired reflection"
+
+    def requires(self, state: SearchState) -> str | None:
+        """Ask for the way back."""
+        is_there = state.is_linked
+        return None if is_there else "needs all downstream layers to the loss, behind ReLUs; not all are known"
+
+    def n_starts(self, state: SearchState) -> int:
+        """Return the starts of a round."""
+        return state.settings.paired.n_starts
+
+    def starts(self, state: SearchState, n_starts: int, generator: torch.Generator) -> torch.Tensor:
+        """Return where reflections end, each with its label."""
+        likely = state.likely_labels.without_labels(state.fits.preactivations(state.knowledge.inputs))
+        labels = likely.weighted(n_starts, 0.0, generator).labels
+        given = state.views, state.fits.spans, state.problem.backward, labels, generator
+        return state.settings.paired.inputs(*given)
+
+
+class Projections(_ByConstraint):
+    """Reflections on the next layer's activation subspace at no particular scale, and Newton's method."""
+
+    name, by = "projection", "first"
+    lacking = "needs the next layer's gradient; this layer has none"
+    is_led_by_columns = False
+
+    def requires(self, state: SearchState) -> str | None:
+        """Ask for a subspace that needs no scale."""
+        lacking = super().requires(state)
+        if lacking is None and state.subspaces.spans[0].up_to_scale() is None:
+            return f"needs an activation with one kink and straight pieces; {state.activation.name} has a scale"
+        return lacking
+
+    def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
+        """Run random starts."""
+        reflection = state.settings.reflection if self.is_led_by_columns else None
+        subspace = state.remaining["first"].spans[0].up_to_scale()
+        inputs, is_determined = state.settings.projection.run(state.views, subspace, n_starts, generator, reflection)
+        if not state.is_flat:  # with two slopes an end may be in the first subspace by a wrong one
+            starts = state.fits.at_scale(inputs)
+            return Proposals(*state.settled(state.descended(starts, state.remaining["subspaces"], generator)))
+        if state.views.free.shape[1] > 1:  # a last one follows from all columns
+            is_determined &= state.fits.near_spans(inputs, state.knowledge.inputs)
+        return Proposals(inputs, is_determined)
+
+
+class ProjectionsByColumns(Projections):
+    """The same, led near samples by the columns of the gradient."""
+
+    name, is_led_by_columns = "projection by columns", True
+
+
+class Reflections(Stage):
+    """Douglas-Rachford between the forward pass and the columns of the gradient, for wide layers."""
+
+    name = "reflection"
+
+    def requires(self, state: SearchState) -> str | None:
+        """Ask for a wide layer: narrow ones are faster by alternation."""
+        return _lacks_zeros(state) or (None if state.is_wide else "needs a wide layer; this one is narrow")
+
+    def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
+        """Run random starts."""
+        return Proposals(columns=state.settings.reflection.run(state.views, n_starts, generator))
+
+
+class Alternations(Stage):
+    """Alternation between the forward pass and the columns of the gradient, in rounds of different ridges."""
+
+    name = "alternation"
+
+    def requires(self, state: SearchState) -> str | None:
+        """Ask for zeros."""
+        return _lacks_zeros(state)
+
+    def n_starts(self, state: SearchState) -> int:
+        """Return the starts of a round."""
+        return state.n_starts
+
+    def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
+        """Run random starts."""
+        given = state.views, n_starts, next(state.ridges), generator
+        return Proposals(columns=state.settings.alternation.run(*given))
+
+
+def _lacks_zeros(state: SearchState) -> str | None:
+    if not state.is_flat:
+        return f"needs an activation with a zero-slope region; {state.activation.name} has none"
+    return "needs a batch of less than half of the width; this one is larger" if state.is_beyond else None
+
+
+STAGES: dict[str, Stage] = {
+    kind.name: kind()
+    for kind in (
+        SubspaceDescent,
+        SmoothedDescent,
+        TailDescent,
+        JointDescent,
+        ClassStart,
+        ScaledReflections,
+        ChainedReflections,
+        PairedReflections,
+        Projections,
+        ProjectionsByColumns,
+        Reflections,
+        Alternations,
+    )
+}
+"""All stages by name; a new one is a class here, or in a file of its own, and a line in the recipes."""

@@ -1,0 +1,234 @@
+"""What a search works on: what the samples of a layer fulfil, what is known of them, and fits of single samples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+
+from sparsedl.arrays import as_tensor
+from sparsedl_fl.activations import Identity
+from sparsedl_fl.certify.candidates import Candidates, SearchEnd
+from sparsedl_fl.constraints import RestView, SpansBehind, Together, View
+from sparsedl_fl.constraints.label_terms import likely_labels
+from sparsedl_fl.constraints.problem import LayerProblem
+from sparsedl_fl.search.columns_and_forward_pass import ScaledForward, TwoViews
+from sparsedl_fl.search.knowledge import Knowledge
+from sparsedl_fl.search.natural_coordinates import NaturalForward
+from sparsedl_fl.search.remaining import Remaining
+from sparsedl_fl.search.settings import SearchSettings
+from sparsedl_fl.search.single_fits import InputFits
+
+__all__ = ["SearchState"]
+
+INEXACT_COLUMN = 0.03
+"""Overlap of an input with the column of another one up to which that will do to lead starts elsewhere; chosen on one
+batch of 50 behind 200 sigmoids, not varied."""
+
+N_TYPICAL = 16
+"""Draws that show how large activations are."""
+
+Ends = tuple[torch.Tensor, torch.Tensor]
+
+
+class SearchState:
+    """The state of one search, which its stages read and its loop changes.
+
+    Parameters
+    ----------
+    settings : SearchSettings
+        The numerics.
+    problem : LayerProblem
+        What is known from the start.
+    subspaces : SpansBehind or None
+        The activation subspaces of the downstream layers, where these are used.
+    equations : View or None
+        All that pre-activations of samples fulfil beside zeros; None where there are zeros alone.
+    generator : torch.Generator
+        Source of randomness.
+
+    Attributes
+    ----------
+    knowledge : Knowledge
+        Columns and samples found.
+    remaining : Remaining
+        The constraints by name, deflated by what is known: "first" is the next layer's activation subspace,
+        "subspaces" all that descents go by, "tail" the network tail alone, "everything" both.
+    chain : SpansBehind or None
+        All activation subspaces, where the first says too little.
+    tail : RestView or None
+        What the network tail sends back.
+    natural : NaturalForward or None
+        The forward view with nothing known, in which ends are polished.
+    fits : InputFits
+        Fits of single samples.
+    """
+
+    def __init__(
+        self,
+        settings: SearchSettings,
+        problem: LayerProblem,
+        subspaces: SpansBehind | None,
+        equations: View | None,
+        generator: torch.Generator,
+    ) -> None:
+        self.problem, self.activation, self.subspaces = problem, problem.activation, subspaces
+        self.settings = settings = settings.resolved(problem, subspaces is not None)
+        self.is_flat = problem.activation.has_flat_part
+        self.is_wide = settings.schedule.is_wide(problem.width)
+        self.n_starts = settings.schedule.n_starts(problem.width)
+        views = TwoViews.of_problem(problem)
+        # Beyond half of the width neither the first subspace nor zeros say enough of a sample.
+        self.is_beyond = subspaces is not None and problem.is_beyond
+        self.chain = problem.chain if self.is_beyond or (self.is_flat and self.is_alike) else None
+        self.tail = problem.rest if settings.use_rest and (self.chain is not None or not self.is_flat) else None
+        self.natural: NaturalForward | None = None
+        self.uses_tail, everything = equations is not subspaces, None
+        if equations is not None and not self.is_flat:
+            forward = ScaledForward.of(views)
+            equations = _at_typical_scale(equations, forward, generator)
+            self.natural = NaturalForward.of(forward, equations, generator, settings.descent.n_probes)
+            if subspaces is not None and self.tail is not None:
+                everything = Together((_at_typical_scale(subspaces, forward, generator), self.tail))
+        self.equations = equations
+        is_alone = subspaces is not None and self.tail is not None and self.tail.identifies
+        views_by_name = {
+            "first": None if subspaces is None else subspaces.first,
+            "subspaces": equations,
+            "tail": self.tail if is_alone else None,
+            "everything": everything,
+        }
+        self.remaining = Remaining(views_by_name, as_tensor(problem.factors.left))
+        self.knowledge = self._nothing_known(views)
+        self.is_head = isinstance(problem.activation, Identity)
+        is_small = problem.width <= settings.last_fit.widest or self.is_head
+        self.is_exact = equations is not None and problem.batch_size > 1 and is_small
+        by_subspaces = equations if self.chain is None else self.chain
+        self.last = by_subspaces if self.is_exact and everything is None else everything
+        natural = self.natural
+        if self.is_exact and natural is None:
+            natural = NaturalForward.of(ScaledForward.of(views), equations, generator, settings.descent.n_probes)
+        given = views, settings.last_fit, settings.descent, natural, self.last, subspaces, self.chain
+        self.fits = InputFits(*given, is_exact=self.is_exact)
+        self.errors: torch.Tensor | None = None
+        self.ridges = settings.schedule.cycle_of_ridges()
+
+    def _nothing_known(self, views: TwoViews) -> Knowledge:
+        precision: dict[str, float] = {}
+        if self.natural is not None:  # ends are polished without what is known: columns need not be exact
+            precision = {"own_product": INEXACT_COLUMN}
+        if self.settings.own_zeros is not None:
+            precision = {"own_product": INEXACT_COLUMN, "surely_off": self.settings.own_zeros.margins[0]}
+        columns = tuple(view for view in (self.tail, self.problem.column) if view is not None)
+        test = self.problem.factors.zero_test
+        return Knowledge(test, views, columns, trusts_behind=self.is_beyond, **precision)
+
+    @cached_property
+    def is_alike(self) -> bool:
+        """Whether there are activation subspaces, and samples with so much in common that zeros say little."""
+        return self.subspaces is not None and self.settings.scaled.applies(TwoViews.of_problem(self.problem))
+
+    @property
+    def views(self) -> TwoViews:
+        """Both views, deflated by what is known."""
+        return self.knowledge.views
+
+    @property
+    def is_ample(self) -> bool:
+        """Whether the next layer's activation subspace says enough for a descent by it alone."""
+        return self.subspaces is not None and self.settings.scaled.is_ample(self.remaining["first"].spans[0])
+
+    @property
+    def views_in_words(self) -> str:
+        """What samples are looked at by."""
+        subspaces, words = self.chain or self.subspaces, ["gradient", "weights"]
+        if subspaces is not None:
+            n = len(subspaces.spans)
+            words.append("the next layer's gradient" if n == 1 else f"the gradients of {n} layers behind")
+        if self.uses_tail:
+            words.append("the rest of the network")
+        return " and ".join([", ".join(words[:-1]), words[-1]])
+
+    def candidates(self, status: str, end: SearchEnd, n_starts: int) -> Candidates:
+        """Return what was found."""
+        directions, knowledge = self.knowledge.columns.numpy().T, self.knowledge
+        return Candidates(
+            directions=directions,
+            n_zeros=self.problem.factors.zeros(directions).sum(axis=0),
+            status=status,
+            n_starts=n_starts,
+            n_successes=knowledge.n_hits,
+            inputs=knowledge.inputs.numpy(),
+            errors=None if self.errors is None else self.errors.numpy(),
+            end=end,
+        )
+
+    @cached_property
+    def is_linked(self) -> bool:
+        """Whether the loss can be followed back through all downstream layers, from a label to this one."""
+        if not (self.is_beyond and self.settings.use_rest and self.problem.rest is not None):
+            return False
+        is_whole = len((self.chain or self.subspaces).spans) >= len(self.problem.layer_gradient.behind)
+        return is_whole and self.problem.backward is not None and self.problem.backward.is_two_pieces
+
+    @cached_property
+    def likely_labels(self) -> RestView:
+        """The labels that the batch seems to have: a way through the loss for each that there is."""
+        forward = ScaledForward.of(TwoViews.of_problem(self.problem))
+        places = forward.preactivations(forward.draw(N_TYPICAL, torch.Generator().manual_seed(0)))
+        tail, b = self.problem.rest, self.problem.batch_size
+        mean = as_tensor(self.problem.factors.left @ self.problem.forward.scale)
+        return replace(tail, shares=likely_labels(tail.rest, tail.terms, places, mean, b))
+
+    def deflate(self) -> bool:
+        """Take what is known out of the constraints; return whether that alone brought a last column."""
+        knowledge = self.knowledge
+        if knowledge.trusts_behind and knowledge.n_found == self.problem.batch_size - 1 and knowledge.repeat_behind():
+            return True
+        if self.is_flat:
+            knowledge.deflate_columns()
+        if self.equations is not None:
+            self.remaining.leave_out(knowledge, self.fits)
+        return False
+
+    def descended(self, starts: torch.Tensor, at_first: View, generator: torch.Generator) -> Ends:
+        """Return the samples that descents from some ``p`` at their true scale end at, and which are determined."""
+        if len(starts) == 0:
+            return starts, torch.zeros(0, dtype=torch.bool)
+        return self.settings.descent.run(self.views, self.equations, starts, generator, self.natural, at_first)
+
+    def settled(self, ends: Ends, *, is_fitted: bool = False) -> Ends:
+        """Return ends without zero-slope regions fitted to all constraints, those that fulfil these; or as they are.
+
+        Columns are as exact as their samples; ``is_fitted`` says that a stage has fitted them already.
+        """
+        inputs, is_determined = ends
+        if not (is_fitted or self.is_ample):
+            inputs = self.fits.fitted(inputs)
+            if self.is_head:
+                near = self.fits.near_columns(inputs, self.equations)
+                inputs, is_determined = inputs[near], is_determined[near]
+        if self.subspaces is not None and self.activation.is_piecewise_linear:  # one in a wrong piece spoils all fits
+            kept = self.fits.near_spans(inputs, self.knowledge.inputs, math.inf)
+            inputs, is_determined = inputs[kept], is_determined[kept]
+        return inputs, is_determined
+
+    def confirmed(self, ends: Ends, generator: torch.Generator) -> Ends:
+        """Return ends with zero-slope regions that the subspaces confirm; of stored weights first those by zeros."""
+        if not self.is_exact:
+            return ends
+        inputs, is_determined = self.fits.fitted(ends[0]), ends[1]
+        own_zeros, knowledge = self.settings.own_zeros, self.knowledge
+        if own_zeros is None:
+            kept = self.fits.near_spans(inputs, knowledge.inputs) | ~is_determined
+            return inputs[kept], is_determined[kept]
+        exact, rough = own_zeros.run(self.problem.zeros_of_inputs, knowledge, inputs, generator)
+        is_near = self.fits.near_spans(rough, knowledge.inputs)
+        knowledge.add_trusted(own_zeros.columns(knowledge, rough[~is_near]))
+        return torch.cat([exact, rough[is_near]]), torch.ones(len(exact) + int(is_near.sum()), dtype=torch.bool)
+
+
+def _at_typical_scale(view: View, forward: ScaledForward, generator: torch.Generator) -> View:
+    return view.scaled_to(forward.preactivations(forward.draw(N_TYPICAL, generator)))

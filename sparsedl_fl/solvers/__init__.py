@@ -1,0 +1,7 @@
+"""Numerical kernels, once each: what they are for is known to their callers alone."""
+
+from sparsedl_fl.solvers.conjugate_gradient import conjugate_gradient
+from sparsedl_fl.solvers.douglas_rachford import douglas_rachford
+from sparsedl_fl.solvers.random_starts import log_uniform
+
+__all__ = ["conjugate_gradient", "douglas_rachford", "log_uniform"]

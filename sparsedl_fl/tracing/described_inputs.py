@@ -1,0 +1,96 @@
+"""Inputs that a user describes, in the reading in which the model runs on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import nn
+
+from sparsedl_fl.tracing.example_inputs import N_SAMPLES, SEED
+from sparsedl_fl.tracing.tracing import in_evaluation
+from sparsedl_fl.wording import argument, first_line
+
+__all__ = ["fitting_example", "ids_of_length", "numbers_of_shape"]
+
+MOST_NUMBERS = 2**28
+"""Numbers of an example: a gigabyte in single precision."""
+
+
+def fitting_example(model: nn.Module, candidates: Iterable[torch.Tensor], what: str) -> torch.Tensor:
+    """Return the first input for which a model returns a row for each sample; else the first on which it runs.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model; it is left as it was.
+    candidates : iterable of torch.Tensor
+        Readings of what a user gave, the likeliest first.
+    what : str
+        What that is, for the message.
+
+    Raises
+    ------
+    ValueError
+        If it runs on none of them.
+    """
+    running, why = None, ""
+    for candidate in candidates:
+        try:
+            with in_evaluation(model), torch.no_grad():
+                output = model(candidate.to(_like(model).device))
+        except (Exception, SystemExit) as error:  # a model may raise anything on an input that it was not made for
+            why = why or f"on shape {tuple(candidate.shape)}, {first_line(error)}"
+            continue
+        if isinstance(output, torch.Tensor) and output.ndim == 2 and len(output) == len(candidate):
+            return candidate
+        running = candidate if running is None else running
+    if running is None:
+        raise ValueError(f"the model does not run on {what}: {why}")
+    return running
+
+
+def numbers_of_shape(model: nn.Module, shape: Sequence[int]) -> Iterator[torch.Tensor]:
+    """Yield made-up numbers of a shape; then of what is left without its first number, where that may be a batch's.
+
+    A first number other than one counts as a batch's only where the model does not run on all of the shape.
+
+    Raises
+    ------
+    ValueError
+        If that is more numbers than an input can have.
+    """
+    if N_SAMPLES * math.prod(shape) > MOST_NUMBERS:
+        raise ValueError(
+            f"{argument('example')}: an input of shape {tuple(shape)} has more numbers than fit into memory"
+        )
+    generator, like = torch.Generator().manual_seed(SEED), _like(model)
+    whole = torch.randn((N_SAMPLES, *shape), generator=generator, dtype=torch.float32).to(like.device, like.dtype)
+    yield whole
+    if len(shape) > 1 and (shape[0] == 1 or not _runs(model, whole)):
+        yield whole[:, 0]
+
+
+def ids_of_length(model: nn.Module, length: int) -> Iterator[torch.Tensor]:
+    """Yield made-up token ids below the size of an embedding, the largest first: a model may have several."""
+    sizes = {module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)}
+    sizes = sizes or {len(tensor) for tensor in model.parameters() if tensor.ndim == 2}
+    generator = torch.Generator().manual_seed(SEED)
+    for size in (*sorted(sizes, reverse=True), 1):
+        yield torch.randint(size, (N_SAMPLES, length), generator=generator).to(_like(model).device)
+
+
+def _runs(model: nn.Module, example: torch.Tensor) -> bool:
+    try:
+        with in_evaluation(model), torch.no_grad():
+            model(example)
+    except (Exception, SystemExit):  # as above
+        return False
+    return True
+
+
+def _like(model: nn.Module) -> torch.Tensor:
+    """Return a parameter whose precision and device inputs have."""
+    found = (tensor for tensor in model.parameters() if tensor.is_floating_point())
+    return next(found, torch.zeros(0, dtype=torch.float32))
