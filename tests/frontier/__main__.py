@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ablating.add_argument("--out", type=Path, required=True)
     ablating.add_argument("--only", nargs="+", default=tuple(PARTS), choices=tuple(PARTS), metavar="PART")
     ablating.add_argument("--seeds", type=int, default=5, help="seeds of a kind at most")
+    ablating.add_argument("--besides", nargs="+", default=(), metavar="WORD", help="leave out kinds that hold a word")
     ablating.add_argument("--jobs", type=int, default=2, help="processes at a time, one thread each")
     parts = commands.add_parser("ablation", help="print what each part brings")
     parts.add_argument("record", type=Path, help="with all parts")
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "ablate":
         from tests.frontier.running import run, tasks_without
 
-        run(tasks_without(options.only, options.seeds), options.out, options.jobs)
+        run(tasks_without(options.only, options.seeds, options.besides), options.out, options.jobs)
         return 0
     if options.command == "ablation":
         ablated = [line for path in options.ablated for line in load(path)[1]]

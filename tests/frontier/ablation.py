@@ -50,19 +50,19 @@ def _set(target: str, **values: Any) -> None:
     cls.__init__ = new
 
 
-def _without_way(*names: str) -> Callable[[], None]:
-    """Take ways away from the search; where none is left the first stays, and the part cannot be judged there."""
+def _without_stage(*names: str) -> Callable[[], None]:
+    """Take stages out of all recipes; where none is left they stay, and cannot be judged."""
 
     def off() -> None:
-        from sparsedl_fl.search.rounds import Rounds
+        from sparsedl_fl.search.recipes import Recipe
 
-        ways = Rounds._ways
+        whole = Recipe.stages_for
 
-        def fewer(self: Rounds, views: Any) -> list[str]:
-            all_ways = ways(self, views)
-            return [way for way in all_ways if way not in names] or all_ways
+        def fewer(self: Recipe, state: Any) -> list[Any]:
+            stages = whole(self, state)
+            return [stage for stage in stages if stage.name not in names] or stages
 
-        Rounds._ways = fewer
+        _replace("sparsedl_fl.search.recipes.Recipe.stages_for", fewer)
 
     return off
 
@@ -79,15 +79,11 @@ def _without_criterion(*names: str) -> Callable[[], None]:
 
 
 def _without_deflation() -> None:
-    _replace("sparsedl_fl.search.deflation.Others.leave_out", lambda self, knowledge, fits: None)
+    _replace("sparsedl_fl.search.remaining.Remaining.leave_out", lambda self, knowledge, fits: None)
 
 
 def _without_columns_from_downstream() -> None:
-    _replace("sparsedl_fl.search.state.Knowledge._from_behind", lambda self, inputs, others, own=None: inputs[:0])
-
-
-def _without_reflection() -> None:
-    _replace("sparsedl_fl.search.rounds.Rounds._by_reflections", lambda self: False)
+    _replace("sparsedl_fl.search.knowledge.Knowledge._from_behind", lambda self, inputs, others, own=None: inputs[:0])
 
 
 def _without_equilibration() -> None:
@@ -111,20 +107,20 @@ STRAIGHT = ("leaky-relu", "prelu", "relu6", "threshold", "relu 105")
 """Kinds behind smooth activations and straight pieces; ReLU's other kinds are `NEXT` and one layer."""
 
 PARTS = {
-    "classes": Part(_without_way("classes"), ("head",)),
-    "smoothed descent": Part(_without_way("smoothed"), ("weights of the rest",)),
-    "descent of all spans": Part(_without_way("descent"), SMOOTH),
-    "descent of the tail alone": Part(_without_way("rest"), SMOOTH),
-    "descent of spans and tail": Part(_without_way("all"), SMOOTH),
-    "scaled reflection": Part(_without_way("scale"), (NEXT, *SMOOTH, *STRAIGHT)),
-    "projection": Part(_without_way("span", "columns"), (NEXT, *STRAIGHT, *SENT)),
-    "projection led by reflections": Part(_without_way("columns"), (NEXT, *STRAIGHT, *SENT)),
-    "projection without reflections": Part(_without_way("span"), (NEXT, *STRAIGHT, *SENT)),
-    "all spans at once": Part(_without_way("chain"), (NEXT, *STRAIGHT)),
-    "paired reflection": Part(_without_way("pairs"), ("relu 105x200",)),
-    "reflection of wide layers": Part(_without_reflection, ("x1000, one layer",)),
+    "classes": Part(_without_stage("class starts"), ("head",)),
+    "smoothed descent": Part(_without_stage("smoothed descent"), ("weights of the rest",)),
+    "descent of all spans": Part(_without_stage("descent"), SMOOTH),
+    "descent of the tail alone": Part(_without_stage("tail descent"), SMOOTH),
+    "descent of spans and tail": Part(_without_stage("joint descent"), SMOOTH),
+    "scaled reflection": Part(_without_stage("scaled reflection"), (NEXT, *SMOOTH, *STRAIGHT)),
+    "projection": Part(_without_stage("projection", "projection by columns"), (NEXT, *STRAIGHT, *SENT)),
+    "projection led by reflections": Part(_without_stage("projection by columns"), (NEXT, *STRAIGHT, *SENT)),
+    "projection without reflections": Part(_without_stage("projection"), (NEXT, *STRAIGHT, *SENT)),
+    "all spans at once": Part(_without_stage("chained reflection"), (NEXT, *STRAIGHT)),
+    "paired reflection": Part(_without_stage("paired reflection"), ("relu 105x200",)),
+    "reflection of wide layers": Part(_without_stage("reflection"), ("x1000, one layer",)),
     "four ridges of the alternation": Part(
-        lambda: _set("sparsedl_fl.search.scheduler.Schedule", ridges=(0.005,)), ("one layer", "steps", "noise")
+        lambda: _set("sparsedl_fl.search.schedule.Schedule", ridges=(0.005,)), ("one layer", "steps", "noise")
     ),
     "withheld": Part(
         lambda: _replace("sparsedl_fl.search.withheld.withheld_rounds.WithheldSearch.applies", lambda *a: False),
@@ -137,17 +133,18 @@ PARTS = {
         lambda: _set("sparsedl_fl.search.joint_refinement.LastFit", widest=0), (*SMOOTH, *STRAIGHT, "rest", NEXT)
     ),
     "fit of the whole batch": Part(
-        lambda: _replace("sparsedl_fl.search.rounds.Rounds._fit_together", lambda self: None),
+        lambda: _replace("sparsedl_fl.search.settling._fit_together", lambda state, generator: None),
         (*SMOOTH, *STRAIGHT, "rest", "head"),
     ),
     "deflation of equations": Part(_without_deflation, (*SMOOTH, *STRAIGHT, "rest", "head")),
     "columns from downstream": Part(_without_columns_from_downstream, (*SMOOTH, *STRAIGHT, "rest", NEXT, "head")),
     "deflation of the column view": Part(
-        lambda: _replace("sparsedl_fl.search.state.Knowledge.deflate_columns", lambda self: None),
+        lambda: _replace("sparsedl_fl.search.knowledge.Knowledge.deflate_columns", lambda self: None),
         ("one layer", NEXT, "steps"),
     ),
     "columns taken again": Part(
-        lambda: _replace("sparsedl_fl.search.state.Knowledge.repeat_behind", lambda self, **k: False), ("relu 105x200",)
+        lambda: _replace("sparsedl_fl.search.knowledge.Knowledge.repeat_behind", lambda self, **k: False),
+        ("relu 105x200",),
     ),
     "fallback to a dictionary search": Part(_without_fallback, ("one layer", "steps", "noise", "epochs")),
     "search again for mixtures": Part(
@@ -161,7 +158,6 @@ PARTS = {
         ("noise", "int8", "float16", "steps"),
     ),
     "equilibration of rows": Part(_without_equilibration, ("head",)),
-    "costs of ways": Part(lambda: _set("sparsedl_fl.search.scheduler.Schedule", costs={}, wide_costs={}), SMOOTH),
     **{
         f"criterion {name}": Part(_without_criterion(name), serves)
         for name, serves in {

@@ -38,11 +38,12 @@ def tasks(only: Sequence[str] = (), least: bool = False) -> list[Task]:
     return found
 
 
-def tasks_without(parts: Sequence[str], most: int) -> list[Task]:
-    """Return the problems that parts serve, without these; at most so many seeds of a kind."""
+def tasks_without(parts: Sequence[str], most: int, besides: Sequence[str] = ()) -> list[Task]:
+    """Return the problems that parts serve, without these; at most so many seeds of a kind, and no kind of some."""
     found = []
     for part in parts:
-        found += [task._replace(without=part) for task in tasks(PARTS[part].serves) if task.seed < most]
+        served = [task for task in tasks(PARTS[part].serves) if not any(word in task.kind for word in besides)]
+        found += [task._replace(without=part) for task in served if task.seed < most]
     return found
 
 
