@@ -112,11 +112,11 @@ PARTS = {
     "descent of all spans": Part(_without_stage("descent"), SMOOTH),
     "descent of the tail alone": Part(_without_stage("tail descent"), SMOOTH),
     "descent of spans and tail": Part(_without_stage("joint descent"), SMOOTH),
-    "scaled reflection": Part(_without_stage("scaled reflection"), (NEXT, *SMOOTH, *STRAIGHT)),
+    "scaled reflection": Part(_without_stage("scaled reflection"), ("raw", *SMOOTH, *STRAIGHT)),
     "projection": Part(_without_stage("projection", "projection by columns"), (NEXT, *STRAIGHT, *SENT)),
     "projection led by reflections": Part(_without_stage("projection by columns"), (NEXT, *STRAIGHT, *SENT)),
     "projection without reflections": Part(_without_stage("projection"), (NEXT, *STRAIGHT, *SENT)),
-    "all spans at once": Part(_without_stage("chained reflection"), (NEXT, *STRAIGHT)),
+    "all spans at once": Part(_without_stage("chained reflection"), ("raw", "relu 105")),
     "paired reflection": Part(_without_stage("paired reflection"), ("relu 105x200",)),
     "reflection of wide layers": Part(_without_stage("reflection"), ("x1000, one layer",)),
     "four ridges of the alternation": Part(

@@ -28,6 +28,7 @@ ONE_LAYER = {
     "relu 180x1000, one layer": (Batch(Photographs(180, 1000, seen="one")), FEW),
     "gelu 40x200, weights of the rest": (Batch(Photographs(40, 200, nn.GELU, seen="rest")), MANY),
     "elu 40x200, weights of the rest": (Batch(Photographs(40, 200, nn.ELU, seen="rest")), MANY),
+    "elu 80x200, weights of the rest": (Batch(Photographs(80, 200, nn.ELU, seen="rest")), FEW),
     "tanh 40x200, weights of the rest": (Batch(Photographs(40, 200, nn.Tanh, seen="rest")), MANY),
 }
 
@@ -44,6 +45,7 @@ ALL_LAYERS = {
     "selu 95x200, all layers": (Batch(Photographs(95, 200, nn.SELU)), FEW),
     "hardtanh 20x200, all layers": (Batch(Photographs(20, 200, nn.Hardtanh)), MANY),
     "relu 60x200, 300 steps": (Batch(Photographs(60, 200, n_steps=300)), MANY),
+    "relu 80x200, raw pixels": (Batch(Photographs(80, 200, is_raw=True)), FEW),
     "relu 40x200, raw pixels": (Batch(Photographs(40, 200, is_raw=True)), MANY),
 } | {
     f"{name} 60x200": (Batch(Photographs(60, 200, make)), MANY)
