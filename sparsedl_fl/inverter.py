@@ -153,7 +153,7 @@ class GradientInverter(BaseEstimator):
         given, scale = _checked(layer_gradient).in_range()
         given, _ = self._in_units(given)
         _, factors = factorize_with_bias(given, self.batch_size, self._noise_level(scale))
-        return expect(factors.batch_size, _n_live(layer_gradient), layer_gradient.next_weight_grad is not None)
+        return expect(factors.batch_size, _n_live(layer_gradient), layer_gradient.next_layer.weight_grad is not None)
 
     @neutral_modes(gradients=True)
     def fit(self, layer_gradient: LayerGradient, y: Any = None) -> GradientInverter:
@@ -199,7 +199,7 @@ class GradientInverter(BaseEstimator):
         with one_thread():
             self.labels_ = labels_of(problem, batch.inputs, batch.preactivation_gradients, is_known)
         if not batch.recovered.all():
-            verdict = expect(problem.batch_size, _n_live(given), given.next_weight_grad is not None).verdict
+            verdict = expect(problem.batch_size, _n_live(given), given.next_layer.weight_grad is not None).verdict
             is_open = self.batch_size is None and not problem.factors.ends_clearly
             reason = visible_reason(problem.layer_gradient, problem.batch_size, is_open)
             has_zeros = problem.activation.has_flat_part

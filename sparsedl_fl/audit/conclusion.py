@@ -34,7 +34,7 @@ def reach_of(row: LayerRow, given: LayerGradient, uses_next_layer: bool) -> tupl
         if activation is not None and activation.has_flat_part:
             attack, limit = "zeros", largest_batch(*given.shape, "zeros")
         else:
-            attack, limit = ("rest", largest_batch(*given.shape, "rest")) if given.rest is not None else ("", 0)
+            attack, limit = ("rest", largest_batch(*given.shape, "rest")) if given.tail.rest is not None else ("", 0)
     live = np.any(given.weight_grad, axis=1).mean()
     return attack, int(limit * live) if attack in ("zeros", "span") else limit
 

@@ -158,9 +158,9 @@ def _gradients(problem: CrowdedProblem, whitened: np.ndarray) -> tuple[np.ndarra
     if len(whitened) < problem.batch_size or np.linalg.matrix_rank(activations) < problem.batch_size:
         gradients = NextColumns(problem).gradients(as_tensor(whitened)).numpy()
         return gradients, _left_by_some(problem, whitened, gradients)
-    behind = np.linalg.lstsq(activations.T, given.next_weight_grad.astype(float).T, rcond=None)[0]
+    behind = np.linalg.lstsq(activations.T, given.next_layer.weight_grad.astype(float).T, rcond=None)[0]
     slopes = layer.activation.derivative(problem.preactivations(whitened)).numpy()
-    gradients = (slopes * (behind @ given.next_weight.astype(float))).T
+    gradients = (slopes * (behind @ given.next_layer.weight.astype(float))).T
     residual = residual_norms(given.weight_grad, gradients, problem.inputs(whitened))[0]
     of_weights = np.linalg.norm(residual) / np.linalg.norm(row_norms(given.weight_grad))
     of_bias = np.linalg.norm(gradients.sum(axis=1) - given.bias_grad) / np.linalg.norm(given.bias_grad)

@@ -86,7 +86,7 @@ class Rounds:
         self.chain = problem.chain if self.is_beyond or is_alike else None
         self.problem, spans = problem, self.chain or behind
         uses_rest = self.is_beyond and search.use_rest and problem.rest is not None
-        is_linked = uses_rest and len(spans.spans) >= len(problem.layer_gradient.behind)
+        is_linked = uses_rest and len(spans.spans) >= len(problem.layer_gradient.layers) - 1
         self.has_way_back = is_linked and problem.backward is not None and problem.backward.is_two_pieces
         rest = problem.rest if search.use_rest and (self.chain is not None or not has_flat_part) else None
         if equations is not None and not has_flat_part:
