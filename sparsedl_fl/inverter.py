@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sparsedl.process import neutral_modes, one_thread
 from sparsedl_fl.certify.assembly import Assembly, Batch
-from sparsedl_fl.certify.candidates import Candidates, SearchEnd
+from sparsedl_fl.certify.candidates import Candidates, Provenance, SearchEnd
 from sparsedl_fl.certify.labels import labels_of
 from sparsedl_fl.certify.sparsity_matching import choose
 from sparsedl_fl.certify.status import in_words
@@ -258,7 +258,9 @@ class GradientInverter(BaseEstimator):
         both = np.stack([batch.uncertainty, batch.resolution])
         self.inputs_, (self.uncertainty_, self.resolution_) = without_constant(given, batch.inputs, both)
         self.recovered_ = batch.recovered
-        self.provenance_ = np.select([batch.recovered, proposed], ["certified", "column found"], "completed")
+        self.provenance_ = np.select(
+            [batch.recovered, proposed], [Provenance.CERTIFIED, Provenance.COLUMN_FOUND], Provenance.COMPLETED
+        )
         self.evidence_ = batch.evidence
         self.disaggregation_ = batch.disaggregation / scale
         self.preactivation_gradients_ = batch.preactivation_gradients / scale

@@ -5,7 +5,7 @@ So a column can be proven, by more zeros than chance which determine it, and the
 input can be proven by itself.
 """
 
-from sparsedl_fl.certify._base import Case, Evidence
+from sparsedl_fl.certify._base import Case, Evidence, EvidenceKind
 from sparsedl_fl.certify.constraint_criteria import (
     ReplayOfAll,
     SpanOfNextLayer,
@@ -18,6 +18,7 @@ from sparsedl_fl.certify.zero_criteria import ZerosOfAll, ZerosOfInput, ZerosOfO
 __all__ = [
     "Case",
     "Evidence",
+    "EvidenceKind",
     "ReplayOfAll",
     "SpanOfNextLayer",
     "ThroughRest",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from typing import ClassVar
 
@@ -13,7 +14,7 @@ from sparsedl_fl.certify.hypothesis import Hypothesis, pattern_agreement
 from sparsedl_fl.certify.uncertainty import errors_from_zeros
 from sparsedl_fl.constraints import LEAST_DISTANCE
 
-__all__ = ["Case", "Evidence"]
+__all__ = ["Case", "Evidence", "EvidenceKind"]
 
 ALIKE = 0.99
 """Cosine of the gradients of two units from which on they say the same; not varied."""
@@ -101,13 +102,26 @@ class Case:
         return np.sum(self.is_active & has_gradient, axis=0) / np.maximum(has_gradient.sum(axis=0), 1)
 
 
+class EvidenceKind(StrEnum):
+    """What proves an input, in words."""
+
+    NONE = "none"
+    ZEROS_OF_OTHERS = "zeros of the gradient"
+    THROUGH_REST = "rest of the network"
+    SPAN_OF_NEXT_LAYER = "span of the next layer"
+    THROUGH_REST_AND_SPANS = "rest of the network and spans"
+    REPLAY_OF_ALL = "replay of all"
+    ZEROS_OF_INPUT = "zeros of the input"
+    ZEROS_OF_ALL = "columns alone, pattern not confirmed"
+
+
 class Evidence(ABC):
     """One kind of evidence.
 
     Attributes
     ----------
     kind : str
-        By what it is called.
+        By what it is called: one of `EvidenceKind`, or another word of one's own.
     """
 
     kind: ClassVar[str]

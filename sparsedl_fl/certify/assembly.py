@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sparsedl.arrays import as_tensor, rows_of
-from sparsedl_fl.certify._base import Case
+from sparsedl_fl.certify._base import Case, EvidenceKind
 from sparsedl_fl.certify.bias_scale import doubt_in_scale
 from sparsedl_fl.certify.certificate import Certificate, certify
 from sparsedl_fl.certify.collinear import errors_of_lines
-from sparsedl_fl.certify.constraint_criteria import SpanOfNextLayer
 from sparsedl_fl.certify.hypothesis import Hypothesis
 from sparsedl_fl.certify.maximum_likelihood import maximum_likelihood
 from sparsedl_fl.certify.near_duplicates import Indistinguishable
@@ -147,7 +146,7 @@ class Assembly:
         rest = problem.rest_from_places if problem.is_straight or not has_pattern else None
         expected = None if rest is None else rest.sizes(as_tensor(ends[0].T.copy())).numpy()
         # Dense gradients of what only completes the basis could be of any input; the span says itself what moves one.
-        by_span = certificate.evidence == SpanOfNextLayer.kind
+        by_span = certificate.evidence == EvidenceKind.SPAN_OF_NEXT_LAYER
         is_difference = is_worthless[:, None] & (hypothesis.proposed[:, None] | ~by_span | has_pattern)
         resolution, uncertainty = self.pairs.errors(
             certificate.errors, problem, ends, gradients, sizes, is_difference, expected, by_span & has_pattern

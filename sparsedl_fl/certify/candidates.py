@@ -8,30 +8,21 @@ from enum import StrEnum
 import numpy as np
 
 from sparsedl.selection import select_independent
+from sparsedl.stages import SearchEnd
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
-__all__ = ["Candidates", "SearchEnd"]
+__all__ = ["Candidates", "Provenance", "SearchEnd"]
 
 
-class SearchEnd(StrEnum):
-    """How a search ended."""
+class Provenance(StrEnum):
+    """Where an input comes from."""
 
-    COMPLETE = "complete"
-    """With everything found."""
+    CERTIFIED = "certified"
+    COLUMN_FOUND = "column found"
+    """Its own column was found, but not everything that the input depends on."""
 
-    EXHAUSTED = "exhausted"
-    """By its own count of starts without anything new."""
-
-    CUT = "cut short"
-    """By a budget or a cap of the caller."""
-
-    INTERRUPTED = "interrupted"
-    """By Ctrl-C."""
-
-    @classmethod
-    def worst(cls, *ends: SearchEnd) -> SearchEnd:
-        """Return the end that leaves most untried."""
-        return max(ends, key=list(cls).index)
+    COMPLETED = "completed"
+    """A stand-in for a missing column."""
 
 
 @dataclass(frozen=True)

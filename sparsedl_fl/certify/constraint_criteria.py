@@ -9,7 +9,7 @@ import torch
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import Activation
-from sparsedl_fl.certify._base import Case, Evidence
+from sparsedl_fl.certify._base import Case, Evidence, EvidenceKind
 from sparsedl_fl.certify.mixtures import are_no_mixtures
 from sparsedl_fl.certify.uncertainty import errors_from_views
 from sparsedl_fl.constraints import (
@@ -36,7 +36,7 @@ class SpanOfNextLayer(Evidence):
     besides, at these very units, with the column as a further unknown.
     """
 
-    kind = "span of the next layer"
+    kind = EvidenceKind.SPAN_OF_NEXT_LAYER
 
     def may_add(self, case: Case, proven: np.ndarray) -> bool:
         """Return whether there are straight pieces, or an input is left to prove.
@@ -84,7 +84,7 @@ class ThroughRest(Evidence):
     Behind the others the gradient depends on the pattern alone, which many inputs share.
     """
 
-    kind = "rest of the network"
+    kind = EvidenceKind.THROUGH_REST
 
     def may_add(self, case: Case, proven: np.ndarray) -> bool:
         """Return whether the gradient depends on more than the pattern, or there is nothing else to ask.
@@ -108,7 +108,7 @@ class ThroughRestAndSpans(Evidence):
     What lies beside these is off by as much more: the rest holds the layers behind.
     """
 
-    kind = "rest of the network and spans"
+    kind = EvidenceKind.THROUGH_REST_AND_SPANS
 
     def may_add(self, case: Case, proven: np.ndarray) -> bool:
         """Return whether there are both, and anything is left to prove."""
@@ -135,7 +135,7 @@ class ReplayOfAll(Evidence):
     depends on the loss, and how exact the batch is takes a fit of all at once.
     """
 
-    kind = "replay of all"
+    kind = EvidenceKind.REPLAY_OF_ALL
 
     def may_add(self, case: Case, proven: np.ndarray) -> bool:
         """Return whether anything is left to prove."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from sparsedl.arrays import as_tensor, rows_of
-from sparsedl_fl.certify._base import Case, Evidence
+from sparsedl_fl.certify._base import Case, Evidence, EvidenceKind
 from sparsedl_fl.certify.uncertainty import errors_from_inputs
 from sparsedl_fl.layers.blocks import row_norms
 from sparsedl_fl.lowrank.factors import LowRankGradient
@@ -19,7 +19,7 @@ __all__ = ["ZerosOfAll", "ZerosOfInput", "ZerosOfOthers"]
 class ZerosOfOthers(Evidence):
     """All other columns are proven, and the pattern fits."""
 
-    kind = "zeros of the gradient"
+    kind = EvidenceKind.ZEROS_OF_OTHERS
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Look at the columns; what their zeros determine is an estimate of every input, proven or not."""
@@ -36,7 +36,7 @@ class ZerosOfInput(Evidence):
     at which one column and no other has to vanish; behind the others the spans or the rest of the network.
     """
 
-    kind = "zeros of the input"
+    kind = EvidenceKind.ZEROS_OF_INPUT
     narrow: ClassVar[float] = 0.02  # relative to the entries, as for columns: under noise mixtures vanish as well
     clearly: ClassVar[float] = 10.0  # expected errors by which a unit has to be off or on to say something; not varied
     own_overlap: ClassVar[float] = 1e-3  # cosine of an input and what a column is dual to that makes it its own
@@ -125,7 +125,7 @@ class ZerosOfAll(Evidence):
         another initialisation 2 of 16 columns reached 0.6.
     """
 
-    kind: ClassVar[str] = "columns alone, pattern not confirmed"
+    kind = EvidenceKind.ZEROS_OF_ALL
     consistent: float = 0.8
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:

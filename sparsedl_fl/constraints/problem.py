@@ -11,7 +11,7 @@ import torch
 from sparsedl.arrays import as_tensor
 from sparsedl.process import one_thread
 from sparsedl.zeros import ZeroTest
-from sparsedl_fl.activations import Activation, Identity, resolve
+from sparsedl_fl.activations import Activation, resolve
 from sparsedl_fl.constraints.activation_subspace import ActivationSpan
 from sparsedl_fl.constraints.backward_subspace import BackwardChain
 from sparsedl_fl.constraints.downstream_residuals import SpansAt
@@ -125,7 +125,7 @@ class LayerProblem:
         format hides: errors were 17 times what was expected (float16). Of a sparsified gradient the entries left are
         exact, and what was cut is not white: up to 7 times.
         """
-        is_coarse_head = isinstance(self.activation, Identity) and self.factors.is_coarse
+        is_coarse_head = self.layer_gradient.tail.is_of_head and self.factors.is_coarse
         return is_coarse_head or is_sparsified(self.layer_gradient)
 
     @cached_property

@@ -181,7 +181,8 @@ class ActivationDirections(SearchSettings, Directions):
                     report(knowledge.n_found, f"{budget.spent} starts, {knowledge.n_hits} in a column")
                 rounds.settle()
             status = "complete" if knowledge.is_complete else budget.cut or f"nothing new in {idle} rounds"
-            end = SearchEnd.COMPLETE if knowledge.is_complete else SearchEnd.EXHAUSTED
+            ended = SearchEnd.CUT if budget.cut else SearchEnd.EXHAUSTED
+            end = SearchEnd.COMPLETE if knowledge.is_complete else ended
         except KeyboardInterrupt:
             status, end = SearchEnd.INTERRUPTED.value, SearchEnd.INTERRUPTED
         views = _views_in_words(rounds.chain or behind, has_rest=equations is not behind)
@@ -200,10 +201,9 @@ class ActivationDirections(SearchSettings, Directions):
 
 def _with_its_end(found: Candidates, budget: Budget) -> Candidates:
     """Return candidates that say what cut the search, or a part of it, short."""
-    if not budget.cut:
+    if not budget.cut or found.end is SearchEnd.CUT:
         return found
-    is_said = budget.cut in found.status
-    status = found.status if is_said else f"{found.status}, {budget.cut} before all was tried"
+    status = f"{found.status}, {budget.cut} before all was tried"
     return replace(found, status=status, end=SearchEnd.worst(found.end, SearchEnd.CUT))
 
 

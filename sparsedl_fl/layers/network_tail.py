@@ -72,6 +72,11 @@ class RestOfNetwork:
         return cls(nn.Identity(), loss)
 
     @property
+    def is_loss_alone(self) -> bool:
+        """Whether nothing but the loss lies behind: the layer is the model's last."""
+        return isinstance(self._modules[torch.float64], nn.Identity)
+
+    @property
     def n_bytes(self) -> int:
         """Bytes of its parameters."""
         return sum(tensor.nbytes for module in self._modules.values() for tensor in module.parameters())
@@ -130,7 +135,7 @@ class RestOfNetwork:
         So it is behind a classifier's last layer: cross-entropy, with labels smoothed or not, and squared errors. None
         where it depends on the input, as behind any other layer.
         """
-        if not isinstance(self._modules[torch.float64], nn.Identity):
+        if not self.is_loss_alone:
             return None
         n_labels = self.n_labels(width)
         places = torch.randn((2, 1, width), generator=torch.Generator().manual_seed(0), dtype=torch.float64)

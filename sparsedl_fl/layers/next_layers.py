@@ -128,6 +128,11 @@ class NetworkTail:
     rest: RestOfNetwork | None = None
     head: Head | None = None
 
+    @property
+    def is_of_head(self) -> bool:
+        """Whether the layer attacked is the model's last: nothing but the loss lies behind it."""
+        return self.rest is not None and self.rest.is_loss_alone
+
 
 def _weight_and_bias(name: str, weight: Any, bias: Any) -> tuple[np.ndarray, np.ndarray]:
     weight = as_float_array(f"weight of {name}", weight)

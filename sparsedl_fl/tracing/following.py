@@ -42,6 +42,7 @@ def follow(use: LinearUse, end: int, calls: list[Call], norms: dict, last: set[i
             use.activation = found if is_alone else None
             use.behind = found.name if is_alone else f"{found.name}, and a path around it (a residual connection),"
             return
+    use.is_read = bool(readers)
     if not readers:
         is_output = _reaches(calls, end, last)
         use.is_last = is_output and use.rows == 1
