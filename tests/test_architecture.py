@@ -30,7 +30,8 @@ LAYERS = {
         {"__init__"},
     ],
     "sparsedl_fl": [
-        {"activations", "doubts", "theory", "wording"},
+        {"activations", "doubts", "lemmas", "wording"},
+        {"theory"},
         {"tracing"},
         {"layers"},
         {"lowrank", "metrics", "models", "simulation"},

@@ -25,7 +25,7 @@ from sparsedl_fl.search.budget import Budget, effort
 from sparsedl_fl.search.rounds import Rounds
 from sparsedl_fl.search.settings import SearchSettings, stage
 from sparsedl_fl.search.withheld.withheld_rounds import WithheldSearch
-from sparsedl_fl.theory import expect
+from sparsedl_fl.theory import is_determined
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -212,7 +212,8 @@ def _is_determined(problem: LayerProblem, equations: View | None) -> bool:
     if not problem.activation.has_flat_part:
         return equations.identifies
     n_live = int(problem.factors.zero_test.distinct_rows.sum())
-    return expect(problem.batch_size, n_live, equations is not None and equations.identifies).is_determined
+    has_span = equations is not None and equations.identifies
+    return is_determined(problem.batch_size, n_live, "span" if has_span else "zeros")
 
 
 def _views_in_words(spans: SpansBehind | None, has_rest: bool) -> str:
