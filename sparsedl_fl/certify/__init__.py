@@ -6,25 +6,5 @@ input can be proven by itself.
 """
 
 from sparsedl_fl.certify._base import Case, Evidence, EvidenceKind
-from sparsedl_fl.certify.constraint_criteria import (
-    ReplayOfAll,
-    SpanOfNextLayer,
-    ThroughRest,
-    ThroughRestAndSpans,
-    are_vertices,
-)
-from sparsedl_fl.certify.zero_criteria import ZerosOfAll, ZerosOfInput, ZerosOfOthers
 
-__all__ = [
-    "Case",
-    "Evidence",
-    "EvidenceKind",
-    "ReplayOfAll",
-    "SpanOfNextLayer",
-    "ThroughRest",
-    "ThroughRestAndSpans",
-    "ZerosOfAll",
-    "ZerosOfInput",
-    "ZerosOfOthers",
-    "are_vertices",
-]
+__all__ = ["Case", "Evidence", "EvidenceKind"]

@@ -12,7 +12,7 @@ evidence               statement
 `ZerosOfAll`           all columns are proven; the pattern does not fit (dropout, stale weights), yet contradicts none
 =====================  ================================================================================================
 
-Another kind is a class in `sparsedl_fl.certify.criteria` and a place in `EVIDENCE`.
+Another kind is a class in `sparsedl_fl.certify.zero_criteria` or `constraint_criteria` and a place in `EVIDENCE`.
 """
 
 from __future__ import annotations

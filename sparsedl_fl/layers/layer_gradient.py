@@ -36,7 +36,7 @@ from sparsedl_fl.layers.next_layers import (
     layers_behind,
 )
 from sparsedl_fl.layers.of_model import layer_of_model
-from sparsedl_fl.layers.updates import tensors_of_update
+from sparsedl_fl.layers.updates import gradients_of_update, layer_of_state
 from sparsedl_fl.tracing.finite import check_finite, without_non_finite
 from sparsedl_fl.tracing.naming import named_gradients
 from sparsedl_fl.tracing.tracing import trace_model
@@ -281,14 +281,14 @@ class LayerGradient:
         layer : int or str, default=0
             Index among the two-dimensional weights of the state, or the layer's name.
         n_steps, momentum, weight_decay
-            Of the client, as of `sparsedl_fl.models.gradients_of_update`. One step counts as a gradient: no unit
-            switches on the way.
+            Of the client, as of `sparsedl_fl.models.gradients_of_update`. One step counts as a gradient.
 
         References
         ----------
         SPEAR (2024), Appendix F.
         """
-        tensors = tensors_of_update(before, after, learning_rate, layer, n_steps, momentum, weight_decay)
+        client = {"n_steps": n_steps, "momentum": momentum, "weight_decay": weight_decay}
+        tensors = layer_of_state(before, gradients_of_update(before, after, learning_rate, **client), layer)
         return cls(**tensors, learning_rate=None if n_steps == 1 else learning_rate)
 
 

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from sparsedl.arrays import as_tensor, rows_of
 from sparsedl.zeros import ZeroTest
-from sparsedl_fl.layers.blocks import residual_norms, transposed_times
+from sparsedl_fl.layers.blocks import alive, residual_norms, transposed_times
 from sparsedl_fl.lowrank.spectrum import believed_noise, edge_of_white_noise, precision_of
 
 __all__ = ["LowRankGradient", "cut"]
@@ -176,7 +176,6 @@ def cut(
         As in `factorize` and of `LowRankGradient`.
     """
     m, n = G.shape
-    alive = np.array([max(1, int(G.any(axis=1).sum())), max(1, int(G.any(axis=0).sum()))])
     signal_to_noise = float(S[b - 1] / S[b]) if len(S) > b and S[b] > 0 else np.inf
     beyond, beyond_left = (float(S[b]), U[:, b]) if len(S) > b else (0.0, np.zeros(m))
     U, S = U[:, :b], S[:b]
@@ -186,7 +185,7 @@ def cut(
     told = believed_noise(noise_level, np.sqrt(np.sum(rows**2) / freedom), freedom, S)
     noise = np.maximum(rows / np.sqrt(max(n - b, 1)) if told is None else np.full(m, told), floor)
     input_noise = np.maximum(columns / np.sqrt(max(m - b, 1)) if told is None else np.full(n, told), floor)
-    excess = beyond / max(edge_of_white_noise(max(np.sum(rows**2) - beyond**2, 0.0), alive), floor)
+    excess = beyond / max(edge_of_white_noise(max(np.sum(rows**2) - beyond**2, 0.0), alive(G)), floor)
     behind_batch = signal_to_noise, beyond, excess, beyond_left
     return LowRankGradient(
         U, S, right, noise, input_noise, *behind_batch, precision=precision_of(G), is_coarse=is_coarse

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 from scipy.linalg import svd
 
-from sparsedl_fl.layers.blocks import column_blocks, row_factor, row_norms, significands, times, transposed_times
+from sparsedl_fl.layers.blocks import alive, column_blocks, row_factor, row_norms, significands, times, transposed_times
 
 __all__ = [
     "believed_noise",
@@ -123,8 +123,8 @@ def rank_above_white_noise(
         Least ratio of neighbours that is another end of the batch, and the singular values that have to lie behind it.
     """
     # Rows and columns of zeros have no noise: one-hot inputs leave most columns empty.
-    alive = max(1, int(G.any(axis=1).sum())), max(1, int(G.any(axis=0).sum()))
-    total, edge = float(np.linalg.norm(row_norms(G))), np.sum(np.sqrt(alive)) / np.sqrt(np.prod(alive, dtype=float))
+    shape = alive(G)
+    total, edge = float(np.linalg.norm(row_norms(G))), np.sum(np.sqrt(shape)) / np.sqrt(np.prod(shape, dtype=float))
     squares = singular_values**2
     unseen = max(total**2 - squares.sum(), 0.0) if len(squares) < min(G.shape) else 0.0
     behind = np.sqrt(np.cumsum(np.append(squares[1:], unseen)[::-1])[::-1])
@@ -215,12 +215,12 @@ def _are_scaled_singles(block: np.ndarray, *, n_rows: int = 4, n_entries: int = 
     return True
 
 
-def edge_of_white_noise(squares: float, alive: np.ndarray) -> float:
+def edge_of_white_noise(squares: float, shape: np.ndarray) -> float:
     """Return the largest singular value of white noise of a strength, in so many rows and columns.
 
     Those of zeros have none: one-hot inputs leave most columns empty.
     """
-    return float(np.sqrt(squares / np.prod(alive, dtype=float)) * np.sum(np.sqrt(alive)))
+    return float(np.sqrt(squares / np.prod(shape, dtype=float)) * np.sum(np.sqrt(shape)))
 
 
 def _rounding_floor(G: np.ndarray, total: float) -> float:
