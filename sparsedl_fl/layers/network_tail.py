@@ -81,14 +81,15 @@ class RestOfNetwork:
 
     def smoothed(self, deviations: Sequence[float]) -> RestOfNetwork:
         """Return the same with its kinks smoothed, by as much at each of them in turn (see `Smoothing`)."""
-        found = copy(self)
-        found._deviations = tuple(deviations)
-        return found
+        return self._with(_deviations=tuple(deviations))
 
     def in_units(self, units: torch.Tensor) -> RestOfNetwork:
         """Return the same behind a layer whose outputs are counted in other units, ``units * z``, of shape (m,)."""
+        return self._with(units=units.double())
+
+    def _with(self, **changes: Any) -> RestOfNetwork:
         found = copy(self)
-        found.units = units.double()
+        vars(found).update(changes)
         return found
 
     def in_own_units(self, gradients: torch.Tensor) -> torch.Tensor:

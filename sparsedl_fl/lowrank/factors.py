@@ -78,18 +78,9 @@ class LowRankGradient:
     @property
     def transposed(self) -> LowRankGradient:
         """The factorisation of ``G^T``, in which the inputs take the place of the gradients ``D``."""
-        return LowRankGradient(
-            left=self.right.T,
-            singular_values=self.singular_values,
-            right=self.left.T,
-            noise_level=self.input_noise_level,
-            input_noise_level=self.noise_level,
-            signal_to_noise=self.signal_to_noise,
-            beyond=self.beyond,
-            excess=self.excess,
-            beyond_left=np.zeros(self.right.shape[1]),
-            precision=self.precision,
-        )
+        noise = {"noise_level": self.input_noise_level, "input_noise_level": self.noise_level}
+        sides = {"left": self.right.T, "right": self.left.T, "beyond_left": np.zeros(self.right.shape[1])}
+        return replace(self, **sides, **noise, bias_excess=1.0, is_coarse=False)
 
     @cached_property
     def zero_test(self) -> ZeroTest:

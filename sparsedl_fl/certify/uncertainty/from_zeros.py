@@ -13,6 +13,13 @@ __all__ = ["errors_from_inputs", "errors_from_zeros"]
 ROUNDING = 10.0
 """Times the rounding of a pivot, ``b eps``, up to which one is zero: that of the products comes on top."""
 
+N_DRAWS, MOST_ENTRIES = 24, 40_000_000
+"""Draws of the noise, fewer where they would have more entries."""
+
+PRIOR_ROWS, UNDETERMINED = 8.0, 1e3
+"""Rows that the noise of all columns together counts as, for each; and what a column that its zeros leave open mixes
+into the others."""
+
 
 def errors_from_zeros(
     factors: LowRankGradient, inputs: np.ndarray, zeros: np.ndarray, determined: np.ndarray
@@ -59,26 +66,16 @@ def errors_from_zeros(
 
 
 def _wobble(
-    U: np.ndarray,
-    Q: np.ndarray,
-    P: np.ndarray,
-    zeros: np.ndarray,
-    noise: np.ndarray,
-    spread: np.ndarray,
-    *,
-    n_draws: int = 24,
-    most_entries: int = 40_000_000,
-    prior_rows: float = 8.0,
-    undetermined: float = 1e3,
+    U: np.ndarray, Q: np.ndarray, P: np.ndarray, zeros: np.ndarray, noise: np.ndarray, spread: np.ndarray
 ) -> tuple[np.ndarray, float]:
     """Return ``p_i dq_j`` for draws of the noise, and by how much the zeros are noisier than it says.
 
     The first has the shape (b, b, n_draws), with zeros where i = j; there are fewer draws where they would have more
-    than ``most_entries``. A column that its zeros leave open mixes anything into the others: ``undetermined``. The
-    noise that the zeros of one column show counts with its rows, that of all columns together with ``prior_rows``.
+    than `MOST_ENTRIES`. A column that its zeros leave open mixes anything into the others: `UNDETERMINED`. The
+    noise that the zeros of one column show counts with its rows, that of all columns together with `PRIOR_ROWS`.
     """
     m, b = zeros.shape
-    n_draws = int(np.clip(most_entries // (m * b), 4, n_draws))
+    n_draws = int(np.clip(MOST_ENTRIES // (m * b), 4, N_DRAWS))
     rng = np.random.default_rng(0)
     factor = cholesky(spread + 1e-14 * np.trace(spread) * np.eye(b), lower=True)
     draws = noise[:, None, None] * (rng.standard_normal((m, n_draws, b)) @ factor.T)
@@ -98,9 +95,9 @@ def _wobble(
         squares[j] = np.sum((rows @ Q[:, j] / deviations) ** 2)
         freedom[j] = max(len(rows) - b + 1, 0)
     pooled = squares.sum() / max(freedom.sum(), 1.0)
-    each = (squares + prior_rows * pooled) / (freedom + prior_rows)
+    each = (squares + PRIOR_ROWS * pooled) / (freedom + PRIOR_ROWS)
     wobble *= np.sqrt(each)[None, :, None]
-    wobble[:, is_open] = undetermined
+    wobble[:, is_open] = UNDETERMINED
     wobble[np.arange(b), np.arange(b)] = 0
     return wobble, max(1.0, pooled)
 
