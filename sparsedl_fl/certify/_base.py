@@ -9,7 +9,9 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
+import torch
 
+from sparsedl.arrays import as_tensor
 from sparsedl_fl.certify.hypothesis import Hypothesis, pattern_agreement
 from sparsedl_fl.certify.uncertainty import errors_from_zeros
 from sparsedl_fl.constraints import LEAST_DISTANCE
@@ -52,6 +54,16 @@ class Case:
     determined: np.ndarray
     disaggregation: np.ndarray
     is_active: np.ndarray
+
+    @cached_property
+    def preactivations(self) -> torch.Tensor:
+        """``z`` of each input at the weights sent out, of shape (b, m)."""
+        return as_tensor(self.hypothesis.problem.at(self.whitened)[0].T.copy())
+
+    @property
+    def nothing(self) -> tuple[np.ndarray, np.ndarray]:
+        """What a kind of evidence returns that proves no input."""
+        return np.zeros(len(self.columns), dtype=bool), np.full(len(self.columns), np.inf)
 
     @cached_property
     def agreement(self) -> np.ndarray:

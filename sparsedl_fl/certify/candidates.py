@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -82,13 +82,7 @@ class Candidates:
     def joined(self, directions: np.ndarray, factors: LowRankGradient, search: Candidates) -> Candidates:
         """Append unit directions that another search led to."""
         together = np.hstack([self.directions, directions])
-        return Candidates(
-            directions=together,
-            n_zeros=factors.zeros(together).sum(axis=0),
-            status=search.status,
-            n_starts=self.n_starts + search.n_starts,
-            n_successes=self.n_successes + search.n_successes,
-            inputs=self.inputs,
-            errors=self.errors,
-            end=SearchEnd.worst(self.end, search.end),
-        )
+        n_starts, n_successes = self.n_starts + search.n_starts, self.n_successes + search.n_successes
+        counts = {"n_zeros": factors.zeros(together).sum(axis=0), "n_starts": n_starts, "n_successes": n_successes}
+        end = SearchEnd.worst(self.end, search.end)
+        return replace(self, directions=together, status=search.status, end=end, **counts)

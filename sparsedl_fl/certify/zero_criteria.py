@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sparsedl.arrays import as_tensor, rows_of
+from sparsedl.arrays import rows_of
 from sparsedl_fl.certify._base import Case, Evidence, EvidenceKind
 from sparsedl_fl.certify.uncertainty import errors_from_inputs
 from sparsedl_fl.layers.blocks import row_norms
@@ -45,9 +45,9 @@ class ZerosOfInput(Evidence):
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Count the zeros of the inputs, and ask what follows the layer."""
         transposed, inputs = case.hypothesis.problem.factors.transposed, case.inputs
-        errors = np.full(len(inputs), np.inf)
+        proven, errors = case.nothing
         if len(inputs) == 1 or case.hypothesis.problem.factors.is_coarse:  # in which small ones round to zero
-            return np.zeros(len(inputs), dtype=bool), errors
+            return proven, errors
         directions = transposed.left.T @ inputs.T
         directions = directions / np.maximum(np.linalg.norm(directions, axis=0), np.finfo(float).tiny)
         zeros = transposed.zeros(directions)
@@ -74,11 +74,10 @@ class ZerosOfInput(Evidence):
         problem = case.hypothesis.problem
         if problem.activation.has_flat_part:
             return self._is_confirmed_by_pattern(case, errors)
-        preactivations = as_tensor(problem.at(case.whitened)[0].T.copy())
         views = [view for view in (problem.behind, problem.rest) if view is not None and view.identifies]
-        if not views or not preactivations.isfinite().all():
+        if not views or not case.preactivations.isfinite().all():
             return np.zeros(len(errors), dtype=bool)
-        return np.all([view.at(preactivations).is_inside.numpy() for view in views], axis=0)
+        return np.all([view.at(case.preactivations).is_inside.numpy() for view in views], axis=0)
 
     def _is_confirmed_by_pattern(self, case: Case, errors: np.ndarray) -> np.ndarray:
         """Return for which inputs a column vanishes at all units that are clearly off, and at no others.
