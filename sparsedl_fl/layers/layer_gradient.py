@@ -154,8 +154,7 @@ class LayerGradient:
         if rest is not None:
             rest.check(len(arrays["weight"]))
         layers = following_layers(following, arrays.pop("next_weight", None), behind)
-        for name, value in {**arrays, "layers": layers, "tail": NetworkTail(rest, head)}.items():
-            object.__setattr__(self, name, value)
+        vars(self).update(arrays, layers=layers, tail=NetworkTail(rest, head))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -181,10 +180,9 @@ class LayerGradient:
             for layer in self.layers
         )
         gradients = {name: np.ldexp(getattr(self, name), exponent) for name in ("weight_grad", "bias_grad")}
-        for name, value in {**gradients, "layers": layers}.items():
-            object.__setattr__(scaled, name, value)
+        vars(scaled).update(gradients, layers=layers)
         if self.learning_rate is not None:
-            object.__setattr__(scaled, "learning_rate", float(np.ldexp(self.learning_rate, -exponent)))
+            vars(scaled).update(learning_rate=float(np.ldexp(self.learning_rate, -exponent)))
         return scaled, float(np.ldexp(1.0, exponent))
 
     def in_units(self, units: np.ndarray) -> LayerGradient:

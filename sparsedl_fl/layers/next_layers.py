@@ -78,10 +78,9 @@ class LayerBehind:
                 f"a layer behind must have weight (k, m), bias (k,) and next_weight_grad (j, k), got {weight.shape}, "
                 f"{bias.shape} and {gradient.shape}"
             )
-        for name, array in {"weight": weight, "bias": bias, "next_weight_grad": gradient}.items():
-            if not np.isfinite(array).all():
-                raise ValueError(f"{name} of a layer behind contains NaN or infinity")
-            object.__setattr__(self, name, array)
+        if not np.isfinite(gradient).all():
+            raise ValueError("next_weight_grad of a layer behind contains NaN or infinity")
+        vars(self).update(weight=weight, bias=bias, next_weight_grad=gradient)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,8 +103,7 @@ class Head:
 
     def __post_init__(self) -> None:
         weight, bias = _weight_and_bias("a head", self.weight, self.bias)
-        object.__setattr__(self, "weight", weight)
-        object.__setattr__(self, "bias", bias)
+        vars(self).update(weight=weight, bias=bias)
 
     def sent_back(self, activations: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the gradient of the loss at the layer's inputs, of shape (n, m), in their precision."""
