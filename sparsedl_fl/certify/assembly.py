@@ -139,8 +139,27 @@ class Assembly:
             determined = np.ones_like(determined)
         else:
             gradients = np.where(self._active(hypothesis, whitened), factors.left @ disaggregation, 0.0)
-        sizes = np.sqrt(np.mean(inputs**2, axis=1))
         case = Case(hypothesis, inputs, whitened, columns, used, determined, disaggregation, problem.is_active(ends))
+        certificate, uncertainty, resolution = self._certified(case, ends, gradients)
+        return Batch(
+            inputs=inputs,
+            disaggregation=disaggregation,
+            preactivation_gradients=gradients,
+            agreement=case.agreement,
+            relative_residual=_relative_residual(given, gradients, inputs),
+            residual_floor=noise_share,
+            recovered=certificate.proven,
+            evidence=certificate.evidence,
+            uncertainty=uncertainty,
+            resolution=resolution,
+        )
+
+    def _certified(
+        self, case: Case, ends: list[np.ndarray], gradients: np.ndarray
+    ) -> tuple[Certificate, np.ndarray, np.ndarray]:
+        """Return what is proven, how far each input may be off, and how far apart several may lie that are one."""
+        hypothesis, problem, inputs = case.hypothesis, case.hypothesis.problem, case.inputs
+        has_pattern, sizes = problem.activation.has_flat_part, np.sqrt(np.mean(inputs**2, axis=1))
         certificate, is_off_scale = self._with_doubt_in_scale(hypothesis, ends[0], sizes, certify(case))
         is_worthless = certificate.errors > self.worthless * np.maximum(sizes, np.finfo(float).tiny)
         rest = problem.rest_from_places if problem.is_straight or not has_pattern else None
@@ -155,21 +174,10 @@ class Assembly:
             by_lines = errors_of_lines(rest, ends[0], inputs, gradients)
             resolution, uncertainty = np.maximum(resolution, by_lines), np.hypot(uncertainty, by_lines)
         is_repeat = repeats(inputs, np.where(certificate.proven & ~is_worthless, certificate.errors, np.inf))
-        is_doubtful = factors.excess > self.unexplained or is_off_scale
+        is_doubtful = problem.factors.excess > self.unexplained or is_off_scale
         is_worthless |= uncertainty >= np.maximum(sizes, np.finfo(float).tiny)
         certificate = certificate.without(is_worthless | is_repeat | is_doubtful)
-        return Batch(
-            inputs=inputs,
-            disaggregation=disaggregation,
-            preactivation_gradients=gradients,
-            agreement=case.agreement,
-            relative_residual=_relative_residual(given, gradients, inputs),
-            residual_floor=noise_share,
-            recovered=certificate.proven,
-            evidence=certificate.evidence,
-            uncertainty=uncertainty,
-            resolution=resolution,
-        )
+        return certificate, uncertainty, resolution
 
     def _with_doubt_in_scale(
         self, hypothesis: Hypothesis, preactivations: np.ndarray, sizes: np.ndarray, certificate: Certificate
@@ -216,7 +224,8 @@ class Assembly:
         rows = np.where(hypothesis.fits, hypothesis.zeros & ~hypothesis.is_active, hypothesis.likely_zeros)
         if hypothesis.problem.layer_gradient.is_update:
             rows = self._without_outliers(factors, basis, rows)
-        determined = hypothesis.proposed & _determined(factors, rows)
+        determined = factors.zero_test.determinacy.of(as_tensor(factors.left), rows_of(rows)).numpy()
+        determined &= hypothesis.proposed
         refitted = basis.copy()
         if determined.any():
             columns = factors.vanishing(rows[:, determined])
@@ -287,8 +296,3 @@ def repeats(inputs: np.ndarray, errors: np.ndarray, *, deviations: float = 3.0) 
 def _relative_residual(given: LayerGradient, gradients: np.ndarray, inputs: np.ndarray) -> float:
     residual = residual_norms(given.weight_grad, gradients, inputs)[0]
     return float(np.linalg.norm(residual) / np.linalg.norm(row_norms(given.weight_grad)))
-
-
-def _determined(factors: LowRankGradient, rows: np.ndarray) -> np.ndarray:
-    """Return which columns their zero rows determine."""
-    return factors.zero_test.determinacy.of(as_tensor(factors.left), rows_of(rows)).numpy()
