@@ -19,7 +19,8 @@ from sparsedl.noise_floor import noise_of_zeros
 from sparsedl.observations import Observations
 from sparsedl.preconditioning import Whitening
 from sparsedl.recovery import Recovery, conclude
-from sparsedl.search import INTERRUPTED, Search
+from sparsedl.search import Search
+from sparsedl.stages import SearchEnd
 from sparsedl.zeros import ZeroTest
 
 __all__ = ["recover"]
@@ -67,7 +68,7 @@ def recover(
     search = make_search(evidence.part, known)
     result = search.run(generator, report)
     floor = None
-    if observed.noise_level is None and result.status not in ("complete", INTERRUPTED):
+    if observed.noise_level is None and result.end not in (SearchEnd.COMPLETE, SearchEnd.INTERRUPTED):
         floor = noise_of_zeros(search, result)
     if floor is not None and floor > clearly_noisier * np.median(whitening.noise_level):
         whitening = replace(whitening, noise_level=np.maximum(whitening.noise_level, floor))
@@ -75,7 +76,7 @@ def recover(
         again = make_search(evidence.part, known).run(generator, report)
         result = replace(again, n_starts=again.n_starts + result.n_starts, n_rounds=again.n_rounds + result.n_rounds)
     found = conclude(evidence, known, observed, result)
-    return found if with_offset or result.status == INTERRUPTED else with_likelihood(found, evidence, generator)
+    return found if with_offset or result.end is SearchEnd.INTERRUPTED else with_likelihood(found, evidence, generator)
 
 
 def _without_rows_alone(observed: Observations, n_components: int | None) -> tuple[Observations, Whitening]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from sparsedl.arrays import row_chunks
 from sparsedl.recovery import Recovery
+from sparsedl.stages import SearchEnd
 
 __all__ = ["advice", "status"]
 
@@ -23,8 +24,8 @@ def status(found: Recovery) -> str:
     if found.proven.all():
         return f"complete without {_named('row', left_out)}" if len(left_out) else "complete"
     n_open = int((~found.proven).sum())
-    ended = found.result.status
-    return ended if ended != "complete" else f"the search ended; the zeros of {n_open} directions prove nothing"
+    is_over = found.result.end is not SearchEnd.COMPLETE
+    return found.result.status if is_over else f"the search ended; the zeros of {n_open} directions prove nothing"
 
 
 def advice(found: Recovery) -> str | None:

@@ -106,6 +106,8 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         Share of zeros in each column of the codes; zero where not recovered.
     candidates_ : ndarray of shape (n_features, n_candidates)
         All distinct proven directions, the selected ones and any other.
+    search_end_ : SearchEnd
+        How the search ended: with everything found, by its patience, by ``max_rounds``, or by Ctrl-C.
     status_ : str
         ``"complete"`` where all are recovered, of two at least, from all observations; else in words why not.
     n_starts_ : int
@@ -288,7 +290,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self.certain_components_ = found.is_certain
         self.component_errors_ = found.errors
         self.sparsity_ = found.n_zeros / len(found.observations.values)
-        self.status_ = status(found)
+        self.status_, self.search_end_ = status(found), found.result.end
         self.n_starts_ = found.result.n_starts
         self.n_successes_ = found.result.n_successes
         self.n_iter_ = found.result.n_rounds

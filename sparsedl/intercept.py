@@ -8,7 +8,7 @@ import numpy as np
 
 from sparsedl.arrays import row_chunks
 from sparsedl.recovery import Recovery
-from sparsedl.search import INTERRUPTED
+from sparsedl.stages import SearchEnd
 
 __all__ = ["best_recovery", "is_centred"]
 
@@ -48,7 +48,7 @@ def best_recovery(
         return attempt(fit_intercept == "auto" or bool(fit_intercept), patience)
     first = first_patience if patience is None else min(patience, first_patience)
     best = attempt(False, first)
-    if best.proven.all() or best.result.status == INTERRUPTED:
+    if best.proven.all() or best.result.end is SearchEnd.INTERRUPTED:
         return best
     try:
         shifted = attempt(True, first)
@@ -58,7 +58,7 @@ def best_recovery(
     is_estimate = best.estimate is not None and best.estimate.noise_source != "codes"
     with_offset = shifted.quality > best.quality and (shifted.proven.all() or not is_estimate)
     best = shifted if with_offset else best
-    is_over = best.proven.all() or best.result.status == INTERRUPTED or first == patience
+    is_over = best.proven.all() or best.result.end is SearchEnd.INTERRUPTED or first == patience
     if is_over or not best.proven.any() or (is_estimate and not with_offset):
         return best
     return max(best, attempt(with_offset, patience), key=lambda found: found.quality)

@@ -20,12 +20,10 @@ from sparsedl.descents import Descent, Ends
 from sparsedl.polishing import polish
 from sparsedl.process import undisturbed
 from sparsedl.rounding import Rounding
-from sparsedl.stages import Outcome, SearchResult, Stage
+from sparsedl.stages import Outcome, SearchEnd, SearchResult, Stage
 from sparsedl.surrogates import Surrogate
 from sparsedl.workers import Share, Workers, workers
 from sparsedl.zeros import ZeroTest
-
-INTERRUPTED = "interrupted"
 
 FEWEST_POLISHED, POLISHED, REFITTED = 16, 4_000_000, 400_000
 """Candidates that are polished in one block at least; and numbers, of the observations for each, that one block of them
@@ -84,29 +82,30 @@ class Search:
         result = SearchResult(CandidatePool.empty(n_components), UnprovenPool(known[:0], known[:0, 0]), known)
         try:
             with workers(self.n_jobs) as those:
-                while not result.status:
+                while result.end is None:
                     before = result.found
                     result.take(self._round(result, generator, those), known)
                     n_found = len(result.found) - len(known)
                     report(n_found, f"{result.n_starts} starts, {result.n_successes} in a column")
-                    result.status = self._ending(result, before)
+                    result.end, result.status = self._ending(result, before)
         except KeyboardInterrupt:
-            result.status = INTERRUPTED
+            result.end = SearchEnd.INTERRUPTED
+            result.status = result.end.value
         return result
 
-    def _ending(self, result: SearchResult, before: torch.Tensor) -> str:
+    def _ending(self, result: SearchResult, before: torch.Tensor) -> tuple[SearchEnd | None, str]:
         """Return why the search is over, or nothing; where a stage has spent its patience, the next one goes on."""
         is_complete = len(result.found) == self.zero_test.observations.shape[1]
         if is_complete and (self.is_precise or _same_columns(before, result.found)):
-            return "complete"
+            return SearchEnd.COMPLETE, "complete"
         n_open = self.zero_test.observations.shape[1] - len(result.found)
         patience = self.stages[-1].patience_with(len(result.pool.directions))
         if result.stage == len(self.stages) - 1 and patience is not None and result.idle >= patience:
-            return f"nothing new in {result.idle} rounds of {self.stages[-1].n_starts} starts"
+            return SearchEnd.EXHAUSTED, f"nothing new in {result.idle} rounds of {self.stages[-1].n_starts} starts"
         result.choose(self.stages, n_open)
         if self.max_rounds is not None and result.n_rounds >= self.max_rounds:
-            return f"the budget of {self.max_rounds} rounds, {result.n_starts} starts, is spent"
-        return ""
+            return SearchEnd.CUT, f"the budget of {self.max_rounds} rounds, {result.n_starts} starts, is spent"
+        return None, ""
 
     @cached_property
     def is_precise(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import torch
 
@@ -12,7 +13,7 @@ from sparsedl.descents import Descent
 from sparsedl.rounding import Rounding
 from sparsedl.starts import Starts
 
-__all__ = ["Outcome", "SearchResult", "Stage"]
+__all__ = ["Outcome", "SearchEnd", "SearchResult", "Stage"]
 
 AGAIN = 0.9
 """Share of the columns missing that may still be missing when an earlier stage has its turn again. With 1, two thirds
@@ -79,6 +80,27 @@ class Stage:
         return least * (largest / least) ** float(torch.rand((), generator=generator, dtype=torch.float64))
 
 
+class SearchEnd(StrEnum):
+    """How a search ended."""
+
+    COMPLETE = "complete"
+    """With everything found."""
+
+    EXHAUSTED = "exhausted"
+    """By its own count of starts without anything new."""
+
+    CUT = "cut short"
+    """By a budget or a cap of the caller."""
+
+    INTERRUPTED = "interrupted"
+    """By Ctrl-C."""
+
+    @classmethod
+    def worst(cls, *ends: SearchEnd) -> SearchEnd:
+        """Return the end that leaves most untried."""
+        return max(ends, key=list(cls).index)
+
+
 @dataclass
 class SearchResult:
     """What the search has found so far, and what it took.
@@ -91,8 +113,10 @@ class SearchResult:
         The best ends that prove nothing, for a basis that the proven ones do not complete.
     found : torch.Tensor of shape (n_found, n_components)
         The sparsest independent candidates, behind what is known beforehand.
+    end : SearchEnd or None
+        How it ended; None before.
     status : str
-        ``"complete"``, or in words why not.
+        The same in words, with numbers.
     n_starts : int
         Starts spent.
     n_rounds : int
@@ -107,6 +131,7 @@ class SearchResult:
     pool: CandidatePool
     unproven: UnprovenPool
     found: torch.Tensor
+    end: SearchEnd | None = None
     status: str = ""
     n_starts: int = 0
     n_rounds: int = 0

@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sparsedl.process import neutral_modes, one_thread
 from sparsedl_fl.certify.assembly import Assembly, Batch
-from sparsedl_fl.certify.candidates import Candidates, SearchEnd
+from sparsedl_fl.certify.candidates import Candidates, Provenance, SearchEnd
 from sparsedl_fl.certify.labels import labels_of
 from sparsedl_fl.certify.sparsity_matching import choose
 from sparsedl_fl.certify.status import in_words
@@ -153,7 +153,7 @@ class GradientInverter(BaseEstimator):
         given, scale = _checked(layer_gradient).in_range()
         given, _ = self._in_units(given)
         _, factors = factorize_with_bias(given, self.batch_size, self._noise_level(scale))
-        return expect(factors.batch_size, _n_live(layer_gradient), layer_gradient.next_weight_grad is not None)
+        return expect(factors.batch_size, _n_live(layer_gradient), layer_gradient.next_layer.weight_grad is not None)
 
     @neutral_modes(gradients=True)
     def fit(self, layer_gradient: LayerGradient, y: Any = None) -> GradientInverter:
@@ -199,7 +199,7 @@ class GradientInverter(BaseEstimator):
         with one_thread():
             self.labels_ = labels_of(problem, batch.inputs, batch.preactivation_gradients, is_known)
         if not batch.recovered.all():
-            verdict = expect(problem.batch_size, _n_live(given), given.next_weight_grad is not None).verdict
+            verdict = expect(problem.batch_size, _n_live(given), given.next_layer.weight_grad is not None).verdict
             is_open = self.batch_size is None and not problem.factors.ends_clearly
             reason = visible_reason(problem.layer_gradient, problem.batch_size, is_open)
             has_zeros = problem.activation.has_flat_part
@@ -258,7 +258,9 @@ class GradientInverter(BaseEstimator):
         both = np.stack([batch.uncertainty, batch.resolution])
         self.inputs_, (self.uncertainty_, self.resolution_) = without_constant(given, batch.inputs, both)
         self.recovered_ = batch.recovered
-        self.provenance_ = np.select([batch.recovered, proposed], ["certified", "column found"], "completed")
+        self.provenance_ = np.select(
+            [batch.recovered, proposed], [Provenance.CERTIFIED, Provenance.COLUMN_FOUND], Provenance.COMPLETED
+        )
         self.evidence_ = batch.evidence
         self.disaggregation_ = batch.disaggregation / scale
         self.preactivation_gradients_ = batch.preactivation_gradients / scale

@@ -1,21 +1,32 @@
-"""The lemmas of SPEAR as functions, and what they say to expect of a layer and a batch."""
+"""Equations against unknowns for a layer and a batch, and what they and the lemmas of SPEAR say to expect."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
 
-import numpy as np
-from scipy.special import comb
-from scipy.stats import binom, norm
+from sparsedl_fl.lemmas import (
+    expected_samples,
+    failure_probability,
+    failure_probability_bound,
+    false_rejection_rate,
+    samples_with_confidence,
+    sparsity_threshold,
+    success_probability,
+)
 
 __all__ = [
     "Expectation",
+    "equations",
     "expect",
     "expected_samples",
     "failure_probability",
     "failure_probability_bound",
+    "is_determined",
     "largest_batch",
     "false_rejection_rate",
     "samples_with_confidence",
@@ -23,20 +34,61 @@ __all__ = [
     "success_probability",
 ]
 
-FRONTIER, FRONTIER_WITH_NEXT, FRONTIER_OF_REST = 0.25, 0.45, 0.2
-"""Batches up to this share of the width come back as a rule from one layer (measured: all of 66 at 200 and of 250 at
-1000), with the next layer's gradient (all of 95 at 200 and of 400 at 1000), and from one layer alone behind smooth
-activations (40 at 200 for all that were tried; GELU and SiLU 95); larger ones often."""
+ENOUGH = {"zeros": Fraction(2), "span": Fraction(11, 9), "rest": Fraction(4), "head": Fraction(1)}
+"""Equations for each unknown from which on batches come back as a rule, by what a layer leaks by; fewer often do.
 
-FRONTIER_CROWDED = 0.32
-"""The same with the next layer's gradient, of inputs that have fewer features than there are of them (measured without
-training: all of 64 at 200 and of 128 at 400)."""
+Measured: by zeros all of 66 at width 200 and of 250 at 1000; by the next layer's span all of 95 at 200 and of 400 at
+1000; by the rest of the network 40 at 200 for all smooth activations that were tried (GELU and SiLU 95)."""
+
+ENOUGH_OF_SPANS = Fraction(6, 5)
+"""The same for several spans together, behind smooth activations (20 batches of 125 at width 200 with two spans have
+1.2, and five of 140 with three 1.3; behind GELU and SiLU)."""
+
+ENOUGH_FOR_CROWD = Fraction(17, 8)
+"""The same for the next layer's span, of inputs that have fewer features than there are of them (without training: all
+of 64 at 200 and of 128 at 400)."""
 
 
-SURPLUS_OF_SPANS = 1.2
-"""Equations of several spans for each input from which on batches beyond that come back as a rule, behind smooth
-activations (measured at width 200: 20 batches of 125 with two spans have 1.2, and five of 140 with three 1.3; behind
-GELU and SiLU)."""
+def equations(batch_size: int, width: int, attack: str, following: Sequence[int] = ()) -> float:
+    """Return how many equations there are for the unknowns of an input, which are as many as inputs.
+
+    Parameters
+    ----------
+    batch_size : int
+        Number of inputs ``b``.
+    width : int
+        Number of outputs ``m``, those with a gradient.
+    attack : {"zeros", "span", "rest", "head"}
+        What the layer leaks by: zeros of its gradient, half of a column; the spans of the layers that follow, ``m - b``
+        each; the rest of the network, ``m - b``; a classifier's last layer, whose gradients sum to zero.
+    following : sequence of int, default=()
+        Outputs of the layers that follow, in turn: a span needs more than ``b`` behind it. None are told for a single
+        span that has enough.
+
+    Examples
+    --------
+    >>> equations(90, 200, "span"), equations(125, 200, "span", (200, 200, 10))
+    (110, 150)
+    """
+    if attack == "zeros":
+        return width / 2
+    pairs = pairwise((width, *following)) if following else [(width, math.inf)]
+    if attack == "span":
+        return sum(max(0, m - batch_size) for m, outputs in pairs if outputs > batch_size)
+    return width - (attack == "head") - batch_size
+
+
+def is_determined(batch_size: int, width: int, attack: str) -> bool:
+    """Return whether there are more equations than unknowns; for zeros, whether that is as likely as not.
+
+    Parameters
+    ----------
+    batch_size, width, attack
+        As of `equations`.
+    """
+    if attack == "zeros":
+        return failure_probability(batch_size, width) <= 0.5
+    return equations(batch_size, width, attack) > batch_size
 
 
 def largest_batch(
@@ -49,8 +101,7 @@ def largest_batch(
     width, n_inputs : int
         Outputs and inputs of the layer.
     attack : {"zeros", "span", "rest", "head"}
-        What it leaks by: zeros of its gradient; the next layer's gradient; the rest of the network; a classifier's last
-        layer, whose gradients sum to zero.
+        What it leaks by, as of `equations`.
     next_width : int or None, default=None
         Outputs of the next layer, whose gradient needs more than there are inputs.
     behind : sequence of int, default=()
@@ -64,153 +115,22 @@ def largest_batch(
     >>> largest_batch(200, 3072, "span", next_width=200, behind=(200, 10))
     125
     """
-    if attack == "head":
-        most = (width - 1) // 2
-    else:
-        most = int({"zeros": FRONTIER, "span": FRONTIER_WITH_NEXT, "rest": FRONTIER_OF_REST}[attack] * width)
-    if attack == "span" and next_width is not None and behind:
-        widths = (width, next_width, *behind)
-        most = max([most, *(b for b in range(1, width) if _n_span_equations(b, widths) >= SURPLUS_OF_SPANS * b)])
+    most, crowded = _largest(width, attack, ENOUGH[attack]), 0
+    if attack == "span":
+        if next_width is not None and behind:
+            most = max(most, _largest(width, attack, ENOUGH_OF_SPANS, (next_width, *behind)))
+        crowded = min(most, _largest(width, attack, ENOUGH_FOR_CROWD))
     beside = width if next_width is None else next_width
-    crowded = min(most, int(FRONTIER_CROWDED * width)) if attack == "span" else 0
     return max(0, min(most, max(n_inputs - 1, crowded), beside - 1))
 
 
-def _n_span_equations(batch_size: int, widths: Sequence[int]) -> int:
-    """Return how many equations the spans of layers have for an input; each needs more outputs behind it than b."""
-    pairs = zip(widths[:-1], widths[1:], strict=True)
-    return sum(max(0, width - batch_size) for width, outputs in pairs if outputs > batch_size)
+def _largest(width: int, attack: str, enough: Fraction, following: Sequence[int] = ()) -> int:
+    """Return the largest batch with so many equations for each unknown: larger ones have fewer."""
 
+    def is_short(batch_size: int) -> bool:
+        return equations(batch_size, width, attack, following) < enough * batch_size
 
-def false_rejection_rate(threshold: float, width: int) -> float:
-    """Return the probability that a true column has fewer zeros than ``threshold * width`` and is rejected.
-
-    Parameters
-    ----------
-    threshold : float
-        Share of zeros ``tau`` that a candidate needs.
-    width : int
-        Number of outputs ``m``.
-
-    References
-    ----------
-    SPEAR (2024), Sec. 4.1: each entry is zero with probability one half.
-    """
-    return float(binom.cdf(math.ceil(threshold * width - 1e-9) - 1, width, 0.5))
-
-
-def sparsity_threshold(width: int, false_rejection: float = 1e-5) -> float:
-    """Return the largest share of zeros ``tau`` that rejects a true column with at most the given probability.
-
-    Examples
-    --------
-    >>> sparsity_threshold(400, 1e-5)
-    0.395
-    """
-    needed = int(binom.ppf(false_rejection, width, 0.5))
-    return (needed + int(binom.cdf(needed, width, 0.5) <= false_rejection)) / width
-
-
-def success_probability(batch_size: int) -> float:
-    """Return the lower bound on the chance that a drawn submatrix gives a true column.
-
-    References
-    ----------
-    SPEAR (2024), Lemma 5.1.
-    """
-    rows = batch_size - 1
-    return batch_size / 2**rows * (1 - 0.939**rows)
-
-
-def expected_samples(batch_size: int) -> float:
-    """Return the expected number of submatrices until all columns are found, ``b H_b / q``.
-
-    ``q`` is the bound of `success_probability`.
-
-    References
-    ----------
-    SPEAR (2024), Lemma 5.2.
-
-    Examples
-    --------
-    >>> round(expected_samples(16), -4)
-    180000.0
-    """
-    harmonic = sum(1 / k for k in range(1, batch_size + 1))
-    return batch_size * harmonic / success_probability(batch_size)
-
-
-def failure_probability_bound(batch_size: int, width: int, false_rejection: float = 1e-9) -> float:
-    """Return an upper bound on the probability that no search through all submatrices finds every column.
-
-    Parameters
-    ----------
-    batch_size : int
-        Number of inputs ``b``.
-    width : int
-        Number of outputs ``m``.
-    false_rejection : float, default=1e-9
-        Rate ``p_fr`` at which the threshold on zeros rejects a true column.
-
-    References
-    ----------
-    SPEAR (2024), Lemma 5.3 and Fig. 3.
-    """
-    missing = 1 - _has_full_rank_submatrix(batch_size, width, 0.939)
-    return min(1.0, batch_size * missing + _any_rejected(batch_size, false_rejection))
-
-
-def failure_probability(batch_size: int, width: int, false_rejection: float = 1e-9) -> float:
-    """Return the approximation of the same probability for independent submatrices of random signs.
-
-    The true probability lies between this and `failure_probability_bound`.
-
-    References
-    ----------
-    SPEAR (2024), Lemma 5.3 and Fig. 8.
-
-    Examples
-    --------
-    >>> failure_probability(10, 400) < 1e-7 < failure_probability(25, 60) < 1
-    True
-    """
-    found = _has_full_rank_submatrix(batch_size, width, 0.5)
-    return min(1.0, 1 - found**batch_size + _any_rejected(batch_size, false_rejection))
-
-
-def samples_with_confidence(batch_size: int, failure: float = 1e-8, false_rejection: float = 0.0) -> float:
-    """Return how many submatrices suffice to find all columns but with probability ``failure``.
-
-    Parameters
-    ----------
-    batch_size : int
-        Number of inputs ``b``.
-    failure : float, default=1e-8
-        Probability ``p`` of missing a column.
-    false_rejection : float, default=0
-        Rate ``p_fr`` at which the threshold on zeros rejects a true column; its share of ``p`` is not available for
-        bad luck.
-
-    References
-    ----------
-    SPEAR (2024), Lemma B.2.
-
-    Examples
-    --------
-    >>> float(round(samples_with_confidence(10, 1e-8), -4))
-    40000.0
-    """
-    budget = failure - _any_rejected(batch_size, false_rejection)
-    if not 0 < budget < 1:
-        raise ValueError(
-            f"failure={failure!r} leaves nothing: false rejection alone fails with probability "
-            f"{_any_rejected(batch_size, false_rejection):.2g}"
-        )
-    q = success_probability(batch_size)
-    directions = batch_size * math.log(2 * batch_size / budget)
-    # n q - z sqrt(n q (1 - q)) = directions, a quadratic equation in sqrt(n q).
-    half = -float(norm.ppf(failure / 2)) * math.sqrt(1 - q) / 2
-    return (half + math.sqrt(half**2 + directions)) ** 2 / q
+    return bisect_right(range(1, width), False, key=is_short)
 
 
 @dataclass(frozen=True)
@@ -259,9 +179,9 @@ def expect(batch_size: int, width: int, has_next_layer: bool = False) -> Expecta
     'b = 20 at width 200: expect the whole batch (kernel sampling would take 2.7e+06 draws)'
     """
     failure, draws = failure_probability(batch_size, width), expected_samples(batch_size) if batch_size > 1 else 1.0
-    within_reach = int(width * (FRONTIER_WITH_NEXT if has_next_layer else FRONTIER))
-    is_determined = 2 * batch_size < width if has_next_layer else failure <= 0.5
-    if not is_determined:
+    attack = "span" if has_next_layer else "zeros"
+    within_reach, has_enough = _largest(width, attack, ENOUGH[attack]), is_determined(batch_size, width, attack)
+    if not has_enough:
         views = "the zeros and the next layer's gradient" if has_next_layer else "the zeros of the gradient alone"
         verdict = f"{views} do not determine the batch (half of the {width} units with a gradient is the limit)"
     elif batch_size <= within_reach:
@@ -270,19 +190,4 @@ def expect(batch_size: int, width: int, has_next_layer: bool = False) -> Expecta
         verdict = f"the batch is determined, but beyond b = {within_reach} the search may end before"
         verdict += "" if has_next_layer else "; the next layer's gradient would take it further"
     verdict = f"b = {batch_size} at width {width}: {verdict} (kernel sampling would take {draws:.1e} draws)"
-    return Expectation(batch_size, width, failure, draws, is_determined, verdict)
-
-
-def _has_full_rank_submatrix(batch_size: int, width: int, singular: float) -> float:
-    """Return the chance that a column has ``b - 1`` zero rows of full rank; one try fails with ``singular^(b-1)``."""
-    rows = batch_size - 1
-    if rows == 0:
-        return 1.0
-    n_zeros = np.arange(rows, width + 1)
-    with np.errstate(over="ignore"):
-        exponents = rows * comb(n_zeros, rows)
-    return float(np.sum(binom.pmf(n_zeros, width, 0.5) * (1 - singular**exponents)))
-
-
-def _any_rejected(batch_size: int, false_rejection: float) -> float:
-    return -math.expm1(batch_size * math.log1p(-false_rejection))
+    return Expectation(batch_size, width, failure, draws, has_enough, verdict)

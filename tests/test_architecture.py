@@ -30,7 +30,8 @@ LAYERS = {
         {"__init__"},
     ],
     "sparsedl_fl": [
-        {"activations", "doubts", "solvers", "theory", "wording"},
+        {"activations", "doubts", "lemmas", "solvers", "wording"},
+        {"theory"},
         {"tracing"},
         {"layers"},
         {"lowrank", "metrics", "models", "simulation"},

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from sparsedl_fl.activations import resolve
-from sparsedl_fl.certify.candidates import SearchEnd
+from sparsedl_fl.certify.candidates import Provenance, SearchEnd
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.layers.diagnosis import is_clipped
 from sparsedl_fl.layers.layer_gradient import LayerGradient
@@ -34,7 +34,7 @@ def reach_of(row: LayerRow, given: LayerGradient, uses_next_layer: bool) -> tupl
         if activation is not None and activation.has_flat_part:
             attack, limit = "zeros", largest_batch(*given.shape, "zeros")
         else:
-            attack, limit = ("rest", largest_batch(*given.shape, "rest")) if given.rest is not None else ("", 0)
+            attack, limit = ("rest", largest_batch(*given.shape, "rest")) if given.tail.rest is not None else ("", 0)
     live = np.any(given.weight_grad, axis=1).mean()
     return attack, int(limit * live) if attack in ("zeros", "span") else limit
 
@@ -58,7 +58,7 @@ def why_open(
         Of the client; None where nobody said.
     """
     b, (attack, limit) = inverter.batch_size_, reach_of(row, given, inverter.uses_next_layer_)
-    n_found = int((inverter.provenance_ == "column found").sum())
+    n_found = int((inverter.provenance_ == Provenance.COLUMN_FOUND).sum())
     is_size_clear = inverter.batch_size is not None or inverter.size_is_clear_
     # In order of what a reader can do most about.
     doubts = [

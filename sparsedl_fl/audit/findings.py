@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsedl_fl.audit.verdicts import Verdict
-from sparsedl_fl.certify.candidates import SearchEnd
+from sparsedl_fl.certify.candidates import Provenance, SearchEnd
 from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.models import LayerRow
@@ -149,7 +149,7 @@ class LayerAudit:
     @property
     def n_unproven(self) -> int:
         """Columns of the gradient that the attack found and nothing certifies."""
-        return 0 if self.inverter is None else int(np.sum(self.inverter.provenance_ == "column found"))
+        return 0 if self.inverter is None else int(np.sum(self.inverter.provenance_ == Provenance.COLUMN_FOUND))
 
     @property
     def verdict(self) -> Verdict:

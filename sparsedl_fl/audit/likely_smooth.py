@@ -16,6 +16,7 @@ import numpy as np
 from sparsedl.arrays import as_tensor
 from sparsedl.process import one_thread
 from sparsedl_fl.audit.findings import BY_CHANCE, Candidate
+from sparsedl_fl.certify.candidates import Provenance
 from sparsedl_fl.constraints import RestView, View
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.inverter import GradientInverter
@@ -45,7 +46,7 @@ def smooth_candidates(inverter: GradientInverter, given: LayerGradient) -> tuple
     given : LayerGradient
         The layer.
     """
-    found = np.flatnonzero(inverter.provenance_ != "completed")
+    found = np.flatnonzero(inverter.provenance_ != Provenance.COMPLETED)
     is_open = ~inverter.recovered_[found]
     if len(found) < 2 or not is_open.any():
         return ()

@@ -44,9 +44,9 @@ class Spreading:
             layer = self.subject.layer_gradient(last.name)
             run = self.subject.run_from(name)
             fed, drawn = run.fed(known.inputs)[last.name], [run.fed(inputs)[last.name] for inputs in _draws(known)]
-            if layer.rest is None or len(fed) >= fed.shape[1]:
+            if layer.tail.rest is None or len(fed) >= fed.shape[1]:
                 return known
-            labels = labels_of_columns(layer.rest, layer.preactivations(fed), *fed_columns(layer, fed, drawn))
+            labels = labels_of_columns(layer.tail.rest, layer.preactivations(fed), *fed_columns(layer, fed, drawn))
         except Exception:  # a model may raise anything; then no labels follow
             return known
         return replace(known, labels=np.where(known.labels == NO_LABEL, labels, known.labels))

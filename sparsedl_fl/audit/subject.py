@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from sparsedl.arrays import CHUNK_ENTRIES
+from sparsedl_fl.layers.given_arrays import LARGE, Shared
 from sparsedl_fl.layers.layer_gradient import LayerGradient
-from sparsedl_fl.layers.next_layers import LARGE, Shared
 from sparsedl_fl.layers.of_model import layer_of_model
 from sparsedl_fl.layers.running_model import RunFrom, in_double
 from sparsedl_fl.tracing.tracing import Trace
@@ -90,6 +90,6 @@ class Subject:
 
 def _bytes_of(layer: LayerGradient) -> int:
     """Return how many bytes a layer and what lies behind it hold."""
-    parts = [*vars(layer).values(), *(part for other in layer.behind for part in vars(other).values())]
+    parts = [*vars(layer).values(), *(part for other in layer.layers for part in vars(other).values())]
     arrays = sum(part.nbytes for part in parts if isinstance(part, np.ndarray))
-    return arrays + (0 if layer.rest is None else layer.rest.n_bytes)
+    return arrays + (0 if layer.tail.rest is None else layer.tail.rest.n_bytes)

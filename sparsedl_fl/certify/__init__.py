@@ -5,25 +5,6 @@ So a column can be proven, by more zeros than chance which determine it, and the
 input can be proven by itself.
 """
 
-from sparsedl_fl.certify._base import Case, Evidence
-from sparsedl_fl.certify.constraint_criteria import (
-    ReplayOfAll,
-    SpanOfNextLayer,
-    ThroughRest,
-    ThroughRestAndSpans,
-    are_vertices,
-)
-from sparsedl_fl.certify.zero_criteria import ZerosOfAll, ZerosOfInput, ZerosOfOthers
+from sparsedl_fl.certify._base import Case, Evidence, EvidenceKind
 
-__all__ = [
-    "Case",
-    "Evidence",
-    "ReplayOfAll",
-    "SpanOfNextLayer",
-    "ThroughRest",
-    "ThroughRestAndSpans",
-    "ZerosOfAll",
-    "ZerosOfInput",
-    "ZerosOfOthers",
-    "are_vertices",
-]
+__all__ = ["Case", "Evidence", "EvidenceKind"]

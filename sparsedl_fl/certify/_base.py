@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
+import torch
 
+from sparsedl.arrays import as_tensor
 from sparsedl_fl.certify.hypothesis import Hypothesis, pattern_agreement
 from sparsedl_fl.certify.uncertainty import errors_from_zeros
 from sparsedl_fl.constraints import LEAST_DISTANCE
 
-__all__ = ["Case", "Evidence"]
+__all__ = ["Case", "Evidence", "EvidenceKind"]
 
 ALIKE = 0.99
 """Cosine of the gradients of two units from which on they say the same; not varied."""
@@ -51,6 +54,16 @@ class Case:
     determined: np.ndarray
     disaggregation: np.ndarray
     is_active: np.ndarray
+
+    @cached_property
+    def preactivations(self) -> torch.Tensor:
+        """``z`` of each input at the weights sent out, of shape (b, m)."""
+        return as_tensor(self.hypothesis.problem.at(self.whitened)[0].T.copy())
+
+    @property
+    def nothing(self) -> tuple[np.ndarray, np.ndarray]:
+        """What a kind of evidence returns that proves no input."""
+        return np.zeros(len(self.columns), dtype=bool), np.full(len(self.columns), np.inf)
 
     @cached_property
     def agreement(self) -> np.ndarray:
@@ -101,13 +114,26 @@ class Case:
         return np.sum(self.is_active & has_gradient, axis=0) / np.maximum(has_gradient.sum(axis=0), 1)
 
 
+class EvidenceKind(StrEnum):
+    """What proves an input, in words."""
+
+    NONE = "none"
+    ZEROS_OF_OTHERS = "zeros of the gradient"
+    THROUGH_REST = "rest of the network"
+    SPAN_OF_NEXT_LAYER = "span of the next layer"
+    THROUGH_REST_AND_SPANS = "rest of the network and spans"
+    REPLAY_OF_ALL = "replay of all"
+    ZEROS_OF_INPUT = "zeros of the input"
+    ZEROS_OF_ALL = "columns alone, pattern not confirmed"
+
+
 class Evidence(ABC):
     """One kind of evidence.
 
     Attributes
     ----------
     kind : str
-        By what it is called.
+        By what it is called: one of `EvidenceKind`, or another word of one's own.
     """
 
     kind: ClassVar[str]

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sparsedl.arrays import as_tensor, rows_of
-from sparsedl_fl.certify._base import Case
+from sparsedl_fl.certify._base import Case, EvidenceKind
 from sparsedl_fl.certify.bias_scale import doubt_in_scale
 from sparsedl_fl.certify.certificate import Certificate, certify
 from sparsedl_fl.certify.collinear import errors_of_lines
-from sparsedl_fl.certify.constraint_criteria import SpanOfNextLayer
 from sparsedl_fl.certify.hypothesis import Hypothesis
 from sparsedl_fl.certify.maximum_likelihood import maximum_likelihood
 from sparsedl_fl.certify.near_duplicates import Indistinguishable
@@ -140,25 +139,8 @@ class Assembly:
             determined = np.ones_like(determined)
         else:
             gradients = np.where(self._active(hypothesis, whitened), factors.left @ disaggregation, 0.0)
-        sizes = np.sqrt(np.mean(inputs**2, axis=1))
         case = Case(hypothesis, inputs, whitened, columns, used, determined, disaggregation, problem.is_active(ends))
-        certificate, is_off_scale = self._with_doubt_in_scale(hypothesis, ends[0], sizes, certify(case))
-        is_worthless = certificate.errors > self.worthless * np.maximum(sizes, np.finfo(float).tiny)
-        rest = problem.rest_from_places if problem.is_straight or not has_pattern else None
-        expected = None if rest is None else rest.sizes(as_tensor(ends[0].T.copy())).numpy()
-        # Dense gradients of what only completes the basis could be of any input; the span says itself what moves one.
-        by_span = certificate.evidence == SpanOfNextLayer.kind
-        is_difference = is_worthless[:, None] & (hypothesis.proposed[:, None] | ~by_span | has_pattern)
-        resolution, uncertainty = self.pairs.errors(
-            certificate.errors, problem, ends, gradients, sizes, is_difference, expected, by_span & has_pattern
-        )
-        if expected is not None:
-            by_lines = errors_of_lines(rest, ends[0], inputs, gradients)
-            resolution, uncertainty = np.maximum(resolution, by_lines), np.hypot(uncertainty, by_lines)
-        is_repeat = repeats(inputs, np.where(certificate.proven & ~is_worthless, certificate.errors, np.inf))
-        is_doubtful = factors.excess > self.unexplained or is_off_scale
-        is_worthless |= uncertainty >= np.maximum(sizes, np.finfo(float).tiny)
-        certificate = certificate.without(is_worthless | is_repeat | is_doubtful)
+        certificate, uncertainty, resolution = self._certified(case, ends, gradients)
         return Batch(
             inputs=inputs,
             disaggregation=disaggregation,
@@ -171,6 +153,31 @@ class Assembly:
             uncertainty=uncertainty,
             resolution=resolution,
         )
+
+    def _certified(
+        self, case: Case, ends: list[np.ndarray], gradients: np.ndarray
+    ) -> tuple[Certificate, np.ndarray, np.ndarray]:
+        """Return what is proven, how far each input may be off, and how far apart several may lie that are one."""
+        hypothesis, problem, inputs = case.hypothesis, case.hypothesis.problem, case.inputs
+        has_pattern, sizes = problem.activation.has_flat_part, np.sqrt(np.mean(inputs**2, axis=1))
+        certificate, is_off_scale = self._with_doubt_in_scale(hypothesis, ends[0], sizes, certify(case))
+        is_worthless = certificate.errors > self.worthless * np.maximum(sizes, np.finfo(float).tiny)
+        rest = problem.rest_from_places if problem.is_straight or not has_pattern else None
+        expected = None if rest is None else rest.sizes(as_tensor(ends[0].T.copy())).numpy()
+        # Dense gradients of what only completes the basis could be of any input; the span says itself what moves one.
+        by_span = certificate.evidence == EvidenceKind.SPAN_OF_NEXT_LAYER
+        is_difference = is_worthless[:, None] & (hypothesis.proposed[:, None] | ~by_span | has_pattern)
+        resolution, uncertainty = self.pairs.errors(
+            certificate.errors, problem, ends, gradients, sizes, is_difference, expected, by_span & has_pattern
+        )
+        if expected is not None:
+            by_lines = errors_of_lines(rest, ends[0], inputs, gradients)
+            resolution, uncertainty = np.maximum(resolution, by_lines), np.hypot(uncertainty, by_lines)
+        is_repeat = repeats(inputs, np.where(certificate.proven & ~is_worthless, certificate.errors, np.inf))
+        is_doubtful = problem.factors.excess > self.unexplained or is_off_scale
+        is_worthless |= uncertainty >= np.maximum(sizes, np.finfo(float).tiny)
+        certificate = certificate.without(is_worthless | is_repeat | is_doubtful)
+        return certificate, uncertainty, resolution
 
     def _with_doubt_in_scale(
         self, hypothesis: Hypothesis, preactivations: np.ndarray, sizes: np.ndarray, certificate: Certificate
@@ -217,7 +224,8 @@ class Assembly:
         rows = np.where(hypothesis.fits, hypothesis.zeros & ~hypothesis.is_active, hypothesis.likely_zeros)
         if hypothesis.problem.layer_gradient.is_update:
             rows = self._without_outliers(factors, basis, rows)
-        determined = hypothesis.proposed & _determined(factors, rows)
+        determined = factors.zero_test.determinacy.of(as_tensor(factors.left), rows_of(rows)).numpy()
+        determined &= hypothesis.proposed
         refitted = basis.copy()
         if determined.any():
             columns = factors.vanishing(rows[:, determined])
@@ -288,8 +296,3 @@ def repeats(inputs: np.ndarray, errors: np.ndarray, *, deviations: float = 3.0) 
 def _relative_residual(given: LayerGradient, gradients: np.ndarray, inputs: np.ndarray) -> float:
     residual = residual_norms(given.weight_grad, gradients, inputs)[0]
     return float(np.linalg.norm(residual) / np.linalg.norm(row_norms(given.weight_grad)))
-
-
-def _determined(factors: LowRankGradient, rows: np.ndarray) -> np.ndarray:
-    """Return which columns their zero rows determine."""
-    return factors.zero_test.determinacy.of(as_tensor(factors.left), rows_of(rows)).numpy()

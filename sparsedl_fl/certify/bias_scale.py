@@ -70,16 +70,11 @@ def _distance_by_scale(problem: LayerProblem, preactivations: np.ndarray) -> Cal
 
 
 def _by_pattern(
-    problem: LayerProblem,
-    preactivations: np.ndarray,
-    has_gradient: np.ndarray,
-    widths: np.ndarray,
-    *,
-    better: float = 0.34,
+    problem: LayerProblem, preactivations: np.ndarray, has_gradient: np.ndarray, widths: np.ndarray
 ) -> float:
     """Return the logarithm of the factor that contradicts the pattern least, the nearest of several.
 
-    It leaves at most a share ``better`` of the contradictions: where there are many units any other scale makes more of
+    It leaves at most a third of the contradictions: where there are many units any other scale makes more of
     them, unless it is right.
     """
     bias = problem.layer_gradient.bias[:, None]
@@ -93,7 +88,7 @@ def _by_pattern(
     if not at_one:
         return 0.0
     left = [min(contradictions(np.exp(change)), contradictions(np.exp(-change))) for change in CHANGES]
-    return float(CHANGES[np.argmin(left)]) if min(left) <= better * at_one else 0.0
+    return float(CHANGES[np.argmin(left)]) if min(left) <= 0.34 * at_one else 0.0
 
 
 def _by_spans(

@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 
 from sparsedl.selection import select_independent
+from sparsedl.stages import SearchEnd
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
-__all__ = ["Candidates", "SearchEnd"]
+__all__ = ["Candidates", "Provenance", "SearchEnd"]
 
 
-class SearchEnd(StrEnum):
-    """How a search ended."""
+class Provenance(StrEnum):
+    """Where an input comes from."""
 
-    COMPLETE = "complete"
-    """With everything found."""
+    CERTIFIED = "certified"
+    COLUMN_FOUND = "column found"
+    """Its own column was found, but not everything that the input depends on."""
 
-    EXHAUSTED = "exhausted"
-    """By its own count of starts without anything new."""
-
-    CUT = "cut short"
-    """By a budget or a cap of the caller."""
-
-    INTERRUPTED = "interrupted"
-    """By Ctrl-C."""
-
-    @classmethod
-    def worst(cls, *ends: SearchEnd) -> SearchEnd:
-        """Return the end that leaves most untried."""
-        return max(ends, key=list(cls).index)
+    COMPLETED = "completed"
+    """A stand-in for a missing column."""
 
 
 @dataclass(frozen=True)
@@ -91,13 +82,7 @@ class Candidates:
     def joined(self, directions: np.ndarray, factors: LowRankGradient, search: Candidates) -> Candidates:
         """Append unit directions that another search led to."""
         together = np.hstack([self.directions, directions])
-        return Candidates(
-            directions=together,
-            n_zeros=factors.zeros(together).sum(axis=0),
-            status=search.status,
-            n_starts=self.n_starts + search.n_starts,
-            n_successes=self.n_successes + search.n_successes,
-            inputs=self.inputs,
-            errors=self.errors,
-            end=SearchEnd.worst(self.end, search.end),
-        )
+        n_starts, n_successes = self.n_starts + search.n_starts, self.n_successes + search.n_successes
+        counts = {"n_zeros": factors.zeros(together).sum(axis=0), "n_starts": n_starts, "n_successes": n_successes}
+        end = SearchEnd.worst(self.end, search.end)
+        return replace(self, directions=together, status=search.status, end=end, **counts)

@@ -12,7 +12,7 @@ evidence               statement
 `ZerosOfAll`           all columns are proven; the pattern does not fit (dropout, stale weights), yet contradicts none
 =====================  ================================================================================================
 
-Another kind is a class in `sparsedl_fl.certify.criteria` and a place in `EVIDENCE`.
+Another kind is a class in `sparsedl_fl.certify.zero_criteria` or `constraint_criteria` and a place in `EVIDENCE`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sparsedl.process import one_thread
-from sparsedl_fl.certify._base import Case, Evidence
+from sparsedl_fl.certify._base import Case, Evidence, EvidenceKind
 from sparsedl_fl.certify.constraint_criteria import ReplayOfAll, SpanOfNextLayer, ThroughRest, ThroughRestAndSpans
 from sparsedl_fl.certify.zero_criteria import ZerosOfAll, ZerosOfInput, ZerosOfOthers
 
-__all__ = ["EVIDENCE", "NONE", "Certificate", "Evidence", "certify"]
-
-NONE = "none"
+__all__ = ["EVIDENCE", "Certificate", "Evidence", "certify"]
 
 EVIDENCE: tuple[Evidence, ...] = (
     ZerosOfOthers(),
@@ -49,7 +47,7 @@ class Certificate:
     Attributes
     ----------
     evidence : ndarray of shape (b,) of str
-        The first kind of evidence that proves each input; `NONE` where there is none.
+        The first kind of evidence that proves each input; `EvidenceKind.NONE` where there is none.
     errors : ndarray of shape (b,)
         The least expected error by any kind, in the units of the inputs; infinite where nothing is known.
     """
@@ -59,26 +57,26 @@ class Certificate:
     proven: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "proven", self.evidence != NONE)
+        object.__setattr__(self, "proven", self.evidence != EvidenceKind.NONE)
 
     def without(self, doubtful: np.ndarray) -> Certificate:
         """Return the certificate without some inputs."""
-        return Certificate(np.where(doubtful, NONE, self.evidence), self.errors)
+        return Certificate(np.where(doubtful, EvidenceKind.NONE, self.evidence), self.errors)
 
 
 def certify(case: Case, kinds: tuple[Evidence, ...] = EVIDENCE) -> Certificate:
     """Ask every kind of evidence; none counts where no expected error is true."""
-    evidence, errors = np.full(len(case.columns), NONE, dtype=object), np.full(len(case.columns), np.inf)
+    evidence, errors = np.full(len(case.columns), EvidenceKind.NONE, dtype=object), np.full(len(case.columns), np.inf)
     # One thread: the matrices of single inputs are small, and spinning threads cost more than they bring.
     with one_thread():
         for kind in kinds:
-            if not kind.may_add(case, evidence != NONE):
+            if not kind.may_add(case, evidence != EvidenceKind.NONE):
                 continue
             proven, by_kind = kind.prove(case)
-            evidence = np.where(proven & (evidence == NONE), kind.kind, evidence)
+            evidence = np.where(proven & (evidence == EvidenceKind.NONE), kind.kind, evidence)
             errors = np.minimum(errors, by_kind)
     known = case.hypothesis.known_errors
-    if known is not None and (evidence != NONE).all():
+    if known is not None and (evidence != EvidenceKind.NONE).all():
         # They were fitted all at once, and are as exact as that says if all are right.
         errors = np.minimum(errors, np.hypot(known, case.errors_by_columns[2]))
     found = Certificate(evidence.astype(str), errors)

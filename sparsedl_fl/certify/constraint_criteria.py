@@ -9,7 +9,7 @@ import torch
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import Activation
-from sparsedl_fl.certify._base import Case, Evidence
+from sparsedl_fl.certify._base import Case, Evidence, EvidenceKind
 from sparsedl_fl.certify.mixtures import are_no_mixtures
 from sparsedl_fl.certify.uncertainty import errors_from_views
 from sparsedl_fl.constraints import (
@@ -36,7 +36,7 @@ class SpanOfNextLayer(Evidence):
     besides, at these very units, with the column as a further unknown.
     """
 
-    kind = "span of the next layer"
+    kind = EvidenceKind.SPAN_OF_NEXT_LAYER
 
     def may_add(self, case: Case, proven: np.ndarray) -> bool:
         """Return whether there are straight pieces, or an input is left to prove.
@@ -63,12 +63,11 @@ class SpanOfNextLayer(Evidence):
     def _by_spans(case: Case, spans: SpansBehind | None) -> tuple[np.ndarray, np.ndarray]:
         problem, b = case.hypothesis.problem, len(case.columns)
         if spans is None or not spans.identifies:
-            return np.zeros(b, dtype=bool), np.full(b, np.inf)
-        preactivations = as_tensor(problem.at(case.whitened)[0].T.copy())
-        here = spans.at(preactivations)
+            return case.nothing
+        here = spans.at(case.preactivations)
         is_vertex = torch.from_numpy(are_vertices(here, problem.activation))
         if problem.is_straight:
-            is_vertex &= _returns(problem.rest_from_places, preactivations)
+            is_vertex &= _returns(problem.rest_from_places, case.preactivations)
         proven = here.is_proof & is_vertex
         if problem.activation.has_flat_part and not proven.all() and np.isfinite(case.whitened).all():
             chances = torch.cat([here.own_log_chances, as_tensor(case.log_chances_of_zeros.T.copy())], dim=1)
@@ -84,7 +83,7 @@ class ThroughRest(Evidence):
     Behind the others the gradient depends on the pattern alone, which many inputs share.
     """
 
-    kind = "rest of the network"
+    kind = EvidenceKind.THROUGH_REST
 
     def may_add(self, case: Case, proven: np.ndarray) -> bool:
         """Return whether the gradient depends on more than the pattern, or there is nothing else to ask.
@@ -97,9 +96,7 @@ class ThroughRest(Evidence):
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Measure the distances from the column space."""
-        problem = case.hypothesis.problem
-        proven, errors = _by_view(case, problem.rest)
-        return proven, errors * problem.beyond_noise(case.whitened)
+        return _by_view(case, case.hypothesis.problem.rest)
 
 
 class ThroughRestAndSpans(Evidence):
@@ -108,7 +105,7 @@ class ThroughRestAndSpans(Evidence):
     What lies beside these is off by as much more: the rest holds the layers behind.
     """
 
-    kind = "rest of the network and spans"
+    kind = EvidenceKind.THROUGH_REST_AND_SPANS
 
     def may_add(self, case: Case, proven: np.ndarray) -> bool:
         """Return whether there are both, and anything is left to prove."""
@@ -118,9 +115,7 @@ class ThroughRestAndSpans(Evidence):
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Measure the distances from all of them."""
-        problem = case.hypothesis.problem
-        proven, errors = _by_view(case, Together((problem.behind, problem.rest)))
-        return proven, errors * problem.beyond_noise(case.whitened)
+        return _by_view(case, Together((case.hypothesis.problem.behind, case.hypothesis.problem.rest)))
 
 
 class ReplayOfAll(Evidence):
@@ -135,7 +130,7 @@ class ReplayOfAll(Evidence):
     depends on the loss, and how exact the batch is takes a fit of all at once.
     """
 
-    kind = "replay of all"
+    kind = EvidenceKind.REPLAY_OF_ALL
 
     def may_add(self, case: Case, proven: np.ndarray) -> bool:
         """Return whether anything is left to prove."""
@@ -144,15 +139,13 @@ class ReplayOfAll(Evidence):
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Compare what comes back with the columns."""
         problem, b = case.hypothesis.problem, len(case.columns)
-        nothing = np.zeros(b, dtype=bool), np.full(b, np.inf)
         has_zeros, is_straight = problem.activation.has_flat_part, problem.is_straight
         is_asked = not has_zeros or problem.is_beyond or is_straight
         if problem.rest is None or not np.isfinite(case.whitened).all() or not is_asked:
-            return nothing
-        preactivations = as_tensor(problem.at(case.whitened)[0].T.copy())
-        view = (problem.rest_from_places if is_straight else problem.rest).settled(preactivations)
-        here = view.at(preactivations)
-        overlaps = view.overlaps(preactivations, as_tensor(case.whitened), as_tensor(problem.forward.scale))
+            return case.nothing
+        view = (problem.rest_from_places if is_straight else problem.rest).settled(case.preactivations)
+        here = view.at(case.preactivations)
+        overlaps = view.overlaps(case.preactivations, as_tensor(case.whitened), as_tensor(problem.forward.scale))
         off = overlaps - torch.eye(b, dtype=overlaps.dtype)
         if has_zeros:
             return self._by_patterns(case, here, off)
@@ -160,7 +153,7 @@ class ReplayOfAll(Evidence):
         of_columns = torch.log10(off.clamp(min=LEAST_DISTANCE, max=1.0))[:, None].expand(-1, b - 1)
         chance = log_chance(torch.cat([here.log_chances, of_columns], dim=1), b - 1)
         if not (here.is_inside & (chance <= LOG_CHANCE)).all() or not _in_line_by_rest(here).all():
-            return nothing
+            return case.nothing
         proven, errors = _with_errors(case, view, np.ones(b, dtype=bool))
         return proven, errors * problem.beyond_noise(case.whitened)
 
@@ -175,7 +168,7 @@ class ReplayOfAll(Evidence):
         chances = problem.width * math.log10(2) + (problem.width - b) * torch.log10(here.distances)
         is_near = off.abs().amax(dim=1) <= here.view.largest_tolerance
         if not (case.hypothesis.proposed.all() and (here.is_inside & is_near & (chances <= LOG_CHANCE)).all()):
-            return np.zeros(b, dtype=bool), np.full(b, np.inf)
+            return case.nothing
         if problem.is_straight and not problem.is_beyond:
             known, nearest = case.hypothesis.known_errors, (FAR * here.expected).clamp(min=LEAST_DISTANCE)
             is_known = known is not None and np.isfinite(known).all() and bool((here.distances <= nearest).all())
@@ -238,14 +231,14 @@ def _in_line_by_rest(here: RestAt) -> np.ndarray:
 
 def _by_view(case: Case, view: View) -> tuple[np.ndarray, np.ndarray]:
     """Return which inputs a view proves, each by itself, and how far they may be off by it."""
-    if not view.identifies:
-        return np.zeros(len(case.columns), dtype=bool), np.full(len(case.columns), np.inf)
-    preactivations = as_tensor(case.hypothesis.problem.at(case.whitened)[0].T.copy())
-    here = view.at(preactivations)
-    proven = here.is_proof.numpy()
-    if isinstance(here, RestAt):
-        proven &= _in_line_by_rest(here)
-    return _with_errors(case, view, proven)
+    proven, errors = case.nothing
+    if view.identifies:
+        here = view.at(case.preactivations)
+        proven = here.is_proof.numpy()
+        if isinstance(here, RestAt):
+            proven &= _in_line_by_rest(here)
+        proven, errors = _with_errors(case, view, proven)
+    return proven, errors * case.hypothesis.problem.beyond_noise(case.whitened)
 
 
 def _with_errors(case: Case, view: View, proven: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

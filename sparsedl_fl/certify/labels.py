@@ -17,17 +17,20 @@ __all__ = ["NO_LABEL", "labels_of", "labels_of_columns"]
 NO_LABEL = -1
 """Stands for a label that is not known."""
 
+ALIKE, DISTINCT = 0.99, 10.0
+"""Least cosine of a gradient and that of its label, and how many times further any other label has to be."""
 
-def labels_of(
-    problem: LayerProblem,
-    inputs: np.ndarray,
-    gradients: np.ndarray,
-    certified: np.ndarray,
-    *,
-    alike: float = 0.99,
-    distinct: float = 10.0,
-    in_line: float = 4.0,
-) -> np.ndarray:
+IN_LINE = 4.0
+"""Times the distance from the column space that is usual, by its noise, from which on an input is somewhere between two
+labels. (Of two batches of 40 from a VGG's head, trained, one with a wrong label had 6.1, one far off 8.9, and all
+others that were certified up to 1.6.)"""
+
+CLEAR, SHARE = 10.0, 0.3
+"""Expected errors within which the gradient of a label has to lie, and beyond which that of any other; and the most
+that it may be off by, against the distance of any other. Neither is varied."""
+
+
+def labels_of(problem: LayerProblem, inputs: np.ndarray, gradients: np.ndarray, certified: np.ndarray) -> np.ndarray:
     """Return the label of each input whose gradient fits that of one label and of no other.
 
     What the label says lies in the column space and what any other says does not; or it is the input's own column.
@@ -43,14 +46,6 @@ def labels_of(
         Their columns of ``D``.
     certified : ndarray of shape (k,) of bool
         Which inputs are known: what is not may be anything, with any label.
-    alike : float, default=0.99
-        Least cosine of the gradient and that of its label.
-    distinct : float, default=10
-        How many times further any other label has to be.
-    in_line : float, default=4
-        Times the distance from the column space that is usual, by its noise, from which on an input is somewhere
-        between two labels. (Of two batches of 40 from a VGG's head, trained, one with a wrong label had 6.1, one far
-        off 8.9, and all others that were certified up to 1.6.)
 
     Returns
     -------
@@ -71,11 +66,11 @@ def labels_of(
     best, order = torch.sort(1 - cosine, dim=0)
     nearest, by_distance = torch.sort(distance, dim=0)
     is_inside = nearest <= rest.largest_tolerance
-    is_alone = is_inside[0] & (nearest[1] >= distinct * nearest[0])
-    is_own = (best[0] <= 1 - alike) & (best[1] >= distinct * best[0])
+    is_alone = is_inside[0] & (nearest[1] >= DISTINCT * nearest[0])
+    is_own = (best[0] <= 1 - ALIKE) & (best[1] >= DISTINCT * best[0])
     # What a column says that is not exact has to agree with what the column space says.
     of_own = distance.gather(0, order[:1])[0]
-    agrees = (of_own <= rest.largest_tolerance) & (of_own < distinct * nearest[0])
+    agrees = (of_own <= rest.largest_tolerance) & (of_own < DISTINCT * nearest[0])
     labels = torch.where(is_alone & (~is_own | agrees), by_distance[0], NO_LABEL)
     labels = torch.where(is_own & agrees & ~is_alone, order[0], labels)
     # Behind straight pieces, but at a head, a pattern is right or not, and nothing lies between.
@@ -83,20 +78,14 @@ def labels_of(
     if not is_by_pattern:
         here = rest.at(preactivations)
         over_noise = here.distances / here.expected
-        labels = torch.where(over_noise <= in_line * over_noise.median(), labels, NO_LABEL)
+        labels = torch.where(over_noise <= IN_LINE * over_noise.median(), labels, NO_LABEL)
     labels = _of_one_share(rest.rest, preactivations, as_tensor(gradients.T[certified]), labels)
     found[certified] = labels.numpy()
     return found
 
 
 def labels_of_columns(
-    rest: RestOfNetwork,
-    preactivations: np.ndarray,
-    gradients: np.ndarray,
-    errors: np.ndarray,
-    *,
-    clear: float = 10.0,
-    share: float = 0.3,
+    rest: RestOfNetwork, preactivations: np.ndarray, gradients: np.ndarray, errors: np.ndarray
 ) -> np.ndarray:
     """Return the label of each input whose gradient is known, where it is that of one label and of no other.
 
@@ -108,11 +97,6 @@ def labels_of_columns(
         Of each input, and ``D``.
     errors : ndarray of shape (k,)
         Expected length of the error of each column of ``D``.
-    clear : float, default=10
-        Expected errors within which the gradient of the label has to lie, and beyond which that of any other; not
-        varied, nor is ``share``.
-    share : float, default=0.3
-        Most that the gradient may be off by, against the distance of any other label.
 
     Returns
     -------
@@ -128,8 +112,8 @@ def labels_of_columns(
         weights = ((columns * expected).sum(dim=1) / squares).clamp_min(0.0)
         distances.append((columns - weights[:, None] * expected).norm(dim=1))
     nearest, order = torch.stack(distances).sort(dim=0)
-    allowed = clear * as_tensor(np.asarray(errors, dtype=np.float64))
-    is_clear = (nearest[0] <= allowed) & (nearest[1] > allowed) & (nearest[0] <= share * nearest[1])
+    allowed = CLEAR * as_tensor(np.asarray(errors, dtype=np.float64))
+    is_clear = (nearest[0] <= allowed) & (nearest[1] > allowed) & (nearest[0] <= SHARE * nearest[1])
     return _of_one_share(rest, z, columns, torch.where(is_clear, order[0], NO_LABEL)).numpy()
 
 

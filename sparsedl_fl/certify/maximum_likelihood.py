@@ -15,18 +15,22 @@ from sparsedl_fl.layers.layer_gradient import LayerGradient
 
 __all__ = ["maximum_likelihood"]
 
+LOG_ODDS = -2.0
+"""A unit counts as active when its log odds exceed this: unless the odds are ``e^2`` against it, since a wrong zero
+costs far more than a needless parameter."""
+
+SURELY_ACTIVE = 5.0
+"""Deviations from which on an entry of ``D`` is surely not zero."""
+
+MOST_ROUNDS, SMALL_CHANGE = 30, 1e-4
+"""Rounds at most, and the relative change of the inputs at which they end."""
+
 _HALF_NORMAL_THIRD_MOMENT = 1.5957691216057308
 _NORMAL_DENSITY = 0.3989422804014327
 
 
 def active_units(
-    gradients: np.ndarray,
-    gradient_noise: np.ndarray,
-    preactivations: np.ndarray,
-    activation: FlatPart,
-    *,
-    log_odds: float = -2.0,
-    surely_active: float = 5.0,
+    gradients: np.ndarray, gradient_noise: np.ndarray, preactivations: np.ndarray, activation: FlatPart
 ) -> np.ndarray:
     """Decide which units were active for which input, from both sides of the activation.
 
@@ -43,18 +47,13 @@ def active_units(
         Estimate of ``Z``.
     activation : FlatPart
         When a unit is on.
-    log_odds : float, default=-2
-        A unit counts as active when its log odds exceed this: unless the odds are ``e^2`` against it, since a wrong
-        zero costs far more than a needless parameter.
-    surely_active : float, default=5
-        Deviations from which on an entry of ``D`` is surely not zero.
 
     Returns
     -------
     ndarray of shape (m, b) of bool
     """
     spread = preactivations.std(axis=0)
-    sure = np.abs(gradients) > surely_active * gradient_noise
+    sure = np.abs(gradients) > SURELY_ACTIVE * gradient_noise
     # With Gaussian errors e and a density p of active pre-activations near the kink, E depth^2 = p E|e|^3 / 6.
     density = 2 * _NORMAL_DENSITY / spread
     depth = activation.depth(as_tensor(preactivations)).numpy()
@@ -64,17 +63,11 @@ def active_units(
     noise = gradient_noise**2
     signal = np.maximum(2 * np.mean(gradients**2, axis=0) - noise, noise)
     backward = 0.5 * (np.log(noise / (noise + signal)) + gradients**2 * (1 / noise - 1 / (noise + signal)))
-    return forward + backward > log_odds
+    return forward + backward > LOG_ODDS
 
 
 def maximum_likelihood(
-    layer_gradient: LayerGradient,
-    inputs: np.ndarray,
-    noise_level: np.ndarray,
-    activation: FlatPart,
-    *,
-    n_iterations: int = 30,
-    tolerance: float = 1e-4,
+    layer_gradient: LayerGradient, inputs: np.ndarray, noise_level: np.ndarray, activation: FlatPart
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Decide which entries of ``D`` are zero, then minimise ``|G - D X^T|^2 + |g - D 1|^2`` over the others and ``X``.
 
@@ -90,8 +83,6 @@ def maximum_likelihood(
         Standard deviation of the noise of each row of the gradient.
     activation : FlatPart
         What follows the layer.
-    n_iterations, tolerance : int and float, default=30 and 1e-4
-        Rounds at most, and the relative change of the inputs at which they end.
 
     Returns
     -------
@@ -107,14 +98,14 @@ def maximum_likelihood(
     gradients = np.linalg.solve(moments, (times(G, inputs.T) + g[:, None]).T).T
     gradient_noise = np.sqrt(np.mean(noise_level**2) * np.diag(np.linalg.inv(moments)))
     active = active_units(gradients, gradient_noise, layer_gradient.preactivations(inputs), activation)
-    for _ in range(n_iterations):
+    for _ in range(MOST_ROUNDS):
         gradients = _masked_solve(inputs @ inputs.T + 1, times(G, inputs.T) + g[:, None], active)
         # D X^T does not change when an input's column grows as its input shrinks; g alone has a say in that.
         gradients = gradients * np.linalg.lstsq(gradients, g, rcond=None)[0]
         updated = np.linalg.lstsq(gradients.T @ gradients, transposed_times(G, gradients).T, rcond=None)[0]
         change = np.linalg.norm(updated - inputs) / np.linalg.norm(inputs)
         inputs = updated
-        if change < tolerance:
+        if change < SMALL_CHANGE:
             break
     return gradients, inputs, layer_gradient.preactivations(inputs)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from sparsedl_fl.certify._base import EvidenceKind
 from sparsedl_fl.certify.assembly import Batch
-from sparsedl_fl.certify.zero_criteria import ZerosOfAll
 
 __all__ = ["in_words"]
 
@@ -33,7 +33,7 @@ def _precision_of(batch: Batch, *, worth_saying: float = 1e-3) -> str:
     sizes = np.sqrt(np.mean(batch.inputs[proven] ** 2, axis=1))
     if np.any(batch.resolution[proven] > worth_saying * sizes):
         text += f", one of which may stand for several up to {batch.resolution[proven].max():.1g} apart"
-    alone = int(np.sum(batch.evidence == ZerosOfAll.kind))
+    alone = int(np.sum(batch.evidence == EvidenceKind.ZEROS_OF_ALL))
     if alone:
         text += f"; {alone} of them by their columns alone, since the pattern does not fit (dropout, other weights)"
     return text

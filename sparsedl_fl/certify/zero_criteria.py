@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from sparsedl.arrays import as_tensor, rows_of
-from sparsedl_fl.certify._base import Case, Evidence
+from sparsedl.arrays import rows_of
+from sparsedl_fl.certify._base import Case, Evidence, EvidenceKind
 from sparsedl_fl.certify.uncertainty import errors_from_inputs
 from sparsedl_fl.layers.blocks import row_norms
 from sparsedl_fl.lowrank.factors import LowRankGradient
@@ -19,7 +19,7 @@ __all__ = ["ZerosOfAll", "ZerosOfInput", "ZerosOfOthers"]
 class ZerosOfOthers(Evidence):
     """All other columns are proven, and the pattern fits."""
 
-    kind = "zeros of the gradient"
+    kind = EvidenceKind.ZEROS_OF_OTHERS
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Look at the columns; what their zeros determine is an estimate of every input, proven or not."""
@@ -36,7 +36,7 @@ class ZerosOfInput(Evidence):
     at which one column and no other has to vanish; behind the others the spans or the rest of the network.
     """
 
-    kind = "zeros of the input"
+    kind = EvidenceKind.ZEROS_OF_INPUT
     narrow: ClassVar[float] = 0.02  # relative to the entries, as for columns: under noise mixtures vanish as well
     clearly: ClassVar[float] = 10.0  # expected errors by which a unit has to be off or on to say something; not varied
     own_overlap: ClassVar[float] = 1e-3  # cosine of an input and what a column is dual to that makes it its own
@@ -45,9 +45,9 @@ class ZerosOfInput(Evidence):
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Count the zeros of the inputs, and ask what follows the layer."""
         transposed, inputs = case.hypothesis.problem.factors.transposed, case.inputs
-        errors = np.full(len(inputs), np.inf)
+        proven, errors = case.nothing
         if len(inputs) == 1 or case.hypothesis.problem.factors.is_coarse:  # in which small ones round to zero
-            return np.zeros(len(inputs), dtype=bool), errors
+            return proven, errors
         directions = transposed.left.T @ inputs.T
         directions = directions / np.maximum(np.linalg.norm(directions, axis=0), np.finfo(float).tiny)
         zeros = transposed.zeros(directions)
@@ -74,11 +74,10 @@ class ZerosOfInput(Evidence):
         problem = case.hypothesis.problem
         if problem.activation.has_flat_part:
             return self._is_confirmed_by_pattern(case, errors)
-        preactivations = as_tensor(problem.at(case.whitened)[0].T.copy())
         views = [view for view in (problem.behind, problem.rest) if view is not None and view.identifies]
-        if not views or not preactivations.isfinite().all():
+        if not views or not case.preactivations.isfinite().all():
             return np.zeros(len(errors), dtype=bool)
-        return np.all([view.at(preactivations).is_inside.numpy() for view in views], axis=0)
+        return np.all([view.at(case.preactivations).is_inside.numpy() for view in views], axis=0)
 
     def _is_confirmed_by_pattern(self, case: Case, errors: np.ndarray) -> np.ndarray:
         """Return for which inputs a column vanishes at all units that are clearly off, and at no others.
@@ -125,7 +124,7 @@ class ZerosOfAll(Evidence):
         another initialisation 2 of 16 columns reached 0.6.
     """
 
-    kind: ClassVar[str] = "columns alone, pattern not confirmed"
+    kind = EvidenceKind.ZEROS_OF_ALL
     consistent: float = 0.8
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:

@@ -48,16 +48,14 @@ class BackwardChain:
     @classmethod
     def of(cls, given: LayerGradient, factors: LowRankGradient) -> BackwardChain | None:
         """Return the chain, or None where the head is not known, units are not on or off, or weights moved."""
-        activations = tuple(resolve(part.activation) for part in (given, *given.behind))
+        head, hidden = given.tail.head, given.layers[:-1]
+        activations = tuple(resolve(part.activation) for part in (given, *hidden))
         are_flat = all(isinstance(phi, FlatPart) for phi in activations)
-        if given.head is None or given.next_weight_grad is None or given.is_update or not are_flat:
+        if head is None or given.next_layer.weight_grad is None or given.is_update or not are_flat:
             return None
-        gradients = [given.next_weight_grad, *(layer.next_weight_grad for layer in given.behind)][:-1]
-        bases = [as_tensor(factors.left), *(_column_basis(G, factors.batch_size) for G in gradients)]
-        layers = tuple(
-            (as_tensor(layer.weight.astype(float, copy=False)), as_tensor(layer.bias)) for layer in given.behind
-        )
-        return cls(tuple(bases), layers, given.head, activations)
+        bases = [as_tensor(factors.left), *(_column_basis(layer.weight_grad, factors.batch_size) for layer in hidden)]
+        layers = tuple((as_tensor(layer.weight.astype(float, copy=False)), as_tensor(layer.bias)) for layer in hidden)
+        return cls(tuple(bases), layers, head, activations)
 
     @property
     def is_two_pieces(self) -> bool:

@@ -8,6 +8,7 @@ alone up to ``b = L m / (L + 1)``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 
@@ -63,25 +64,24 @@ class SpansBehind(View):
         for. A FedAvg client's weights behind move, and the spans behind the next one need them.
         """
         in_front = given.weight, given.bias
-        first = ActivationSpan.of(given.next_weight_grad, batch_size, activation, in_front, gap)
+        first = ActivationSpan.of(given.next_layer.weight_grad, batch_size, activation, in_front, gap)
         if first is None:
             return None
         spans, layers = [first], []
         suffices = given.is_update or (activation.has_flat_part and first.identifies and not whole)
-        for layer in () if suffices else given.behind:
+        for layer, after in () if suffices else pairwise(given.layers):
             follows = None if layer.activation is None else resolve(layer.activation)
             if follows is None:
                 break
-            span = ActivationSpan.of(layer.next_weight_grad, batch_size, follows, (layer.weight, layer.bias), gap)
+            span = ActivationSpan.of(after.weight_grad, batch_size, follows, (layer.weight, layer.bias), gap)
             if span is None:
                 break
             spans.append(span)
             layers.append((as_tensor(layer.weight.astype(float, copy=False)), as_tensor(layer.bias)))
-        weights = [layer.weight for layer in given.behind] or [given.next_weight]
-        gradients = given.next_weight_grad, *(layer.next_weight_grad for layer in given.behind)
-        pairs = [] if given.is_update else zip(weights[: len(spans)], gradients, strict=False)
         ways_back = [
-            WayBack(*(as_tensor(part.astype(float)) for part in pair)) for pair in pairs if pair[0] is not None
+            WayBack(as_tensor(layer.weight.astype(float)), as_tensor(layer.weight_grad.astype(float)))
+            for layer in ([] if given.is_update else given.layers[: len(spans)])
+            if layer.weight is not None
         ]
         return cls(tuple(spans), tuple(layers), ways_back=tuple(ways_back))
 

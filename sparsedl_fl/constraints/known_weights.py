@@ -61,18 +61,17 @@ class ColumnView:
         As many layers are used as make ``enough`` equations for each unknown (a number not varied); each
         has ``m - b``. The weights of a FedAvg client move, and no one step's are those that were sent out.
         """
-        if layer_gradient.next_weight is None or behind is None or layer_gradient.is_update:
+        known = [layer for layer in layer_gradient.layers if layer.weight is not None]
+        if not known or behind is None or layer_gradient.is_update:
             return None
-        weights = [layer_gradient.next_weight, *(layer.weight for layer in layer_gradient.behind[1:])]
-        gradients = [layer_gradient.next_weight_grad, *(layer.next_weight_grad for layer in layer_gradient.behind)]
         outputs, n_equations, b = [as_tensor(factors.left)], 0, factors.batch_size
-        for span, gradient, _ in zip(behind.spans, gradients, weights, strict=False):
+        for span, layer in zip(behind.spans, known, strict=False):
             n_equations += len(outputs[-1]) - b
-            outputs.append(torch.linalg.qr(as_tensor(gradient.astype(float, copy=False)) @ span.basis)[0])
+            outputs.append(torch.linalg.qr(as_tensor(layer.weight_grad.astype(float, copy=False)) @ span.basis)[0])
             if n_equations >= enough * b:
                 break
         n_levels = len(outputs) - 1
-        weights = tuple(as_tensor(weight.astype(float, copy=False)) for weight in weights[:n_levels])
+        weights = tuple(as_tensor(layer.weight.astype(float, copy=False)) for layer in known[:n_levels])
         return cls(behind.up_to(n_levels), weights, tuple(outputs))
 
     def columns(self, preactivations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,7 +11,7 @@ import torch
 from sparsedl.arrays import as_tensor
 from sparsedl.process import one_thread
 from sparsedl.zeros import ZeroTest
-from sparsedl_fl.activations import Activation, Identity, resolve
+from sparsedl_fl.activations import Activation, resolve
 from sparsedl_fl.constraints.activation_subspace import ActivationSpan
 from sparsedl_fl.constraints.backward_subspace import BackwardChain
 from sparsedl_fl.constraints.downstream_residuals import SpansAt
@@ -79,13 +79,13 @@ class LayerProblem:
     def rest(self) -> RestView | None:
         """What the rest of the network says of a candidate and a label, where it is known."""
         if self.activation.has_flat_part and self.has_rest:  # what comes back depends on the pattern alone
-            return RestView.unseen(self.layer_gradient.rest, self.factors)
+            return RestView.unseen(self.layer_gradient.tail.rest, self.factors)
         return self.rest_from_places
 
     @property
     def has_rest(self) -> bool:
         """Whether the rest of the network is known."""
-        return self.layer_gradient.rest is not None and not self.layer_gradient.is_update
+        return self.layer_gradient.tail.rest is not None and not self.layer_gradient.is_update
 
     @cached_property
     def rest_from_places(self) -> RestView | None:
@@ -93,7 +93,7 @@ class LayerProblem:
         if not self.has_rest:
             return None
         with one_thread():
-            return RestView.of(self.layer_gradient.rest, self.factors, self.forward)
+            return RestView.of(self.layer_gradient.tail.rest, self.factors, self.forward)
 
     @cached_property
     def chain(self) -> SpansBehind | None:
@@ -125,7 +125,7 @@ class LayerProblem:
         format hides: errors were 17 times what was expected (float16). Of a sparsified gradient the entries left are
         exact, and what was cut is not white: up to 7 times.
         """
-        is_coarse_head = isinstance(self.activation, Identity) and self.factors.is_coarse
+        is_coarse_head = self.layer_gradient.tail.is_of_head and self.factors.is_coarse
         return is_coarse_head or is_sparsified(self.layer_gradient)
 
     @cached_property

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from sparsedl.arrays import as_tensor
+from sparsedl_fl.certify import EvidenceKind
 from sparsedl_fl.certify.assembly import Assembly, Batch, repeats
 from sparsedl_fl.certify.bias_scale import doubt_in_scale
-from sparsedl_fl.certify.certificate import NONE, Certificate
+from sparsedl_fl.certify.certificate import Certificate
 from sparsedl_fl.certify.collinear import ONE_INPUT
-from sparsedl_fl.certify.constraint_criteria import SpanOfNextLayer, are_vertices
+from sparsedl_fl.certify.constraint_criteria import are_vertices
 from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.certify.near_duplicates import Indistinguishable
 from sparsedl_fl.certify.uncertainty import errors_from_views
@@ -85,7 +86,7 @@ def crowded_batch(problem: CrowdedProblem, whitened: np.ndarray) -> tuple[Batch,
         relative_residual=np.nan if missing else share_left,
         residual_floor=layer.noise_share,
         recovered=_padded(proven.proven, missing, False),
-        evidence=_padded(proven.evidence, missing, NONE),
+        evidence=_padded(proven.evidence, missing, EvidenceKind.NONE),
         uncertainty=_padded(errors, missing, np.inf),
         resolution=_padded(resolution, missing, np.inf),
     )
@@ -110,7 +111,7 @@ def _by_spans(problem: CrowdedProblem, whitened: np.ndarray) -> Certificate:
     proven &= np.isfinite(errors) & (mixed <= np.maximum(OFF * errors, WORTH_SAYING * sizes))
     if not is_whole:
         proven &= _least_left(problem, whitened) > LEAST_LEFT * (1 - problem.batch_size / layer.width)
-    return Certificate(np.where(proven, SpanOfNextLayer.kind, NONE), errors)
+    return Certificate(np.where(proven, EvidenceKind.SPAN_OF_NEXT_LAYER, EvidenceKind.NONE), errors)
 
 
 def _mixed(problem: CrowdedProblem, whitened: np.ndarray) -> tuple[np.ndarray, bool]:
@@ -158,9 +159,9 @@ def _gradients(problem: CrowdedProblem, whitened: np.ndarray) -> tuple[np.ndarra
     if len(whitened) < problem.batch_size or np.linalg.matrix_rank(activations) < problem.batch_size:
         gradients = NextColumns(problem).gradients(as_tensor(whitened)).numpy()
         return gradients, _left_by_some(problem, whitened, gradients)
-    behind = np.linalg.lstsq(activations.T, given.next_weight_grad.astype(float).T, rcond=None)[0]
+    behind = np.linalg.lstsq(activations.T, given.next_layer.weight_grad.astype(float).T, rcond=None)[0]
     slopes = layer.activation.derivative(problem.preactivations(whitened)).numpy()
-    gradients = (slopes * (behind @ given.next_weight.astype(float))).T
+    gradients = (slopes * (behind @ given.next_layer.weight.astype(float))).T
     residual = residual_norms(given.weight_grad, gradients, problem.inputs(whitened))[0]
     of_weights = np.linalg.norm(residual) / np.linalg.norm(row_norms(given.weight_grad))
     of_bias = np.linalg.norm(gradients.sum(axis=1) - given.bias_grad) / np.linalg.norm(given.bias_grad)

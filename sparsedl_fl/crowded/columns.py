@@ -95,7 +95,7 @@ class NextColumns:
     def gradients(self, whitened: torch.Tensor) -> torch.Tensor:
         """Return the columns of ``D`` of inputs at their true scale, of shape (m, k), NaN where none is determined."""
         columns, is_determined = self.of(whitened)
-        weight = as_tensor(self.problem.layer.layer_gradient.next_weight.astype(float))
+        weight = as_tensor(self.problem.layer.layer_gradient.next_layer.weight.astype(float))
         slopes = self.problem.layer.activation.derivative(self.problem.preactivations(whitened.numpy()))
         found = slopes * (columns @ self.left.T @ weight)
         return torch.where(is_determined[:, None], found, torch.nan).T
@@ -115,11 +115,11 @@ class NextColumns:
         """Return a column for each input, and whether zeros and the other inputs determine it."""
         n, b = coordinates.shape
         found, is_determined = torch.zeros((n, b), dtype=coordinates.dtype), torch.zeros(n, dtype=torch.bool)
-        behind = self.problem.layer.layer_gradient.behind
-        activation = resolve(behind[0].activation) if behind else None
+        layer = self.problem.layer.layer_gradient.next_layer
+        activation = None if layer.bias is None else resolve(layer.activation)
         if activation is None or not activation.has_flat_part:
             return found, is_determined
-        z = activations @ as_tensor(behind[0].weight.astype(float)).T + as_tensor(behind[0].bias)
+        z = activations @ as_tensor(layer.weight.astype(float)).T + as_tensor(layer.bias)
         is_off = activation.is_off(z, self.surely_off * z.std(dim=1, keepdim=True))
         left = self.left * len(self.left) ** 0.5
         of_all = coordinates.T @ coordinates
@@ -158,12 +158,13 @@ class NextColumns:
         n, b = coordinates.shape
         found, labels = torch.zeros((n, b), dtype=torch.float64), torch.full((n,), NO_LABEL)
         sizes = torch.zeros(n, dtype=torch.float64)
-        if given.rest is None or n == 0:
+        rest = given.tail.rest
+        if rest is None or n == 0:
             return found, labels, sizes
-        possible = as_tensor(given.next_weight.astype(float)).T @ self.left
+        possible = as_tensor(given.next_layer.weight.astype(float)).T @ self.left
         slopes = self.problem.layer.activation.derivative(preactivations)
-        n_labels = given.rest.n_labels(preactivations.shape[1])
-        returned = torch.stack([given.rest.gradients_for(preactivations, label) for label in range(n_labels)], dim=2)
+        n_labels = rest.n_labels(preactivations.shape[1])
+        returned = torch.stack([rest.gradients_for(preactivations, label) for label in range(n_labels)], dim=2)
         lengths = torch.linalg.vector_norm(returned, dim=1)
         for index in range(n):
             left, values, axes = torch.linalg.svd(slopes[index][:, None] * possible, full_matrices=False)

@@ -65,9 +65,14 @@ class CrowdedProblem:
         """
         given = layer_gradient
         activation = resolve(given.activation)
-        if given.next_weight is None or given.next_weight_grad is None or given.is_update or activation is None:
+        if (
+            given.next_layer.weight is None
+            or given.next_layer.weight_grad is None
+            or given.is_update
+            or activation is None
+        ):
             return None
-        if not given.next_weight_grad.any() or not given.bias_grad.any():
+        if not given.next_layer.weight_grad.any() or not given.bias_grad.any():
             return None
         factors = _with_bias(given, clear_gap)
         next_layer = None if factors is None else _next_layer(given, batch_size)
@@ -129,7 +134,7 @@ def _with_bias(given: LayerGradient, clear_gap: float) -> LowRankGradient | None
 
 def _next_layer(given: LayerGradient, batch_size: int | None, *, clear_gap: float = 10.0) -> LowRankGradient | None:
     """Return the factors of ``G2^T``, or None where they show no end of the batch."""
-    G = in_double(given.next_weight_grad.T)
+    G = in_double(given.next_layer.weight_grad.T)
     limit = int(min(G.any(axis=1).sum(), G.any(axis=0).sum()))
     if batch_size is not None and batch_size >= limit:
         return None

@@ -27,7 +27,7 @@ from sparsedl_fl.search.loop import search
 from sparsedl_fl.search.settings import SearchSettings
 from sparsedl_fl.search.state import SearchState
 from sparsedl_fl.search.withheld.withheld_rounds import WithheldSearch
-from sparsedl_fl.theory import expect
+from sparsedl_fl.theory import is_determined
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -172,10 +172,9 @@ class ActivationDirections(SearchSettings, Directions):
 
 def _with_its_end(found: Candidates, budget: Budget) -> Candidates:
     """Return candidates that say what cut the search, or a part of it, short."""
-    if not budget.cut:
+    if not budget.cut or found.end is SearchEnd.CUT:
         return found
-    is_said = budget.cut in found.status
-    status = found.status if is_said else f"{found.status}, {budget.cut} before all was tried"
+    status = f"{found.status}, {budget.cut} before all was tried"
     return replace(found, status=status, end=SearchEnd.worst(found.end, SearchEnd.CUT))
 
 
@@ -184,4 +183,5 @@ def _is_determined(problem: LayerProblem, equations: View | None) -> bool:
     if not problem.activation.has_flat_part:
         return equations.identifies
     n_live = int(problem.factors.zero_test.distinct_rows.sum())
-    return expect(problem.batch_size, n_live, equations is not None and equations.identifies).is_determined
+    has_span = equations is not None and equations.identifies
+    return is_determined(problem.batch_size, n_live, "span" if has_span else "zeros")

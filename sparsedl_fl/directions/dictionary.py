@@ -12,8 +12,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from sparsedl import SparseDictionaryRecovery
-from sparsedl.search import INTERRUPTED
-from sparsedl_fl.certify.candidates import Candidates, SearchEnd
+from sparsedl_fl.certify.candidates import Candidates
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions._base import Directions
 from sparsedl_fl.lowrank.factors import LowRankGradient
@@ -91,5 +90,5 @@ class DictionaryDirections(Directions):
             status=recovery.status_,
             n_starts=recovery.n_starts_,
             n_successes=recovery.n_successes_,
-            end=SearchEnd.INTERRUPTED if INTERRUPTED in recovery.status_ else SearchEnd.EXHAUSTED,
+            end=recovery.search_end_,
         )

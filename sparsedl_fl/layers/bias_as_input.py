@@ -7,7 +7,7 @@ back as a row of zeros with a dense gradient, which nothing certifies.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -55,9 +55,7 @@ def with_bias_as_input(given: LayerGradient) -> LayerGradientWithBias:
     weight = np.hstack([given.weight, np.zeros_like(given.weight[:, :1])])
     changed = {"weight": weight, "weight_grad": gradient_with_bias(given), "constant_input": unit_of_bias(given)}
     found = object.__new__(LayerGradientWithBias)  # all of it was checked and copied: a constructor would copy again
-    for field in fields(LayerGradientWithBias):
-        value = changed[field.name] if field.name in changed else getattr(given, field.name)
-        object.__setattr__(found, field.name, value)
+    vars(found).update(vars(given) | changed)
     return found
 
 

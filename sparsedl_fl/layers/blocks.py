@@ -17,6 +17,7 @@ from sparsedl.arrays import CHUNK_ENTRIES, chunks
 
 __all__ = [
     "OutOfTime",
+    "alive",
     "column_blocks",
     "cut_at",
     "in_double",
@@ -60,6 +61,11 @@ def column_blocks(matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
 def in_double(matrix: np.ndarray) -> np.ndarray:
     """Return a matrix of a single block in double precision, for products to come; a larger one stays as it is."""
     return matrix.astype(np.float64, copy=False) if matrix.size <= CHUNK_ENTRIES else matrix
+
+
+def alive(matrix: np.ndarray) -> np.ndarray:
+    """Return how many rows and columns of a matrix are not all zero, one at least: the others have no noise either."""
+    return np.array([max(1, int(matrix.any(axis=1).sum())), max(1, int(matrix.any(axis=0).sum()))])
 
 
 def power_of_two(matrix: np.ndarray) -> int:

@@ -30,7 +30,7 @@ def obstacle(layer_gradient: LayerGradient) -> str:
     """Say why no search of ours applies, or nothing; from what is known of the layer."""
     given = layer_gradient.activation
     found = resolve(given)
-    is_seen = layer_gradient.next_weight_grad is not None or layer_gradient.rest is not None
+    is_seen = layer_gradient.next_layer.weight_grad is not None or layer_gradient.tail.rest is not None
     if found is not None and (found.has_flat_part or is_seen):
         return ""
     flat = ", ".join(name for name, activation in KNOWN.items() if activation.has_flat_part)
@@ -43,7 +43,8 @@ def obstacle(layer_gradient: LayerGradient) -> str:
 
 def without_span(layer_gradient: LayerGradient, batch_size: int) -> str:
     """Say why the next layer's gradient is of no use behind an activation without flat parts."""
-    if layer_gradient.next_weight_grad is None:
+    following = layer_gradient.next_layer.weight_grad
+    if following is None:
         return (
             f"{layer_gradient.activation} follows the layer, whose derivative is nowhere zero, with no linear layer "
             "behind it, and what the rest of the network says holds for the gradient of one step alone"
@@ -51,8 +52,7 @@ def without_span(layer_gradient: LayerGradient, batch_size: int) -> str:
     return (
         f"{layer_gradient.activation} follows the layer, whose derivative is nowhere zero, and the gradient of the "
         f"next layer does not span the activations of {batch_size} inputs: it is "
-        f"{layer_gradient.next_weight_grad.shape}, and needs more rows and columns than inputs, and less noise than "
-        "they leave"
+        f"{following.shape}, and needs more rows and columns than inputs, and less noise than they leave"
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import InitVar, dataclass, field, replace
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -23,26 +23,33 @@ from torch import nn
 from sparsedl.process import neutral_modes
 from sparsedl_fl.activations import HEAD, Activation
 from sparsedl_fl.layers.blocks import power_of_two, times
+from sparsedl_fl.layers.given_arrays import checked_arrays
 from sparsedl_fl.layers.network_tail import RestOfNetwork
-from sparsedl_fl.layers.next_layers import Head, LayerBehind, as_float_array, check_activation_given, check_chain
+from sparsedl_fl.layers.next_layers import (
+    Head,
+    Layer,
+    LayerBehind,
+    NetworkTail,
+    check_activation_given,
+    check_chain,
+    following_layers,
+    layers_behind,
+)
 from sparsedl_fl.layers.of_model import layer_of_model
-from sparsedl_fl.layers.updates import tensors_of_update
+from sparsedl_fl.layers.updates import gradients_of_update, layer_of_state
 from sparsedl_fl.tracing.finite import check_finite, without_non_finite
 from sparsedl_fl.tracing.naming import named_gradients
 from sparsedl_fl.tracing.tracing import trace_model
 
-__all__ = ["Head", "LayerBehind", "LayerGradient", "RestOfNetwork"]
-
-_SETTINGS = ("learning_rate", "activation", "behind", "head", "rest", "rows_per_sample", "constant_input")
+__all__ = ["Head", "Layer", "LayerBehind", "LayerGradient", "NetworkTail", "RestOfNetwork"]
 
 
 @dataclass(frozen=True, eq=False)
 class LayerGradient:
     """One linear layer and its activation, ``Z = X W^T + bias``, and the gradient of its parameters.
 
-    Arrays and tensors of any floating type are welcome; half precision counts as rounding of known size. They are
-    copied; ``weight`` and ``weight_grad`` stay in single precision where they come in it, since they may be large, and
-    everything is computed in float64.
+    Arrays and tensors of any floating type are copied; half precision counts as rounding of known size. What may be
+    large stays in single precision where it comes in it, and everything is computed in float64.
 
     Parameters
     ----------
@@ -57,7 +64,8 @@ class LayerGradient:
     next_weight_grad : array-like or torch.Tensor of shape (k, m), optional
         Gradient of the weights of the linear layer behind the activation, where there is one.
     next_weight : array-like or torch.Tensor of shape (k, m), optional
-        Those weights: where inputs have much in common, they say what zeros leave open.
+        Those weights: where inputs have much in common, they say what zeros leave open. None takes those of the first
+        of ``behind``, if there is one.
     learning_rate : float, optional
         Given for a FedAvg update: the client's weights moved from ``weight`` to ``weight - learning_rate *
         weight_grad``, and a unit may have been active at either end.
@@ -73,16 +81,22 @@ class LayerGradient:
         Everything between the layer's outputs and the loss, the activation first: behind smooth activations no other
         gradient is needed, and it shows the labels. A module counts as followed by cross-entropy.
     rows_per_sample : int, default=1
-        Inputs that each sample of the batch makes in the layer: the tokens of a text, the patches of a picture. Where
-        the rank is no multiple of it, several of them came back as one, or the loss does not see them all, and an
-        expected error holds how far apart several may lie. `from_model` takes it from its example.
+        Inputs that each sample makes in the layer: the tokens of a text, the patches of a picture. Where the rank is no
+        multiple of it, several came back as one, or the loss does not see them all, and an expected error holds how far
+        apart several may lie. `from_model` takes it from its example.
+
+    Attributes
+    ----------
+    layers : tuple of Layer
+        The layers that follow, the next one first: what ``next_weight_grad``, ``next_weight`` and ``behind`` told.
+    tail : NetworkTail
+        What ``rest`` and ``head`` told.
 
     Raises
     ------
     ValueError
-        If a shape does not fit, an entry is NaN or infinite, the gradient is all zeros, the bias is missing, or the
-        tensors are on different devices. (A next layer's gradient with NaN or infinity counts as missing, and a warning
-        says so.)
+        If a shape does not fit, an entry is NaN or infinite (a next layer's gradient then counts as missing, with a
+        warning), the gradient is all zeros, the bias is missing, or tensors are on different devices.
     TypeError
         If an array is not of a floating type.
 
@@ -95,78 +109,62 @@ class LayerGradient:
     bias: Any
     weight_grad: Any
     bias_grad: Any
-    next_weight_grad: Any = None
+    next_weight_grad: InitVar[Any] = None
     learning_rate: float | None = None
     activation: str | Activation | None = "relu"
-    next_weight: Any = None
-    behind: Sequence[LayerBehind] = ()
-    rest: RestOfNetwork | nn.Module | None = None
+    next_weight: InitVar[Any] = None
+    behind: InitVar[Sequence[LayerBehind]] = ()
+    rest: InitVar[RestOfNetwork | nn.Module | None] = None
     rows_per_sample: int = 1
-    head: Head | None = None
+    head: InitVar[Head | None] = None
+    layers: tuple[Layer, ...] = field(init=False)
+    tail: NetworkTail = field(init=False)
     constant_input: ClassVar[float | None] = None
     """Value of the last input, where that is the one of the bias (see `sparsedl_fl.layers.bias_as_input`)."""
 
     @neutral_modes(gradients=True)
-    def __post_init__(self) -> None:
-        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _SETTINGS}
+    def __post_init__(
+        self,
+        next_weight_grad: Any,
+        next_weight: Any,
+        behind: Sequence[LayerBehind],
+        rest: RestOfNetwork | nn.Module | None,
+        head: Head | None,
+    ) -> None:
         check_activation_given(self.activation)
         if self.learning_rate is not None and not (np.isfinite(self.learning_rate) and self.learning_rate > 0):
             raise ValueError(f"learning_rate must be a positive number, got {self.learning_rate!r}")
         if not (isinstance(self.rows_per_sample, Integral) and self.rows_per_sample >= 1):
             raise ValueError(f"rows_per_sample must be a positive integer, got {self.rows_per_sample!r}")
-        for name in ("bias", "bias_grad"):
-            if given[name] is None:
-                raise ValueError(f"{name} is missing: the scale of each input comes from the bias gradient (Thm 3.5)")
-        _check_devices(given)
-        arrays = {name: as_float_array(name, value) for name, value in given.items() if value is not None}
-        weight = arrays["weight"]
-        if weight.ndim != 2 or 0 in weight.shape:
-            raise ValueError(f"weight must have shape (outputs, inputs), both positive, got {weight.shape}")
-        m, n = weight.shape
-        expected = {"bias": (m,), "weight_grad": (m, n), "bias_grad": (m,)}
-        for name, shape in expected.items():
-            if arrays[name].shape != shape:
-                raise ValueError(f"{name} must have shape {shape} to go with weight {(m, n)}, got {arrays[name].shape}")
-        following = arrays.get("next_weight_grad")
-        if following is not None and (following.ndim != 2 or following.shape[1] != m):
-            raise ValueError(f"next_weight_grad must have shape (outputs, {m}), got {following.shape}")
-        behind = arrays.get("next_weight")
-        if behind is not None and behind.shape[1:] != (m,):
-            raise ValueError(f"next_weight must have shape (outputs, {m}), got {behind.shape}")
-        if behind is not None and following is not None and behind.shape != following.shape:
-            raise ValueError(
-                f"next_weight must have the shape of next_weight_grad {following.shape}, got {behind.shape}"
-            )
-        for name, array in list(arrays.items()):
-            if np.isfinite(array).all():
-                continue
-            if name != "next_weight_grad":
-                raise ValueError(f"{name} contains NaN or infinity: a layer needs all of it")
+        own = {name: getattr(self, name) for name in ("weight", "bias", "weight_grad", "bias_grad")}
+        arrays = checked_arrays({**own, "next_weight_grad": next_weight_grad, "next_weight": next_weight})
+        following = arrays.pop("next_weight_grad", None)
+        if following is not None and not np.isfinite(following).all():
             warnings.warn(
                 "next_weight_grad contains NaN or infinity and counts as missing, with what lies behind",
                 UserWarning,
                 stacklevel=4,
             )
-            del arrays[name]
-            for other in ("next_weight_grad", "head"):
-                object.__setattr__(self, other, None)
-            object.__setattr__(self, "behind", ())
-        if not arrays["weight_grad"].any():
-            raise ValueError("weight_grad is all zeros: the batch was empty, has no loss, or the layer is dead")
-        for name, array in arrays.items():
-            object.__setattr__(self, name, array)
-        check_chain(m, self.behind, self.head)
-        if self.rest is None and self.activation == HEAD.name:
-            object.__setattr__(self, "rest", RestOfNetwork.of_head())
-        elif isinstance(self.rest, nn.Module):
-            object.__setattr__(self, "rest", RestOfNetwork(self.rest))
-        if self.rest is not None:
-            self.rest.check(m)
+            following, behind, head = None, (), None
+        check_chain(len(arrays["weight"]), behind, head)
+        if rest is None and self.activation == HEAD.name:
+            rest = RestOfNetwork.of_head()
+        elif isinstance(rest, nn.Module):
+            rest = RestOfNetwork(rest)
+        if rest is not None:
+            rest.check(len(arrays["weight"]))
+        layers = following_layers(following, arrays.pop("next_weight", None), behind)
+        vars(self).update(arrays, layers=layers, tail=NetworkTail(rest, head))
 
     @property
     def shape(self) -> tuple[int, int]:
         """Outputs and inputs of the layer, ``(m, n)``."""
         return self.weight.shape
+
+    @property
+    def next_layer(self) -> Layer:
+        """The first of the layers that follow; one of which nothing is known where there is none."""
+        return self.layers[0] if self.layers else Layer(None)
 
     def in_range(self) -> tuple[LayerGradient, float]:
         """Return the gradient times the power of two that takes its largest entry into [1/2, 1), and that factor.
@@ -177,12 +175,14 @@ class LayerGradient:
         if exponent == 0:
             return self, 1.0
         scaled = copy(self)  # nothing that was checked changes
-        for name in ("weight_grad", "bias_grad", "next_weight_grad"):
-            given = getattr(self, name)
-            object.__setattr__(scaled, name, None if given is None else np.ldexp(given, exponent))
-        object.__setattr__(scaled, "behind", [layer.scaled(exponent) for layer in self.behind])
+        layers = tuple(
+            layer if layer.weight_grad is None else replace(layer, weight_grad=np.ldexp(layer.weight_grad, exponent))
+            for layer in self.layers
+        )
+        gradients = {name: np.ldexp(getattr(self, name), exponent) for name in ("weight_grad", "bias_grad")}
+        vars(scaled).update(gradients, layers=layers)
         if self.learning_rate is not None:
-            object.__setattr__(scaled, "learning_rate", float(np.ldexp(self.learning_rate, -exponent)))
+            vars(scaled).update(learning_rate=float(np.ldexp(self.learning_rate, -exponent)))
         return scaled, float(np.ldexp(1.0, exponent))
 
     def in_units(self, units: np.ndarray) -> LayerGradient:
@@ -193,7 +193,7 @@ class LayerGradient:
             bias=self.bias * units,
             weight_grad=self.weight_grad / units[:, None],
             bias_grad=self.bias_grad / units,
-            rest=None if self.rest is None else self.rest.in_units(torch.from_numpy(units)),
+            rest=None if self.tail.rest is None else self.tail.rest.in_units(torch.from_numpy(units)),
         )
 
     @property
@@ -279,21 +279,20 @@ class LayerGradient:
         layer : int or str, default=0
             Index among the two-dimensional weights of the state, or the layer's name.
         n_steps, momentum, weight_decay
-            Of the client, as of `sparsedl_fl.models.gradients_of_update`. One step counts as a gradient: no unit
-            switches on the way.
+            Of the client, as of `sparsedl_fl.models.gradients_of_update`. One step counts as a gradient.
 
         References
         ----------
         SPEAR (2024), Appendix F.
         """
-        tensors = tensors_of_update(before, after, learning_rate, layer, n_steps, momentum, weight_decay)
+        client = {"n_steps": n_steps, "momentum": momentum, "weight_decay": weight_decay}
+        tensors = layer_of_state(before, gradients_of_update(before, after, learning_rate, **client), layer)
         return cls(**tensors, learning_rate=None if n_steps == 1 else learning_rate)
 
 
-def _check_devices(given: Mapping[str, Any]) -> None:
-    devices = {name: str(value.device) for name, value in given.items() if isinstance(value, torch.Tensor)}
-    if len(set(devices.values())) > 1:
-        listed = ", ".join(f"{name} on {device}" for name, device in devices.items())
-        raise ValueError(f"all tensors must be on one device, got {listed}")
-    if "meta" in devices.values():
-        raise ValueError("the tensors are on the device 'meta' and hold no data; move the model to a real device")
+# Set here, since in the class they are the defaults of its constructor; `dataclasses.replace` passes them on.
+LayerGradient.next_weight_grad = property(lambda given: given.next_layer.weight_grad)
+LayerGradient.next_weight = property(lambda given: given.next_layer.weight)
+LayerGradient.behind = property(lambda given: layers_behind(given.layers))
+LayerGradient.rest = property(lambda given: given.tail.rest)
+LayerGradient.head = property(lambda given: given.tail.head)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,10 +19,6 @@ __all__ = ["LOSSES", "Loss", "mean_loss", "total_loss", "usable_loss"]
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def _cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(outputs, labels, reduction="sum")
-
-
 def _binary_cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return functional.binary_cross_entropy_with_logits(outputs[:, 0], labels.to(outputs.dtype), reduction="sum")
 
@@ -33,7 +30,7 @@ def _squared_error(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 LOSSES: dict[str, Loss] = {
-    "cross_entropy": _cross_entropy,
+    "cross_entropy": partial(functional.cross_entropy, reduction="sum"),
     "binary_cross_entropy": _binary_cross_entropy,
     "mse": _squared_error,
 }

@@ -44,8 +44,6 @@ class RestOfNetwork:
     loss : {"cross_entropy", "binary_cross_entropy", "mse"} or callable, default=None
         ``loss(outputs, labels)`` of tensors of shape (n, n_outputs) and (n,) of int, a sum or a mean over the inputs,
         as torch's modules are. None is cross-entropy, the binary one for a single output.
-    n_labels : int or None, default=None
-        How many labels there are; None takes one an output, and two for a single one.
 
     Raises
     ------
@@ -56,14 +54,14 @@ class RestOfNetwork:
     """
 
     @neutral_modes(gradients=True)
-    def __init__(self, module: nn.Module, loss: str | Loss | None = None, n_labels: int | None = None) -> None:
+    def __init__(self, module: nn.Module, loss: str | Loss | None = None) -> None:
         if not isinstance(module, nn.Module):
             raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
         if isinstance(loss, str) and loss not in LOSSES:
             raise ValueError(f"loss must be one of {sorted(LOSSES)}, a callable or None, got {loss!r}")
         if not (loss is None or isinstance(loss, str) or callable(loss)):
             raise TypeError(f"loss must be a name, a callable or None, got {type(loss).__name__}")
-        self.loss, self._n_labels, self._deviations, self.units = loss, n_labels, (), None
+        self.loss, self._deviations, self.units = loss, (), None
         self._modules = {torch.float64: double_copy(module).eval().requires_grad_(False)}
 
     @classmethod
@@ -72,20 +70,26 @@ class RestOfNetwork:
         return cls(nn.Identity(), loss)
 
     @property
+    def is_loss_alone(self) -> bool:
+        """Whether nothing but the loss lies behind: the layer is the model's last."""
+        return isinstance(self._modules[torch.float64], nn.Identity)
+
+    @property
     def n_bytes(self) -> int:
         """Bytes of its parameters."""
         return sum(tensor.nbytes for module in self._modules.values() for tensor in module.parameters())
 
     def smoothed(self, deviations: Sequence[float]) -> RestOfNetwork:
         """Return the same with its kinks smoothed, by as much at each of them in turn (see `Smoothing`)."""
-        found = copy(self)
-        found._deviations = tuple(deviations)
-        return found
+        return self._with(_deviations=tuple(deviations))
 
     def in_units(self, units: torch.Tensor) -> RestOfNetwork:
         """Return the same behind a layer whose outputs are counted in other units, ``units * z``, of shape (m,)."""
+        return self._with(units=units.double())
+
+    def _with(self, **changes: Any) -> RestOfNetwork:
         found = copy(self)
-        found.units = units.double()
+        vars(found).update(changes)
         return found
 
     def in_own_units(self, gradients: torch.Tensor) -> torch.Tensor:
@@ -118,9 +122,7 @@ class RestOfNetwork:
             ) from error
 
     def n_labels(self, width: int) -> int:
-        """Return how many labels there are behind a layer of that width."""
-        if self._n_labels is not None:
-            return self._n_labels
+        """Return how many labels there are behind a layer of that width: one an output, two for a single one."""
         n_outputs = self.outputs(torch.zeros((1, width), dtype=torch.float64)).shape[1]
         return max(2, n_outputs)
 
@@ -130,7 +132,7 @@ class RestOfNetwork:
         So it is behind a classifier's last layer: cross-entropy, with labels smoothed or not, and squared errors. None
         where it depends on the input, as behind any other layer.
         """
-        if not isinstance(self._modules[torch.float64], nn.Identity):
+        if not self.is_loss_alone:
             return None
         n_labels = self.n_labels(width)
         places = torch.randn((2, 1, width), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -210,8 +212,7 @@ class RestOfNetwork:
 
     def directions(self, preactivations: torch.Tensor, label: int) -> torch.Tensor:
         """Return the same as unit rows."""
-        found = self.gradients_for(preactivations, label)
-        return normalized(found, dim=1)
+        return normalized(self.gradients_for(preactivations, label), dim=1)
 
     def __repr__(self) -> str:
         return f"RestOfNetwork({self._modules[torch.float64]!r}, loss={self.loss!r})"

@@ -1,40 +1,56 @@
-"""What the server knows of a linear layer behind the one that is attacked."""
+"""What the server knows of the linear layers that follow the one that is attacked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 
 from sparsedl_fl.activations import HEAD, KNOWN, Activation
+from sparsedl_fl.layers.given_arrays import as_float_array
 from sparsedl_fl.layers.network_tail import RestOfNetwork
 
-__all__ = ["LARGE", "Head", "LayerBehind", "Shared", "as_float_array", "check_activation_given", "check_chain"]
-
-LARGE = ("weight", "weight_grad", "next_weight")
-"""Arrays that stay in single precision where they come in it."""
+__all__ = [
+    "Head",
+    "Layer",
+    "LayerBehind",
+    "NetworkTail",
+    "check_activation_given",
+    "check_chain",
+    "following_layers",
+    "layers_behind",
+]
 
 
 @dataclass(frozen=True, eq=False)
-class Shared:
-    """A large array or tensor that nobody changes as long as it is in use, so that it need not be copied.
+class Layer:
+    """A linear layer that follows the one attacked, ``z' = W' phi(z) + bias'``, as far as it is known.
 
     Attributes
     ----------
-    value : ndarray or torch.Tensor
-        It.
+    weight_grad : ndarray of shape (k, m) or None
+        Gradient of its weights.
+    weight : ndarray of shape (k, m) or None, default=None
+        ``W'``.
+    bias : ndarray of shape (k,) or None, default=None
+        ``bias'``.
+    activation : str, Activation or None, default=None
+        What follows it.
     """
 
-    value: Any
+    weight_grad: np.ndarray | None
+    weight: np.ndarray | None = None
+    bias: np.ndarray | None = None
+    activation: str | Activation | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class LayerBehind:
-    """A linear layer further behind, ``z' = W' phi(z) + bias'``, and the gradient of the one behind it.
+    """One of the layers that follow, as a caller gives it: with the gradient of the layer after it.
 
     Parameters
     ----------
@@ -62,16 +78,9 @@ class LayerBehind:
                 f"a layer behind must have weight (k, m), bias (k,) and next_weight_grad (j, k), got {weight.shape}, "
                 f"{bias.shape} and {gradient.shape}"
             )
-        for name, array in {"weight": weight, "bias": bias, "next_weight_grad": gradient}.items():
-            if not np.isfinite(array).all():
-                raise ValueError(f"{name} of a layer behind contains NaN or infinity")
-            object.__setattr__(self, name, array)
-
-    def scaled(self, exponent: int) -> LayerBehind:
-        """Return the same with its gradient times a power of two."""
-        found = copy(self)  # nothing that was checked changes
-        object.__setattr__(found, "next_weight_grad", np.ldexp(self.next_weight_grad, exponent))
-        return found
+        if not np.isfinite(gradient).all():
+            raise ValueError("next_weight_grad of a layer behind contains NaN or infinity")
+        vars(self).update(weight=weight, bias=bias, next_weight_grad=gradient)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,13 +103,33 @@ class Head:
 
     def __post_init__(self) -> None:
         weight, bias = _weight_and_bias("a head", self.weight, self.bias)
-        object.__setattr__(self, "weight", weight)
-        object.__setattr__(self, "bias", bias)
+        vars(self).update(weight=weight, bias=bias)
 
     def sent_back(self, activations: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the gradient of the loss at the layer's inputs, of shape (n, m), in their precision."""
         W, bias = (torch.from_numpy(part).to(activations.dtype) for part in (self.weight, self.bias))
         return self.loss.gradients_for(activations @ W.T + bias, labels) @ W
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkTail:
+    """What is known of everything up to the loss.
+
+    Attributes
+    ----------
+    rest : RestOfNetwork or None, default=None
+        From the outputs of the layer attacked to the loss.
+    head : Head or None, default=None
+        The model's last layer, where it follows the last of the layers known through an activation.
+    """
+
+    rest: RestOfNetwork | None = None
+    head: Head | None = None
+
+    @property
+    def is_of_head(self) -> bool:
+        """Whether the layer attacked is the model's last: nothing but the loss lies behind it."""
+        return self.rest is not None and self.rest.is_loss_alone
 
 
 def _weight_and_bias(name: str, weight: Any, bias: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -132,19 +161,35 @@ def check_chain(width: int, behind: Sequence[LayerBehind], head: Head | None = N
         raise ValueError(f"head takes {head.weight.shape[1]} inputs, and the layer before has {width}")
 
 
-def as_float_array(name: str, value: Any) -> np.ndarray:
-    """Return a tensor or array as NumPy's, in double precision unless its name is one of `LARGE`.
+def following_layers(
+    next_weight_grad: np.ndarray | None, next_weight: np.ndarray | None, behind: Sequence[LayerBehind]
+) -> tuple[Layer, ...]:
+    """Return the layers that follow, the next one first; of the last one nothing but the gradient need be known.
 
-    It is copied, unless it is `Shared`.
+    Parameters
+    ----------
+    next_weight_grad, next_weight : ndarray of shape (k, m) or None
+        Of the next layer; its weights count rather than those of the first of ``behind``.
+    behind : sequence of LayerBehind
+        Checked by `check_chain`.
     """
-    is_copied = not isinstance(value, Shared)
-    value = value if is_copied else value.value
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        # Half precision is rounding of known size; NumPy has no bfloat16.
-        value = (value.float() if value.dtype in (torch.float16, torch.bfloat16) else value).numpy()
-    array = np.asarray(value)
-    array = array.astype(np.float32) if array.dtype == np.float16 else array
-    if array.dtype not in (np.float32, np.float64):
-        raise TypeError(f"{name} must be of a floating type, got {array.dtype}; turn quantised numbers back first")
-    return array.astype(array.dtype if name in LARGE else np.float64, copy=is_copied)
+    if next_weight is next_weight_grad is None and not behind:
+        return ()
+    gradients = [next_weight_grad, *(layer.next_weight_grad for layer in behind)]
+    known = zip(gradients, behind, strict=False)
+    layers = [*(Layer(G, layer.weight, layer.bias, layer.activation) for G, layer in known), Layer(gradients[-1])]
+    if next_weight is not None:
+        if behind and next_weight.shape != behind[0].weight.shape:
+            raise ValueError(
+                f"next_weight must have the shape of the weight of behind[0] {behind[0].weight.shape}, got "
+                f"{next_weight.shape}"
+            )
+        layers[0] = replace(layers[0], weight=next_weight)
+    return tuple(layers)
+
+
+def layers_behind(layers: Sequence[Layer]) -> tuple[LayerBehind, ...]:
+    """Return the layers that follow as a caller gives them."""
+    return tuple(
+        LayerBehind(layer.weight, layer.bias, layer.activation, after.weight_grad) for layer, after in pairwise(layers)
+    )

@@ -64,7 +64,8 @@ def layer_of_model(
         use = found
     if use.norm is not None and use.norm.training:
         raise ValueError(mixing())
-    weight, weight_grad = parameters[use.weight], get_tensor("gradients", named, use.weight)
+    tensors = parameters[use.weight], get_tensor("gradients", named, use.weight)
+    weight, weight_grad = (_turned(tensor, use.is_transposed) for tensor in tensors)
     bias = parameters.get(use.bias)
     if bias is not None and named.get(use.bias) is None and use.norm is None:
         raise ValueError(
@@ -72,11 +73,8 @@ def layer_of_model(
             "NaN or infinity?) the scale of each input is not known (Thm 3.5)"
         )
     bias_grad = named.get(use.bias)
-    if use.is_transposed:
-        weight, weight_grad = weight.T, weight_grad.T
-    next_grad, next_weight = named.get(use.next_weight), parameters.get(use.next_weight)
-    if next_grad is not None and use.next_is_transposed:
-        next_grad, next_weight = next_grad.T, next_weight.T
+    next_grad = _turned(named.get(use.next_weight), use.next_is_transposed)
+    next_weight = _turned(parameters.get(use.next_weight), use.next_is_transposed)
     arrays = {"weight": weight, "bias": bias, "weight_grad": weight_grad, "bias_grad": bias_grad}
     if use.norm is not None:
         arrays = _folded(arrays, model, use.norm, named)
@@ -92,6 +90,10 @@ def layer_of_model(
         rest=rest,
         rows_per_sample=use.rows,
     )
+
+
+def _turned(tensor: torch.Tensor | None, is_transposed: bool) -> torch.Tensor | None:
+    return tensor.T if is_transposed and tensor is not None else tensor
 
 
 def _follows(use: LinearUse, loss: Any, has_rest: bool) -> str | Activation | None:
@@ -123,9 +125,8 @@ def _layers_behind(
         and passes_on(current, trace)
         and named.get(current.next_weight) is not None
     ):
-        weight, gradient = parameters[current.weight], named[current.next_weight]
-        weight = weight.T if current.is_transposed else weight
-        gradient = gradient.T if current.next_is_transposed else gradient
+        weight = _turned(parameters[current.weight], current.is_transposed)
+        gradient = _turned(named[current.next_weight], current.next_is_transposed)
         found.append(LayerBehind(weight, parameters.get(current.bias), current.activation, gradient))
         current = trace.using(current.next_weight)
     return found, None if len(found) == MOST_BEHIND else current
@@ -138,7 +139,7 @@ def _head(model: nn.Module, use: LinearUse, trace: Trace, parameters: dict[str, 
     behind, weight = rest_of_model(model, use, trace, loss), parameters[use.weight]
     if behind is None:
         return None
-    return Head(weight.T if use.is_transposed else weight, parameters.get(use.bias), behind)
+    return Head(_turned(weight, use.is_transposed), parameters.get(use.bias), behind)
 
 
 def _pick_use(model: nn.Module, layer: int | str, trace: Trace) -> LinearUse:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from torch import nn
 
 from sparsedl_fl.layers.network_tail import double_copy
 from sparsedl_fl.tracing.naming import plain_modules, unwrapped
-from sparsedl_fl.tracing.tracing import LinearUse, Trace
+from sparsedl_fl.tracing.tracing import LinearUse, Trace, hooked
 
 __all__ = ["RunFrom", "in_double"]
 
@@ -61,11 +60,8 @@ class RunFrom:
         inputs = torch.as_tensor(inputs, dtype=torch.float64)
         if self.is_first:
             return self.model(inputs.reshape(len(inputs), *self.example.shape[1:]))
-        hook = self.layer.register_forward_pre_hook(lambda *_: (inputs,))
-        try:
+        with hooked({self.layer: lambda *_: (inputs,)}, before=True):
             return self.model(self.example.expand(len(inputs), *self.example.shape[1:]))
-        finally:
-            hook.remove()
 
     def fed(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
         """Return what each linear layer is fed, by name, of those that are fed one row for each input."""
@@ -74,16 +70,10 @@ class RunFrom:
             self(inputs)
         return {name: rows for name, rows in found.items() if rows.shape[0] == len(inputs) and rows.ndim == 2}
 
-    @contextmanager
-    def watched(self, found: dict[str, np.ndarray]) -> Iterator[None]:
+    def watched(self, found: dict[str, np.ndarray]) -> AbstractContextManager[None]:
         """Write down what each linear layer is fed, by name, for a while."""
 
-        def keep(name: str) -> Any:
+        def keep(name: str) -> Callable[..., None]:
             return lambda _, given: found.update({name: given[0].detach().flatten(1).numpy()})
 
-        hooks = [module.register_forward_pre_hook(keep(name)) for name, module in self._linear.items()]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+        return hooked({module: keep(name) for name, module in self._linear.items()}, before=True)

@@ -62,33 +62,21 @@ class Smoothing(TorchFunctionMode):
         return smoothed(args[0], self.deviations[number], *args[1:], **given)
 
 
-def _relu(z: torch.Tensor, deviation: float, *_: Any) -> torch.Tensor:
-    return _ramp(z, deviation)
+def _prelu(z: torch.Tensor, deviation: float, weight: torch.Tensor) -> torch.Tensor:
+    slopes = weight if len(weight) == 1 else weight.reshape(1, -1, *[1] * (z.ndim - 2))
+    return slopes * z + (1 - slopes) * _ramp(z, deviation)
 
 
 def _leaky_relu(z: torch.Tensor, deviation: float, negative_slope: float = 0.01, *_: Any) -> torch.Tensor:
     return negative_slope * z + (1 - negative_slope) * _ramp(z, deviation)
 
 
-def _prelu(z: torch.Tensor, deviation: float, weight: torch.Tensor) -> torch.Tensor:
-    slopes = weight if len(weight) == 1 else weight.reshape(1, -1, *[1] * (z.ndim - 2))
-    return slopes * z + (1 - slopes) * _ramp(z, deviation)
-
-
 def _hardtanh(z: torch.Tensor, deviation: float, min_val: float = -1.0, max_val: float = 1.0, *_: Any) -> torch.Tensor:
     return min_val + _ramp(z - min_val, deviation) - _ramp(z - max_val, deviation)
 
 
-def _relu6(z: torch.Tensor, deviation: float, *_: Any) -> torch.Tensor:
-    return _hardtanh(z, deviation, 0.0, 6.0)
-
-
 def _elu(z: torch.Tensor, deviation: float, alpha: float = 1.0, *_: Any) -> torch.Tensor:
     return _ramp(z, deviation) + alpha * _fall(z, deviation)
-
-
-def _selu(z: torch.Tensor, deviation: float, *_: Any) -> torch.Tensor:
-    return SELU.scale * _elu(z, deviation, SELU.alpha)
 
 
 def _celu(z: torch.Tensor, deviation: float, alpha: float = 1.0, *_: Any) -> torch.Tensor:
@@ -96,13 +84,13 @@ def _celu(z: torch.Tensor, deviation: float, alpha: float = 1.0, *_: Any) -> tor
 
 
 SMOOTHED: dict[str, Smoothed] = {
-    "relu": _relu,
+    "relu": lambda z, deviation, *_: _ramp(z, deviation),
     "leaky_relu": _leaky_relu,
     "prelu": _prelu,
     "hardtanh": _hardtanh,
-    "relu6": _relu6,
+    "relu6": lambda z, deviation, *_: _hardtanh(z, deviation, 0.0, 6.0),
     "elu": _elu,
-    "selu": _selu,
+    "selu": lambda z, deviation, *_: SELU.scale * _elu(z, deviation, SELU.alpha),
     "celu": _celu,
 }
 """Means over Gaussian changes, by the name of torch's function: of its input, their deviation and its parameters."""

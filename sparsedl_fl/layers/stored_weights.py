@@ -16,18 +16,22 @@ __all__ = ["step_of_stored_weights"]
 FLOAT32_BITS = 24
 """Bits of a significand, the hidden one included."""
 
+N_ENTRIES, FEWEST = 20_000, 64
+"""Entries that are looked at, evenly taken, and the fewest that tell."""
 
-def step_of_stored_weights(
-    weight: np.ndarray,
-    weight_grad: np.ndarray,
-    *,
-    n_entries: int = 20_000,
-    fewest: int = 64,
-    most_steps: float = 2.0**18,
-    on_grid: float = 0.02,
-    nearly_all: float = 0.97,
-    odd: float = 0.2,
-) -> float | None:
+MOST_STEPS = 2.0**18
+"""Steps from which on an entry says nothing: the gradient itself may have been rounded to 24 bits."""
+
+ON_GRID, NEARLY_ALL = 0.02, 0.97
+"""How far from a whole number of steps entries may lie, and the share that does not lie further. (A weight that crossed
+a power of two has half the step; of other numbers 4 % lie so near.)"""
+
+ODD = 0.2
+"""Least share of odd numbers of steps, of all entries and of those of small weights: about one half. (A gradient of one
+step for all weights, or of few digits, is an even multiple of the last digit of small weights.)"""
+
+
+def step_of_stored_weights(weight: np.ndarray, weight_grad: np.ndarray) -> float | None:
     """Return the step of a gradient over the last digit of its weights, ``1 / rate``, or None for other gradients.
 
     Parameters
@@ -36,16 +40,6 @@ def step_of_stored_weights(
         Weights before the step; none is coarser than these are after it.
     weight_grad : ndarray of shape (m, n)
         The gradient, in any units.
-    n_entries, fewest : int, default=20,000 and 64
-        Entries that are looked at, evenly taken, and the fewest that tell.
-    most_steps : float, default=2^18
-        Steps from which on an entry says nothing: the gradient itself may have been rounded to 24 bits.
-    on_grid, nearly_all : float, default=0.02 and 0.97
-        How far from a whole number of steps entries may lie, and the share that does not lie further. (A weight that
-        crossed a power of two has half the step; of other numbers 4 % lie so near.)
-    odd : float, default=0.2
-        Least share of odd numbers of steps, of all entries and of those of small weights: about one half. (A gradient
-        of one step for all weights, or of few digits, is an even multiple of the last digit of small weights.)
 
     Examples
     --------
@@ -59,26 +53,26 @@ def step_of_stored_weights(
     bits = _bits_of(weight)
     if bits is None:
         return None
-    looked_at = np.unravel_index(np.arange(0, weight.size, max(1, weight.size // n_entries)), weight.shape)
+    looked_at = np.unravel_index(np.arange(0, weight.size, max(1, weight.size // N_ENTRIES)), weight.shape)
     moduli, digits = np.abs(weight_grad[looked_at].astype(np.float64)), _last_digits(weight[looked_at], bits)
     told = (moduli > 0) & (digits > 0)
-    if told.sum() < fewest:
+    if told.sum() < FEWEST:
         return None
     steps, digits = moduli[told] / digits[told], digits[told]
-    unit = _common_divisor(np.sort(steps)[:fewest])
+    unit = _common_divisor(np.sort(steps)[:FEWEST])
 
     def is_whole(unit: float) -> np.ndarray:
-        return np.abs(steps / unit - np.rint(steps / unit)) < on_grid
+        return np.abs(steps / unit - np.rint(steps / unit)) < ON_GRID
 
-    while unit < steps.max() and np.mean(is_whole(2 * unit)) >= nearly_all:  # few have crossed a power of two
+    while unit < steps.max() and np.mean(is_whole(2 * unit)) >= NEARLY_ALL:  # few have crossed a power of two
         unit *= 2
     counts = np.rint(steps / unit)
-    is_clear = counts < most_steps
-    if is_clear.sum() < fewest or np.mean(is_whole(unit)[is_clear]) < nearly_all:
+    is_clear = counts < MOST_STEPS
+    if is_clear.sum() < FEWEST or np.mean(is_whole(unit)[is_clear]) < NEARLY_ALL:
         return None
     is_small = digits <= digits.max() / 8
     of_all, of_small = (counts[is_clear & kept] % 2 for kept in (np.ones_like(is_small), is_small))
-    is_odd = len(of_small) >= fewest // 4 and min(of_all.mean(), of_small.mean()) >= odd
+    is_odd = len(of_small) >= FEWEST // 4 and min(of_all.mean(), of_small.mean()) >= ODD
     return float(unit) if is_odd else None
 
 

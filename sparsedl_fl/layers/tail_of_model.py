@@ -9,7 +9,7 @@ from torch import nn
 
 from sparsedl_fl.layers.network_tail import RestOfNetwork
 from sparsedl_fl.tracing.naming import plain_modules, unwrapped
-from sparsedl_fl.tracing.tracing import LinearUse, Trace, in_evaluation
+from sparsedl_fl.tracing.tracing import LinearUse, Trace, hooked, in_evaluation
 
 __all__ = ["rest_of_model"]
 
@@ -68,13 +68,9 @@ def _has_mixing_behind(model: nn.Module, layer: nn.Module, example: torch.Tensor
     if not mixing:
         return False
     order: list[nn.Module] = []
-    with in_evaluation(model), torch.no_grad():
-        hooks = [part.register_forward_hook(lambda part, *_: order.append(part)) for part in (layer, *mixing)]
-        try:
-            model(example)
-        finally:
-            for hook in hooks:
-                hook.remove()
+    watched = dict.fromkeys((layer, *mixing), lambda part, *_: order.append(part))
+    with in_evaluation(model), torch.no_grad(), hooked(watched):
+        model(example)
     return any(part is not layer for part in order[order.index(layer) :])
 
 
@@ -112,18 +108,12 @@ def _traced(model: nn.Module, layer: nn.Module, example: torch.Tensor) -> nn.Mod
     outputs: list[torch.Tensor] = []
 
     def run(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-        hook = layer.register_forward_hook(lambda *_: z)
-        try:
+        with hooked({layer: lambda *_: z}):
             return model(x)
-        finally:
-            hook.remove()
 
     with in_evaluation(model), torch.no_grad():
-        hook = layer.register_forward_hook(lambda part, given, found: outputs.append(found))
-        try:
+        with hooked({layer: lambda part, given, found: outputs.append(found)}):
             model(example)
-        finally:
-            hook.remove()
         sizes = {size for tensor in (*model.parameters(), example) for size in tensor.shape}
         n = next(number for number in CANDIDATES if number not in sizes)
         many, replacing = (tensor.expand(n, *tensor.shape[1:]) for tensor in (example, outputs[0]))

@@ -12,7 +12,7 @@ from sparsedl_fl.layers.of_model import get_tensor, pick_layer
 from sparsedl_fl.tracing.naming import plain_names
 from sparsedl_fl.wording import argument, argument_with, is_option
 
-__all__ = ["decay_by_rank", "gradients_of_update", "kept_share", "obstacle_of_optimizer", "tensors_of_update"]
+__all__ = ["decay_by_rank", "gradients_of_update", "kept_share", "obstacle_of_optimizer", "layer_of_state"]
 
 OPTIMIZERS = ("sgd",)
 """Optimisers whose update is a weighted sum of gradients, and so keeps their rank."""
@@ -172,39 +172,25 @@ def decay_by_rank(pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]], *, agr
     return float(np.median(values))
 
 
-def tensors_of_update(
-    before: Mapping[str, torch.Tensor],
-    after: Mapping[str, torch.Tensor],
-    learning_rate: float,
-    layer: int | str,
-    n_steps: int | None = None,
-    momentum: float = 0.0,
-    weight_decay: float | None = 0.0,
+def layer_of_state(
+    before: Mapping[str, torch.Tensor], gradients: Mapping[str, torch.Tensor], layer: int | str
 ) -> dict[str, torch.Tensor | None]:
-    """Return weights and summed gradients of one layer, by the names of the fields of a `LayerGradient`.
+    """Return weights and summed gradients of one layer, by the keywords of a `LayerGradient`.
 
     Parameters
     ----------
-    before, after, learning_rate, layer, n_steps, momentum, weight_decay
+    before, layer
         As in `sparsedl_fl.LayerGradient.from_update`.
+    gradients : mapping of name to tensor
+        Of `gradients_of_update`.
     """
     before = plain_names("before", before)
-    gradients = gradients_of_update(
-        before, after, learning_rate, n_steps=n_steps, momentum=momentum, weight_decay=weight_decay
-    )
-    weights = [key for key, value in before.items() if key.endswith("weight") and value.ndim == 2]
-    names = [key.removesuffix("weight") for key in weights]
+    matrices = [key for key, value in before.items() if key.endswith("weight") and value.ndim == 2]
+    names = [key.removesuffix("weight") for key in matrices]
     prefix = pick_layer("layer", layer if isinstance(layer, int) else f"{layer}.", names)
-    bias = before.get(f"{prefix}bias")
-    next_key = _next_weight(before, prefix)
-    return {
-        "weight": before[f"{prefix}weight"],
-        "bias": bias,
-        "weight_grad": gradients[f"{prefix}weight"],
-        "bias_grad": gradients[f"{prefix}bias"] if bias is not None else None,
-        "next_weight_grad": gradients[next_key] if next_key is not None else None,
-        "next_weight": before[next_key] if next_key is not None else None,
-    }
+    keys = {"weight": f"{prefix}weight", "bias": f"{prefix}bias", "next_weight": _next_weight(before, prefix)}
+    weights = {name: before.get(key) for name, key in keys.items()}
+    return weights | {f"{name}_grad": gradients.get(key) for name, key in keys.items()}
 
 
 def _next_weight(state: Mapping[str, torch.Tensor], prefix: str) -> str | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from numbers import Integral, Real
 
 import numpy as np
 
 from sparsedl_fl.layers.bias_as_input import with_bias_as_input
-from sparsedl_fl.layers.blocks import in_double
+from sparsedl_fl.layers.blocks import alive, in_double
 from sparsedl_fl.layers.diagnosis import too_large, uncertain_size
 from sparsedl_fl.layers.formats import rounding_noise
 from sparsedl_fl.layers.layer_gradient import LayerGradient
@@ -56,10 +57,8 @@ def factorize(
     """
     check_arguments(batch_size, noise_level)
     G = in_double(layer_gradient.weight_grad)
-    m, n = G.shape
     # A dead unit leaves a row of exact zeros, which must not pass for the end of the numerical rank.
-    alive = np.array([max(1, int(G.any(axis=1).sum())), max(1, int(G.any(axis=0).sum()))])
-    limit = int(alive.min())
+    limit = int(alive(G).min())
     rounding = _rounding_of(layer_gradient, G)
     is_coarse, rounding = rounding is not None, rounding if batch_size is None else None
     b = batch_size if rounding is None else rank_above_rounding(G, rounding)
@@ -126,11 +125,10 @@ def _rounding_of(layer_gradient: LayerGradient, G: np.ndarray) -> np.ndarray | N
 
 def check_arguments(batch_size: int | None, noise_level: float | None) -> None:
     """Raise ``ValueError`` for a batch size or a noise level that is none."""
-    if batch_size is not None and (
-        isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1
-    ):
+    is_size = isinstance(batch_size, Integral) and not isinstance(batch_size, bool) and batch_size >= 1
+    if batch_size is not None and not is_size:
         raise ValueError(f"batch_size must be a positive integer or None, got {batch_size!r}")
-    is_number = isinstance(noise_level, int | float | np.integer | np.floating) and not isinstance(noise_level, bool)
+    is_number = isinstance(noise_level, Real) and not isinstance(noise_level, bool)
     if noise_level is not None and not (is_number and np.isfinite(noise_level) and noise_level >= 0):
         raise ValueError(f"noise_level must be a non-negative number or None, got {noise_level!r}")
 

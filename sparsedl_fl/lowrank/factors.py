@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from sparsedl.arrays import as_tensor, rows_of
 from sparsedl.zeros import ZeroTest
-from sparsedl_fl.layers.blocks import residual_norms, transposed_times
+from sparsedl_fl.layers.blocks import alive, residual_norms, transposed_times
 from sparsedl_fl.lowrank.spectrum import believed_noise, edge_of_white_noise, precision_of
 
 __all__ = ["LowRankGradient", "cut"]
@@ -78,18 +78,9 @@ class LowRankGradient:
     @property
     def transposed(self) -> LowRankGradient:
         """The factorisation of ``G^T``, in which the inputs take the place of the gradients ``D``."""
-        return LowRankGradient(
-            left=self.right.T,
-            singular_values=self.singular_values,
-            right=self.left.T,
-            noise_level=self.input_noise_level,
-            input_noise_level=self.noise_level,
-            signal_to_noise=self.signal_to_noise,
-            beyond=self.beyond,
-            excess=self.excess,
-            beyond_left=np.zeros(self.right.shape[1]),
-            precision=self.precision,
-        )
+        noise = {"noise_level": self.input_noise_level, "input_noise_level": self.noise_level}
+        sides = {"left": self.right.T, "right": self.left.T, "beyond_left": np.zeros(self.right.shape[1])}
+        return replace(self, **sides, **noise, bias_excess=1.0, is_coarse=False)
 
     @cached_property
     def zero_test(self) -> ZeroTest:
@@ -176,7 +167,6 @@ def cut(
         As in `factorize` and of `LowRankGradient`.
     """
     m, n = G.shape
-    alive = np.array([max(1, int(G.any(axis=1).sum())), max(1, int(G.any(axis=0).sum()))])
     signal_to_noise = float(S[b - 1] / S[b]) if len(S) > b and S[b] > 0 else np.inf
     beyond, beyond_left = (float(S[b]), U[:, b]) if len(S) > b else (0.0, np.zeros(m))
     U, S = U[:, :b], S[:b]
@@ -186,7 +176,7 @@ def cut(
     told = believed_noise(noise_level, np.sqrt(np.sum(rows**2) / freedom), freedom, S)
     noise = np.maximum(rows / np.sqrt(max(n - b, 1)) if told is None else np.full(m, told), floor)
     input_noise = np.maximum(columns / np.sqrt(max(m - b, 1)) if told is None else np.full(n, told), floor)
-    excess = beyond / max(edge_of_white_noise(max(np.sum(rows**2) - beyond**2, 0.0), alive), floor)
+    excess = beyond / max(edge_of_white_noise(max(np.sum(rows**2) - beyond**2, 0.0), alive(G)), floor)
     behind_batch = signal_to_noise, beyond, excess, beyond_left
     return LowRankGradient(
         U, S, right, noise, input_noise, *behind_batch, precision=precision_of(G), is_coarse=is_coarse

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 from scipy.linalg import svd
 
-from sparsedl_fl.layers.blocks import column_blocks, row_factor, row_norms, significands, times, transposed_times
+from sparsedl_fl.layers.blocks import alive, column_blocks, row_factor, row_norms, significands, times, transposed_times
 
 __all__ = [
     "believed_noise",
@@ -20,6 +20,17 @@ __all__ = [
     "rank_above_rounding",
     "rank_above_white_noise",
 ]
+
+
+CLEARLY_ABOVE = 10.0
+"""Times the largest of white noise from which on a singular value is none."""
+
+SECOND_GAP, FEWEST_BEHIND = 20.0, 8
+"""Least ratio of neighbours that is another end of the batch, and the singular values that have to lie behind it."""
+
+ENOUGH, OFF_BY, VISIBLE = 100, 3.0, 1e-4
+"""Entries that measure the noise, the factor by which a level that was told may be off, and the share of the gradient
+from which on noise is no mere rounding."""
 
 
 def leading_left(
@@ -92,15 +103,7 @@ def rank_above_rounding(G: np.ndarray, rounding: np.ndarray, *, clearly_above: f
     return least - 1 + _numerical_rank(S[least - 1 :], edge)
 
 
-def rank_above_white_noise(
-    singular_values: np.ndarray,
-    rank: int,
-    G: np.ndarray,
-    *,
-    clearly_above: float = 10.0,
-    second_gap: float = 20.0,
-    fewest_behind: int = 8,
-) -> int:
+def rank_above_white_noise(singular_values: np.ndarray, rank: int, G: np.ndarray) -> int:
     """Return how many inputs stand out of the noise, where some left far less of a gradient than the others.
 
     Inputs that a trained network is sure of have singular values behind the largest gap. The next one is no noise as
@@ -117,25 +120,21 @@ def rank_above_white_noise(
         Those before the largest gap.
     G : ndarray of shape (m, n)
         The gradient.
-    clearly_above : float, default=10
-        Ratio from which on a singular value is no noise.
-    second_gap, fewest_behind : float and int, default=20 and 8
-        Least ratio of neighbours that is another end of the batch, and the singular values that have to lie behind it.
     """
     # Rows and columns of zeros have no noise: one-hot inputs leave most columns empty.
-    alive = max(1, int(G.any(axis=1).sum())), max(1, int(G.any(axis=0).sum()))
-    total, edge = float(np.linalg.norm(row_norms(G))), np.sum(np.sqrt(alive)) / np.sqrt(np.prod(alive, dtype=float))
+    shape = alive(G)
+    total, edge = float(np.linalg.norm(row_norms(G))), np.sum(np.sqrt(shape)) / np.sqrt(np.prod(shape, dtype=float))
     squares = singular_values**2
     unseen = max(total**2 - squares.sum(), 0.0) if len(squares) < min(G.shape) else 0.0
     behind = np.sqrt(np.cumsum(np.append(squares[1:], unseen)[::-1])[::-1])
-    is_noise = singular_values <= clearly_above * edge * np.maximum(behind, np.finfo(float).eps * total)
+    is_noise = singular_values <= CLEARLY_ABOVE * edge * np.maximum(behind, np.finfo(float).eps * total)
     later = np.flatnonzero(is_noise[rank:])
     rank = rank + int(later[0]) if len(later) else rank
-    ends = np.arange(rank + 1, len(singular_values) - fewest_behind + 1)
+    ends = np.arange(rank + 1, len(singular_values) - FEWEST_BEHIND + 1)
     last, first_behind = singular_values[ends - 1], singular_values[ends]
     of_noise = edge * np.hypot(first_behind, behind[ends])
-    is_end = (last > second_gap * first_behind) & (last > clearly_above * of_noise)
-    is_end &= (first_behind <= clearly_above * of_noise) & (first_behind > _rounding_floor(G, total))
+    is_end = (last > SECOND_GAP * first_behind) & (last > CLEARLY_ABOVE * of_noise)
+    is_end &= (first_behind <= CLEARLY_ABOVE * of_noise) & (first_behind > _rounding_floor(G, total))
     return int(ends[is_end][-1]) if is_end.any() else rank
 
 
@@ -215,12 +214,12 @@ def _are_scaled_singles(block: np.ndarray, *, n_rows: int = 4, n_entries: int = 
     return True
 
 
-def edge_of_white_noise(squares: float, alive: np.ndarray) -> float:
+def edge_of_white_noise(squares: float, shape: np.ndarray) -> float:
     """Return the largest singular value of white noise of a strength, in so many rows and columns.
 
     Those of zeros have none: one-hot inputs leave most columns empty.
     """
-    return float(np.sqrt(squares / np.prod(alive, dtype=float)) * np.sum(np.sqrt(alive)))
+    return float(np.sqrt(squares / np.prod(shape, dtype=float)) * np.sum(np.sqrt(shape)))
 
 
 def _rounding_floor(G: np.ndarray, total: float) -> float:
@@ -232,24 +231,11 @@ def _rounding_floor(G: np.ndarray, total: float) -> float:
     return 0.1 * precision_of(G) * total / np.sqrt(min(G.shape))
 
 
-def believed_noise(
-    told: float | None,
-    measured: float,
-    freedom: int,
-    S: np.ndarray,
-    *,
-    enough: int = 100,
-    off_by: float = 3.0,
-    visible: float = 1e-4,
-) -> float | None:
-    """Return the noise level that was told, or None where what lies beyond the batch contradicts it.
-
-    It does where there are ``enough`` entries to measure it, it is ``off_by`` a factor, and no mere rounding: a visible
-    share of the gradient.
-    """
-    if told is None or freedom < enough or measured / off_by <= told <= off_by * measured:
+def believed_noise(told: float | None, measured: float, freedom: int, S: np.ndarray) -> float | None:
+    """Return the noise level that was told, or None where what lies beyond the batch contradicts it."""
+    if told is None or freedom < ENOUGH or measured / OFF_BY <= told <= OFF_BY * measured:
         return told
-    if told > measured or measured > visible * np.linalg.norm(S) / np.sqrt(freedom):
+    if told > measured or measured > VISIBLE * np.linalg.norm(S) / np.sqrt(freedom):
         warnings.warn(
             f"noise_level is too {'large' if told > measured else 'small'}: the gradient differs from rank {len(S)} by "
             f"{measured / told if told else np.inf:.2g} times as much an entry, which is taken instead; is it the "

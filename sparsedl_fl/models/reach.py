@@ -40,7 +40,7 @@ def obstacle_to(model: nn.Module, use: LinearUse, trace: Trace) -> str:
     if rest_of_model(model, use, trace) is not None:
         return ""
     if use.activation is None:
-        follows = use.behind if use.behind.startswith("nothing") else f"{use.behind} follows"
+        follows = f"{use.behind} follows" if use.is_read else use.behind
         return f"{follows}, and what lies behind is no function of one input's outputs alone"
     return (
         f"{use.activation.name} follows, whose gradient vanishes nowhere, no linear layer behind it whose gradient "

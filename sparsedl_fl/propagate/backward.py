@@ -14,7 +14,7 @@ import numpy as np
 from sparsedl.arrays import as_tensor, chunks
 from sparsedl_fl.activations import Activation, resolve
 from sparsedl_fl.certify.assembly import Assembly
-from sparsedl_fl.constraints import ForwardView
+from sparsedl_fl.constraints import LOG_CHANCE, ForwardView
 from sparsedl_fl.constraints.kink_slopes import sent_through
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.layers.bias_as_input import without_constant
@@ -27,6 +27,17 @@ __all__ = ["KnownBatch", "peel_back", "sizes_of"]
 
 BRANCH = 1e4
 """Weight of an activation, which is known, against its pre-activation, which only says on which branch it lies."""
+
+MOST_ROUNDS = 12
+"""Rounds in which the derivative is taken where the inputs just found lead, until it stays."""
+
+PRIOR = 4.0
+"""Directions that what all columns show of their error counts as, for each."""
+
+REPRODUCED, REPRODUCED_IN_THE_MEAN, UNSEEN = 5.0, 2.0, 2.0
+"""Times what is expected that what the weights make of each input may be off, and that of all in the mean (over 96
+layers of 75 hostile clients, honest or not, that were right: at most 1.8 and 0.83); and errors of what the layer behind
+was fed beyond which it shows that an input is off."""
 
 FLOOR = 1e-6
 """Error of an activation that always counts as expected, over the mean square of an input's."""
@@ -73,14 +84,7 @@ class KnownBatch:
         return bool(self.certified.all())
 
 
-def peel_back(
-    known: KnownBatch,
-    weight: np.ndarray,
-    before: LayerGradient,
-    *,
-    most_rounds: int = 12,
-    least_log_chance: float = -10.0,
-) -> KnownBatch:
+def peel_back(known: KnownBatch, weight: np.ndarray, before: LayerGradient) -> KnownBatch:
     """Return the batch of the layer before one whose whole batch is known.
 
     Parameters
@@ -91,11 +95,6 @@ def peel_back(
         Its weights.
     before : LayerGradient
         The layer before, with ``n`` outputs, whose activation alone feeds this layer.
-    most_rounds : int, default=12
-        Rounds in which the derivative is taken where the inputs just found lead, until it stays.
-    least_log_chance : float, default=-10
-        Decimal logarithm of the chance at which columns that do not belong to the layer before would lie in the column
-        space of its gradient as they do: above, nothing is certified.
 
     Returns
     -------
@@ -119,7 +118,7 @@ def peel_back(
     sent_back = weight.astype(np.float64).T @ known.gradients
     z, weight_of_y = _first_guess(phi, before, factors, y, known.errors)
     slopes = np.zeros(0)
-    for _ in range(most_rounds):
+    for _ in range(MOST_ROUNDS):
         previous, slopes = slopes, phi.derivative(as_tensor(_on_graph(phi, z, y, weight_of_y))).numpy()
         if previous.shape == slopes.shape and np.allclose(previous, slopes, rtol=1e-9, atol=1e-12):
             break
@@ -128,7 +127,7 @@ def peel_back(
         inputs = (inverse * factors.singular_values) @ factors.right
         z, weight_of_y = before.preactivations(inputs), BRANCH
     doubt = _doubt(phi, z, y, known.errors, slopes) * sent_back
-    return _held_against(known, before, factors, gradients, inverse, inputs, doubt, least_log_chance)
+    return _held_against(known, before, factors, gradients, inverse, inputs, doubt)
 
 
 def _held_against(
@@ -139,7 +138,6 @@ def _held_against(
     inverse: np.ndarray,
     inputs: np.ndarray,
     doubt: np.ndarray,
-    least_log_chance: float,
 ) -> KnownBatch:
     """Return the batch of the layer before, certified where everything about it fits: each input needs all columns."""
     errors, shares = _errors(factors, gradients, inverse, inputs, doubt)
@@ -152,7 +150,7 @@ def _held_against(
         reproduced
         & (shares <= _explained(known, factors, gradients))
         & _adds_up(gradients, before.bias_grad)
-        & (log_chance <= least_log_chance)
+        & (log_chance <= LOG_CHANCE)
         & (errors <= Assembly.worthless * sizes_of(inputs))
     )
     return KnownBatch(inputs, gradients, errors, np.full(len(inputs), fits.all()), known.labels)
@@ -202,18 +200,12 @@ def _inverse(columns: np.ndarray) -> np.ndarray:
 
 
 def _errors(
-    factors: LowRankGradient,
-    gradients: np.ndarray,
-    inverse: np.ndarray,
-    inputs: np.ndarray,
-    doubt: np.ndarray,
-    *,
-    prior: float = 4.0,
+    factors: LowRankGradient, gradients: np.ndarray, inverse: np.ndarray, inputs: np.ndarray, doubt: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the expected error of each input, and how far each column lies outside the column space.
 
     What of the columns lies outside the column space is their error in ``m - b`` directions; inside it is as large.
-    That of one column counts with its directions, that of all together with ``prior``. The ``doubt`` in its entries is
+    That of one column counts with its directions, that of all together with `PRIOR`. The ``doubt`` in its entries is
     another.
 
     Returns
@@ -228,7 +220,7 @@ def _errors(
     norms = np.maximum(np.linalg.norm(gradients, axis=0), np.finfo(float).tiny)
     squares = np.sum((outside / norms) ** 2, axis=0)
     pooled = squares.sum() / (b * (m - b))
-    per_entry = (squares + prior * pooled) / (m - b + prior) * norms**2 + np.mean(doubt**2, axis=0)
+    per_entry = (squares + PRIOR * pooled) / (m - b + PRIOR) * norms**2 + np.mean(doubt**2, axis=0)
     moments = np.mean(inputs**2, axis=1)
     duals = inverse @ left.T
     direct = np.sum((duals * factors.noise_level) ** 2, axis=1)
@@ -261,31 +253,22 @@ def sizes_of(inputs: np.ndarray, *, least: float = 1e-4) -> np.ndarray:
 
 
 def _by_weights(
-    known: KnownBatch,
-    before: LayerGradient,
-    inputs: np.ndarray,
-    errors: np.ndarray,
-    *,
-    most: float = 5.0,
-    most_of_all: float = 2.0,
-    unseen: float = 2.0,
+    known: KnownBatch, before: LayerGradient, inputs: np.ndarray, errors: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return which inputs the weights turn into what the layer behind was fed, and how far off the others are by that.
 
-    Each to within ``most`` times what is expected, and all of them in the mean to within ``most_of_all``: a gradient
-    that was sent on another scale turns all inputs into as much less or more. (Over 96 layers of 75 hostile clients,
-    honest or not, that were right: at most 1.8 and 0.83.) A column that holds a little of another may lie in the column
-    space, where inputs have much in common; but the input is off, and this shows by how much, beyond ``unseen``
-    errors of what the layer behind was fed.
+    A gradient that was sent on another scale turns all inputs into as much less or more. A column that holds a little
+    of another may lie in the column space, where inputs have much in common; but the input is off, and this shows by
+    how much.
     """
     phi, z, y = resolve(before.activation), before.preactivations(inputs), known.inputs.T
     off = np.sqrt(np.mean((phi.value(as_tensor(z)).numpy() - y) ** 2, axis=0))
     squares = row_norms(before.weight)[:, None] ** 2
     gain = np.sqrt(np.mean(squares))
     shares = off / (known.errors + gain * errors + FLOOR * np.sqrt(np.mean(y**2, axis=0)))
-    is_reproduced = (shares <= most) & (np.sqrt(np.mean(shares**2)) <= most_of_all)
+    is_reproduced = (shares <= REPRODUCED) & (np.sqrt(np.mean(shares**2)) <= REPRODUCED_IN_THE_MEAN)
     turned = np.sqrt(np.mean(squares * phi.derivative(as_tensor(z)).numpy() ** 2, axis=0))
-    beyond = np.sqrt(np.maximum(off**2 - (unseen * known.errors) ** 2, 0.0))
+    beyond = np.sqrt(np.maximum(off**2 - (UNSEEN * known.errors) ** 2, 0.0))
     return is_reproduced, beyond / np.maximum(turned, np.finfo(float).tiny)
 
 

@@ -19,7 +19,7 @@ from sparsedl.arrays import as_tensor
 from sparsedl.process import neutral_modes
 from sparsedl_fl.activations import Identity
 from sparsedl_fl.constraints import ActivationSpan
-from sparsedl_fl.layers.next_layers import as_float_array
+from sparsedl_fl.layers.given_arrays import as_float_array
 from sparsedl_fl.lowrank.spectrum import precision_of
 
 __all__ = ["PatchEmbedding", "RecoveredPatches", "recover_patches"]

@@ -15,6 +15,7 @@ from sparsedl_fl.layers.losses import Loss, total_loss
 from sparsedl_fl.layers.running_model import RunFrom
 from sparsedl_fl.propagate.backward import KnownBatch, sizes_of
 from sparsedl_fl.tracing.naming import plain_parameters
+from sparsedl_fl.tracing.tracing import hooked
 
 __all__ = ["Replay", "replay"]
 
@@ -116,11 +117,8 @@ def _weights(run: RunFrom, known: KnownBatch, labels: torch.Tensor, loss: Any) -
     if run.layer is None:
         return np.full(b, 1 / b)
     outputs: list[torch.Tensor] = []
-    hook = run.layer.register_forward_hook(lambda part, given, found: outputs.append(found))
-    try:
+    with hooked({run.layer: lambda part, given, found: outputs.append(found)}):
         found = run(known.inputs)
-    finally:
-        hook.remove()
     each = sum(total_loss(loss, found[i : i + 1], labels[i : i + 1]) for i in range(b))
     (alone,) = torch.autograd.grad(each, outputs[0])
     alone = alone.flatten(1).numpy()

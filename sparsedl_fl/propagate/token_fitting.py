@@ -19,10 +19,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sparsedl.arrays import as_tensor
 from sparsedl.process import neutral_modes
-from sparsedl_fl.layers.next_layers import as_float_array
+from sparsedl_fl.layers.given_arrays import as_float_array
 from sparsedl_fl.layers.running_model import in_double
 from sparsedl_fl.lowrank.spectrum import precision_of
 from sparsedl_fl.tracing.naming import named_gradients, plain_modules
+from sparsedl_fl.tracing.tracing import hooked
 
 __all__ = ["FittedSample", "fit_to_row_spaces"]
 
@@ -151,37 +152,29 @@ class _Fed:
     """What some linear layers of a model are fed, token by token, for a sample."""
 
     def __init__(self, model: nn.Module, names: list[str]) -> None:
-        self.model, self.names = model, names
         modules = plain_modules(model, nn.Linear)
         strange = next((name for name in names if name not in modules), None)
         if strange is not None or not names:
             raise ValueError(f"layers must name linear layers of the model, got {strange or names!r}")
-        self.modules = {name: modules[name] for name in names}
+        self.model, self.names = model, {modules[name]: name for name in names}
 
     def __call__(self, sample: torch.Tensor) -> dict[str, torch.Tensor]:
         found: dict[str, torch.Tensor] = {}
 
-        def keep(name: str) -> Callable:
-            def hook(_: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
-                found[name] = given[0].flatten(0, -2)
-                if len(found) == len(self.modules):
-                    raise _Enough
+        def keep(module: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+            found[self.names[module]] = given[0].flatten(0, -2)
+            if len(found) == len(self.names):
+                raise _Enough
 
-            return hook
-
-        hooks = [module.register_forward_pre_hook(keep(name)) for name, module in self.modules.items()]
         try:
             # The fast kernels of attention cannot be run forward with derivatives.
-            with sdpa_kernel(SDPBackend.MATH):
+            with sdpa_kernel(SDPBackend.MATH), hooked(dict.fromkeys(self.names, keep), before=True):
                 self.model(sample)
         except _Enough:
             pass
         except (RuntimeError, ValueError, IndexError) as error:
             raise ValueError(f"the model does not take a sample of shape {tuple(sample.shape)}: {error}") from error
-        finally:
-            for hook in hooks:
-                hook.remove()
-        missing = next((name for name in self.names if name not in found), None)
+        missing = next((name for name in self.names.values() if name not in found), None)
         if missing is not None:
             raise ValueError(f"layers: the model does not use {missing!r}")
         return found

@@ -39,7 +39,7 @@ def search(
     report : callable
         Told how many columns are found, and a line of text.
     """
-    knowledge, schedule, idle, end = state.knowledge, state.settings.schedule, 0, SearchEnd.EXHAUSTED
+    knowledge, schedule, idle = state.knowledge, state.settings.schedule, 0
     scheduler = Scheduler(schedule, *recipe_for(state), state)
     try:
         # One thread: the matrices are small, and spinning threads cost more than they bring.
@@ -53,7 +53,8 @@ def search(
                 idle = 0 if is_new else idle + 1
                 report(knowledge.n_found, f"{budget.spent} starts, {knowledge.n_hits} in a column")
             settle(state, generator)
-        end = SearchEnd.COMPLETE if knowledge.is_complete else end
+        ended = SearchEnd.CUT if budget.cut else SearchEnd.EXHAUSTED
+        end = SearchEnd.COMPLETE if knowledge.is_complete else ended
         status = end.value if knowledge.is_complete else budget.cut or f"nothing new in {idle} rounds"
     except KeyboardInterrupt:
         status, end = SearchEnd.INTERRUPTED.value, SearchEnd.INTERRUPTED

@@ -9,7 +9,6 @@ from functools import cached_property
 import torch
 
 from sparsedl.arrays import as_tensor
-from sparsedl_fl.activations import Identity
 from sparsedl_fl.certify.candidates import Candidates, SearchEnd
 from sparsedl_fl.constraints import RestView, SpansBehind, Together, View
 from sparsedl_fl.constraints.label_terms import likely_labels
@@ -102,7 +101,7 @@ class SearchState:
         }
         self.remaining = Remaining(views_by_name, as_tensor(problem.factors.left))
         self.knowledge = self._nothing_known(views)
-        self.is_head = isinstance(problem.activation, Identity)
+        self.is_head = problem.layer_gradient.is_head
         is_small = problem.width <= settings.last_fit.widest or self.is_head
         self.is_exact = equations is not None and problem.batch_size > 1 and is_small
         by_subspaces = equations if self.chain is None else self.chain
@@ -170,7 +169,7 @@ class SearchState:
         """Whether the loss can be followed back through all downstream layers, from a label to this one."""
         if not (self.is_beyond and self.settings.use_rest and self.problem.rest is not None):
             return False
-        is_whole = len((self.chain or self.subspaces).spans) >= len(self.problem.layer_gradient.behind)
+        is_whole = len((self.chain or self.subspaces).spans) >= len(self.problem.layer_gradient.layers) - 1
         return is_whole and self.problem.backward is not None and self.problem.backward.is_two_pieces
 
     @cached_property

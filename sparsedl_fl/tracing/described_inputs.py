@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -37,10 +38,8 @@ def fitting_example(model: nn.Module, candidates: Iterable[torch.Tensor], what: 
     """
     running, why = None, ""
     for candidate in candidates:
-        try:
-            with in_evaluation(model), torch.no_grad():
-                output = model(candidate.to(_like(model).device))
-        except (Exception, SystemExit) as error:  # a model may raise anything on an input that it was not made for
+        output, error = _tried(model, candidate)
+        if error is not None:
             why = why or f"on shape {tuple(candidate.shape)}, {first_line(error)}"
             continue
         if isinstance(output, torch.Tensor) and output.ndim == 2 and len(output) == len(candidate):
@@ -68,7 +67,7 @@ def numbers_of_shape(model: nn.Module, shape: Sequence[int]) -> Iterator[torch.T
     generator, like = torch.Generator().manual_seed(SEED), _like(model)
     whole = torch.randn((N_SAMPLES, *shape), generator=generator, dtype=torch.float32).to(like.device, like.dtype)
     yield whole
-    if len(shape) > 1 and (shape[0] == 1 or not _runs(model, whole)):
+    if len(shape) > 1 and (shape[0] == 1 or _tried(model, whole)[1] is not None):
         yield whole[:, 0]
 
 
@@ -81,13 +80,13 @@ def ids_of_length(model: nn.Module, length: int) -> Iterator[torch.Tensor]:
         yield torch.randint(size, (N_SAMPLES, length), generator=generator).to(_like(model).device)
 
 
-def _runs(model: nn.Module, example: torch.Tensor) -> bool:
+def _tried(model: nn.Module, example: torch.Tensor) -> tuple[Any, BaseException | None]:
+    """Return what a model makes of an example, and what it raises: anything, where it was not made for that."""
     try:
         with in_evaluation(model), torch.no_grad():
-            model(example)
-    except (Exception, SystemExit):  # as above
-        return False
-    return True
+            return model(example.to(_like(model).device)), None
+    except (Exception, SystemExit) as error:
+        return None, error
 
 
 def _like(model: nn.Module) -> torch.Tensor:

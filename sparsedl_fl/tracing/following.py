@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from sparsedl_fl.activations import KNOWN, Activation, of_call
-from sparsedl_fl.tracing.recording import SHAPING, Call, readers_of
+from sparsedl_fl.tracing.recording import SHAPING, Call, readers_of, walk
 from sparsedl_fl.tracing.uses import LinearUse
 
 __all__ = ["find_factor", "find_next", "follow"]
@@ -29,19 +29,14 @@ def follow(use: LinearUse, end: int, calls: list[Call], norms: dict, last: set[i
                 readers = readers_of(calls, end)
                 break
     z = calls[end].output
-    reachable, waiting = set(), [reader for reader, _ in readers]
-    while waiting:
-        number = waiting.pop()
-        if number not in reachable:
-            reachable.add(number)
-            waiting += calls[number].readers
-    for number in sorted(reachable):
+    for number in sorted(walk([reader for reader, _ in readers], lambda reader: calls[reader].readers)):
         found = _activation_of(z, calls[number])
         if found is not None:
             is_alone = not _passes_by(calls, end, number, last)
             use.activation = found if is_alone else None
             use.behind = found.name if is_alone else f"{found.name}, and a path around it (a residual connection),"
             return
+    use.is_read = bool(readers)
     if not readers:
         is_output = _reaches(calls, end, last)
         use.is_last = is_output and use.rows == 1
@@ -52,26 +47,15 @@ def follow(use: LinearUse, end: int, calls: list[Call], norms: dict, last: set[i
 
 
 def _reaches(calls: list[Call], number: int, wanted: set[int | None]) -> bool:
-    waiting = [number]
-    while waiting:
-        current = waiting.pop()
-        if current in wanted:
-            return True
-        waiting += [reader for reader in calls[current].readers if calls[reader].operation in SHAPING]
-    return False
+    def onward(current: int) -> list[int]:
+        return [reader for reader in calls[current].readers if calls[reader].operation in SHAPING]
+
+    return any(current in wanted for current in walk([number], onward))
 
 
 def _passes_by(calls: list[Call], start: int, activation: int, last: set[int | None]) -> bool:
     """Return whether the output of a layer reaches the model's output on a path around its activation."""
-    waiting, seen = [reader for reader in calls[start].readers if reader != activation], {activation}
-    while waiting:
-        number = waiting.pop()
-        if number not in seen:
-            seen.add(number)
-            if number in last:
-                return True
-            waiting += calls[number].readers
-    return False
+    return any(number in last for number in walk(calls[start].readers, lambda n: calls[n].readers, activation))
 
 
 def _activation_of(z: torch.Tensor, call: Call) -> Activation | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["SHAPING", "Call", "Dropouts", "Recorder", "readers_of"]
+__all__ = ["SHAPING", "Call", "Dropouts", "Recorder", "readers_of", "walk"]
 
 SHAPING = {"view", "_unsafe_view", "reshape", "t", "transpose", "permute", "detach", "alias", "unsqueeze", "squeeze"}
 SHAPING |= {"expand", "clone", "contiguous", "_reshape_alias", "flatten", "unflatten", "dropout", "native_dropout"}
@@ -100,38 +101,33 @@ class Dropouts(TorchFunctionMode):
             dropout = recorder.source_of(result)
             if dropout is None:
                 continue
-            waiting, seen = list(calls[dropout].sources), set()
-            while waiting:
-                number = waiting.pop()
-                if number in seen:
-                    continue
-                seen.add(number)
-                if number not in ends:
-                    waiting += calls[number].sources
-                elif not _reaches_layer(calls, number, dropout):
+            for number in walk(calls[dropout].sources, lambda source: () if source in ends else calls[source].sources):
+                if number in ends and not _reaches_layer(calls, number, dropout):
                     uses[ends.index(number)].dropout = share
 
 
 def _reaches_layer(calls: list[Call], start: int, without: int) -> bool:
     """Return whether the output of a call reaches a product on a way that leaves out another call."""
-    waiting, seen = list(calls[start].readers), {without}
-    while waiting:
-        number = waiting.pop()
-        if number not in seen:
-            seen.add(number)
-            if calls[number].operation in PRODUCING:
-                return True
-            waiting += calls[number].readers
-    return False
+    found = walk(calls[start].readers, lambda number: calls[number].readers, without)
+    return any(calls[number].operation in PRODUCING for number in found)
 
 
 def readers_of(calls: list[Call], number: int) -> list[tuple[int, Call]]:
     """Return the operations that read an output, whatever its shape on the way."""
-    found, waiting = [], list(calls[number].readers)
+
+    def onward(reader: int) -> Sequence[int]:
+        return calls[reader].readers if calls[reader].operation in SHAPING else ()
+
+    found = walk(calls[number].readers, onward)
+    return [(reader, calls[reader]) for reader in found if calls[reader].operation not in SHAPING]
+
+
+def walk(start: Iterable[int], onward: Callable[[int], Iterable[int]], *without: int) -> Iterator[int]:
+    """Yield numbers of calls and all that one comes to from them, each once, the nearest first."""
+    waiting, seen = list(start), set(without)
     while waiting:
-        reader = waiting.pop(0)
-        if calls[reader].operation in SHAPING:
-            waiting += calls[reader].readers
-        else:
-            found.append((reader, calls[reader]))
-    return found
+        number = waiting.pop(0)
+        if number not in seen:
+            seen.add(number)
+            yield number
+            waiting += onward(number)

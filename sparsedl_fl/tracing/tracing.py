@@ -7,7 +7,7 @@ linear layer is one whose input equals that tensor, up to its shape.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import RLock
 from typing import Any
@@ -24,7 +24,7 @@ from sparsedl_fl.tracing.recording import Call, Dropouts, Recorder, readers_of
 from sparsedl_fl.tracing.uses import LinearUse, Trace
 from sparsedl_fl.wording import argument, first_line, is_option
 
-__all__ = ["LinearUse", "Trace", "in_evaluation", "mixing", "trace_model"]
+__all__ = ["LinearUse", "Trace", "hooked", "in_evaluation", "mixing", "trace_model"]
 
 PRODUCTS = {"addmm": (1, 2), "mm": (0, 1), "linear": (0, 1), "mv": (1, 0), "addmv": (2, 1), "bmm": (0, 1)}
 """Where a product has its input and its weight among its arguments."""
@@ -130,6 +130,18 @@ def in_evaluation(model: nn.Module) -> Iterator[None]:
                 module.training = mode
 
 
+@contextmanager
+def hooked(hooks: Mapping[nn.Module, Callable[..., Any]], *, before: bool = False) -> Iterator[None]:
+    """Call something with each time a module has run, or before it runs, for a while."""
+    register = "register_forward_pre_hook" if before else "register_forward_hook"
+    handles = [getattr(module, register)(hook) for module, hook in hooks.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 def _linear_uses(
     model: nn.Module, recorder: Recorder, example: torch.Tensor, output: Any
 ) -> tuple[list[LinearUse], list[int]]:
@@ -158,7 +170,7 @@ def _linear_uses(
     last = {recorder.source_of(leaf) for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)}
     for call in calls:
         if call.operation in OTHERS:
-            read = {names.get(part.untyped_storage().data_ptr()) for part in call.arguments[:2] if _is_tensor(part)}
+            read = {_name_of(part, names) for part in call.arguments[:2]}
             for use in uses:
                 use.also = call.operation.strip("_") if use.weight in read else use.also
     for use, end in zip(uses, ends, strict=True):
@@ -175,8 +187,9 @@ def _linear_uses(
     return uses, ends
 
 
-def _is_tensor(part: Any) -> bool:
-    return isinstance(part, torch.Tensor)
+def _name_of(part: Any, names: dict[int, str]) -> str:
+    """Return the name of the parameter that an argument of a call is, or nothing."""
+    return names.get(part.untyped_storage().data_ptr(), "") if isinstance(part, torch.Tensor) else ""
 
 
 def _product(call: Call, names: dict, shapes: dict) -> tuple[LinearUse, torch.Tensor] | None:
@@ -185,8 +198,8 @@ def _product(call: Call, names: dict, shapes: dict) -> tuple[LinearUse, torch.Te
         return None
     input_at, weight_at = PRODUCTS[call.operation]
     value, matrix = call.arguments[input_at], call.arguments[weight_at]
-    weight = names.get(matrix.untyped_storage().data_ptr())
-    if weight is None or len(shapes[weight]) != 2 or set(matrix.shape[-2:]) - set(shapes[weight]):
+    weight = _name_of(matrix, names)
+    if not weight or len(shapes[weight]) != 2 or set(matrix.shape[-2:]) - set(shapes[weight]):
         return None
     n_outputs, n_inputs = call.output.shape[-1], value.shape[-1]
     # W of shape (m, n) is used as its transpose; a square one shows by its strides.
@@ -196,8 +209,8 @@ def _product(call: Call, names: dict, shapes: dict) -> tuple[LinearUse, torch.Te
     use = LinearUse(name, weight, is_transposed=is_transposed)
     biases = {"addmm": 0, "addmv": 0, "linear": 2}
     bias_at = biases.get(call.operation, len(call.arguments))
-    if bias_at < len(call.arguments) and call.arguments[bias_at] is not None:
-        use.bias = names.get(call.arguments[bias_at].untyped_storage().data_ptr(), "")
+    if bias_at < len(call.arguments):
+        use.bias = _name_of(call.arguments[bias_at], names)
     return use, value
 
 
@@ -206,7 +219,7 @@ def _added_bias(calls: list[Call], number: int, names: dict, shapes: dict) -> tu
     for reader, call in readers_of(calls, number):
         if call.operation == "add":
             for argument in call.arguments:
-                name = names.get(argument.untyped_storage().data_ptr()) if isinstance(argument, torch.Tensor) else None
-                if name is not None and shapes[name] == (calls[number].output.shape[-1],):
+                name = _name_of(argument, names)
+                if name and shapes[name] == (calls[number].output.shape[-1],):
                     return reader, name
     return number, ""

@@ -28,6 +28,8 @@ class LinearUse:
         What follows; None where nothing known does.
     behind : str
         What follows, in words.
+    is_read : bool
+        Whether anything does.
     next_weight : str
         Plain name of the next linear layer's weight, where its input is this layer's activation; else empty.
     next_is_transposed : bool
@@ -57,6 +59,7 @@ class LinearUse:
     is_transposed: bool = False
     activation: Activation | None = None
     behind: str = ""
+    is_read: bool = True
     next_weight: str = ""
     next_is_transposed: bool = False
     norm: nn.Module | None = None

@@ -7,6 +7,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sparsedl import SparseDictionaryRecovery
 from sparsedl.datasets import make_sparse_dictionary
 from sparsedl.metrics import match_components
+from sparsedl.stages import SearchEnd
 
 RNG = np.random.default_rng(0)
 X, CODES, COMPONENTS = make_sparse_dictionary(200, 10, sparsity=0.5, random_state=0)
@@ -43,6 +44,14 @@ def test_each_cause_has_a_message_of_its_own(case):
         sdr = SparseDictionaryRecovery(random_state=0, max_rounds=3, **parameters).fit(observations)
     assert not sdr.recovered_.all()
     assert sdr.status_ != "complete"
+
+
+def test_how_the_search_ended_is_told_beside_the_words():
+    few, _, _ = make_sparse_dictionary(40, 30, sparsity=0.5, random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        assert SparseDictionaryRecovery(random_state=0, max_rounds=1).fit(few).search_end_ is SearchEnd.CUT
+    many, _, _ = make_sparse_dictionary(200, 10, sparsity=0.2, random_state=0)
+    assert SparseDictionaryRecovery(random_state=0).fit(many).search_end_ is SearchEnd.COMPLETE
 
 
 def test_the_advice_to_give_n_components_helps():

@@ -2,11 +2,13 @@ import numpy as np
 import pytest
 
 from sparsedl_fl.theory import (
+    equations,
     expect,
     expected_samples,
     failure_probability,
     failure_probability_bound,
     false_rejection_rate,
+    is_determined,
     largest_batch,
     samples_with_confidence,
     sparsity_threshold,
@@ -90,3 +92,15 @@ def test_spans_of_several_layers_take_more_than_half_of_the_width():
     assert largest_batch(200, 3072, "span", next_width=200, behind=(200, 10)) == 125
     assert largest_batch(200, 3072, "span", next_width=200, behind=(200, 200, 10)) == 142
     assert largest_batch(200, 100, "span", next_width=200, behind=(200, 10)) == 99
+
+
+@pytest.mark.parametrize("width", [7, 84, 200, 1000])
+def test_equations_are_counted_in_one_place(width):
+    """The largest batch is that with equations enough for each unknown, and what to expect goes by the same count."""
+    for attack, share in (("zeros", 0.25), ("span", 0.45), ("rest", 0.2)):
+        assert largest_batch(width, 4000, attack) == int(share * width)
+    assert largest_batch(width, 4000, "head") == (width - 1) // 2
+    for b in range(1, width):
+        assert is_determined(b, width, "span") == (equations(b, width, "span") > b) == (2 * b < width)
+        assert expect(b, width, has_next_layer=True).is_determined == is_determined(b, width, "span")
+    assert equations(10, width, "span", (width, 9, width)) == max(0, width - 10) * (width > 10)

@@ -11,6 +11,7 @@ import numpy as np
 from sparsedl_fl.audit.facts import AuditFacts
 from sparsedl_fl.audit.findings import LayerAudit
 from sparsedl_fl.audit.report.words import next_steps, plain_sentences, what_features_are
+from sparsedl_fl.certify import EvidenceKind
 from sparsedl_fl.wording import plain_json
 
 __all__ = ["SCHEMA_VERSION", "as_dict", "as_json", "schema"]
@@ -126,6 +127,6 @@ def _layer(layer: LayerAudit) -> dict[str, Any]:
         "n_labels": layer.n_labels,
         "error_median": float(np.median(certified)) if len(certified) else None,
         "error_worst": float(certified.max()) if len(certified) else None,
-        "evidence": {kind: kinds.count(kind) for kind in dict.fromkeys(kinds) if kind != "none"},
+        "evidence": {kind: kinds.count(kind) for kind in dict.fromkeys(kinds) if kind != EvidenceKind.NONE},
         "seconds": round(layer.seconds, 3),
     }

@@ -6,11 +6,10 @@ entries. And each column ``q_j``, estimated from the rows where it vanishes, is 
 ``dx_i = -sum_j (p_i dq_j) (x_j - x_i)``. Both are larger for an input whose own gradient is small.
 
 What moves an input depends on what determines it: the zeros of the columns (`errors_from_zeros`), zeros of its own
-(`errors_from_inputs`), or views, each input by itself (`errors_from_views`). One file each.
+(`errors_from_inputs`), or views, each input by itself (`errors_from_views`).
 """
 
 from sparsedl_fl.certify.uncertainty.from_constraints import errors_from_views
-from sparsedl_fl.certify.uncertainty.from_input_zeros import errors_from_inputs
-from sparsedl_fl.certify.uncertainty.from_zeros import errors_from_zeros
+from sparsedl_fl.certify.uncertainty.from_zeros import errors_from_inputs, errors_from_zeros
 
 __all__ = ["errors_from_inputs", "errors_from_views", "errors_from_zeros"]

@@ -6,7 +6,6 @@ columns of other inputs, up to their errors. What one step of Newton's method wo
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import numpy as np
@@ -107,28 +106,9 @@ def _errors_of_scale(factors: LowRankGradient, scale: np.ndarray, whitened: np.n
     return np.linalg.norm((left @ whitened.T) * noise[:, None], axis=0)
 
 
-class _Information(ABC):
-    """What a view says of each of some inputs."""
+class _OfSpans:
+    """What spans say of each of some inputs."""
 
-    @abstractmethod
-    def __init__(self, view: View, forward: np.ndarray, whitened: np.ndarray) -> None: ...
-
-    @abstractmethod
-    def of(self, index: int, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return what it says of changes of an input, given as columns.
-
-        Returns
-        -------
-        free : ndarray of shape (b, b - 1)
-            The changes, or others that span the same.
-        information : ndarray of shape (b - 1, b - 1)
-            Of each of them.
-        pull : ndarray of shape (b - 1,)
-            What is left of the equations, as they say it.
-        """
-
-
-class _OfSpans(_Information):
     def __init__(self, view: SpansBehind, forward: np.ndarray, whitened: np.ndarray) -> None:
         here = view.at(as_tensor(whitened @ forward.T))
         self.view, self.forward = view, forward
@@ -140,6 +120,17 @@ class _OfSpans(_Information):
         self.rounding, self.deviations = _rounding(view, here, self.residuals)
 
     def of(self, index: int, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return what they say of changes of an input, given as columns.
+
+        Returns
+        -------
+        free : ndarray of shape (b, b - 1)
+            The changes, or others that span the same.
+        information : ndarray of shape (b - 1, b - 1)
+            Of each of them.
+        pull : ndarray of shape (b - 1,)
+            What is left of the equations, as they say it.
+        """
         moved, free = _moved(self.view, self.forward, [part[index] for part in self.slopes], free)
         information = squares = pull = 0.0
         for level, change in enumerate(moved):
@@ -174,7 +165,9 @@ def _sure_slopes(span: ActivationSpan, z: torch.Tensor, y: torch.Tensor, slopes:
     return torch.where(span.activation.distance_to_kink(z) > near, slopes, 0.0)
 
 
-class _OfRest(_Information):
+class _OfRest:
+    """What the rest of the network says of each of some inputs."""
+
     def __init__(self, view: RestView, forward: np.ndarray, whitened: np.ndarray) -> None:
         self.forward, self.preactivations = forward, as_tensor(whitened @ forward.T)
         self.view = view.settled(self.preactivations)
@@ -190,6 +183,7 @@ class _OfRest(_Information):
         self.deviations = np.maximum(sizes * np.maximum(factor, own), np.finfo(float).eps)
 
     def of(self, index: int, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the same as of spans."""
         alone = torch.tensor([index])
         here = self.view.of_some(alone).at(self.preactivations[alone])
         turned = self.view.space.outside(here.turned(as_tensor((self.forward @ free).T))).numpy()
@@ -197,7 +191,7 @@ class _OfRest(_Information):
         return free, precision * (turned @ turned.T), precision * (turned @ self.residuals[index])
 
 
-_INFORMATION: dict[type[View], type[_Information]] = {SpansBehind: _OfSpans, RestView: _OfRest}
+_INFORMATION: dict[type[View], type[_OfSpans | _OfRest]] = {SpansBehind: _OfSpans, RestView: _OfRest}
 
 
 def _rounding(behind: SpansBehind, here: SpansAt, residuals: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

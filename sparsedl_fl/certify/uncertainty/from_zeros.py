@@ -1,14 +1,24 @@
-"""Expected errors from the zeros of the columns."""
+"""Expected errors from zeros, of the columns or of the inputs themselves."""
 
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import cho_solve, cholesky
+from scipy.linalg import cho_solve, cholesky, solve_triangular
+from scipy.linalg.lapack import dpstrf
 
-from sparsedl_fl.certify.uncertainty.normal_equations import factor_of
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
-__all__ = ["errors_from_zeros"]
+__all__ = ["errors_from_inputs", "errors_from_zeros"]
+
+ROUNDING = 10.0
+"""Times the rounding of a pivot, ``b eps``, up to which one is zero: that of the products comes on top."""
+
+N_DRAWS, MOST_ENTRIES = 24, 40_000_000
+"""Draws of the noise, fewer where they would have more entries."""
+
+PRIOR_ROWS, UNDETERMINED = 8.0, 1e3
+"""Rows that the noise of all columns together counts as, for each; and what a column that its zeros leave open mixes
+into the others."""
 
 
 def errors_from_zeros(
@@ -56,26 +66,16 @@ def errors_from_zeros(
 
 
 def _wobble(
-    U: np.ndarray,
-    Q: np.ndarray,
-    P: np.ndarray,
-    zeros: np.ndarray,
-    noise: np.ndarray,
-    spread: np.ndarray,
-    *,
-    n_draws: int = 24,
-    most_entries: int = 40_000_000,
-    prior_rows: float = 8.0,
-    undetermined: float = 1e3,
+    U: np.ndarray, Q: np.ndarray, P: np.ndarray, zeros: np.ndarray, noise: np.ndarray, spread: np.ndarray
 ) -> tuple[np.ndarray, float]:
     """Return ``p_i dq_j`` for draws of the noise, and by how much the zeros are noisier than it says.
 
     The first has the shape (b, b, n_draws), with zeros where i = j; there are fewer draws where they would have more
-    than ``most_entries``. A column that its zeros leave open mixes anything into the others: ``undetermined``. The
-    noise that the zeros of one column show counts with its rows, that of all columns together with ``prior_rows``.
+    than `MOST_ENTRIES`. A column that its zeros leave open mixes anything into the others: `UNDETERMINED`. The
+    noise that the zeros of one column show counts with its rows, that of all columns together with `PRIOR_ROWS`.
     """
     m, b = zeros.shape
-    n_draws = int(np.clip(most_entries // (m * b), 4, n_draws))
+    n_draws = int(np.clip(MOST_ENTRIES // (m * b), 4, N_DRAWS))
     rng = np.random.default_rng(0)
     factor = cholesky(spread + 1e-14 * np.trace(spread) * np.eye(b), lower=True)
     draws = noise[:, None, None] * (rng.standard_normal((m, n_draws, b)) @ factor.T)
@@ -86,7 +86,7 @@ def _wobble(
         if len(rows) < b - 1:
             is_open[j] = True
             continue
-        solver = factor_of(rows, Q[:, j] / np.linalg.norm(Q[:, j]))
+        solver = _factor_of(rows, Q[:, j] / np.linalg.norm(Q[:, j]))
         if solver is None:
             is_open[j] = True
             continue
@@ -95,8 +95,60 @@ def _wobble(
         squares[j] = np.sum((rows @ Q[:, j] / deviations) ** 2)
         freedom[j] = max(len(rows) - b + 1, 0)
     pooled = squares.sum() / max(freedom.sum(), 1.0)
-    each = (squares + prior_rows * pooled) / (freedom + prior_rows)
+    each = (squares + PRIOR_ROWS * pooled) / (freedom + PRIOR_ROWS)
     wobble *= np.sqrt(each)[None, :, None]
-    wobble[:, is_open] = undetermined
+    wobble[:, is_open] = UNDETERMINED
     wobble[np.arange(b), np.arange(b)] = 0
     return wobble, max(1.0, pooled)
+
+
+def errors_from_inputs(transposed: LowRankGradient, inputs: np.ndarray, zeros: np.ndarray) -> np.ndarray:
+    """Return the expected error of inputs that zeros of their own determine, each by itself.
+
+    Parameters
+    ----------
+    transposed : LowRankGradient
+        The factorised ``G^T``.
+    inputs : ndarray of shape (k, n)
+        Recovered inputs.
+    zeros : ndarray of shape (n, k) of bool
+        Where they are zero.
+
+    Returns
+    -------
+    ndarray of shape (k,)
+        What follows from the noise at the zeros alone, as a root mean square; infinite where they leave an input open.
+    """
+    V, S, noise = transposed.left, transposed.singular_values, transposed.noise_level
+    errors = np.empty(len(inputs))
+    for index, x in enumerate(inputs):
+        direction = V.T @ x
+        rows, own = V[zeros[:, index]], direction / np.linalg.norm(direction)
+        solver = _factor_of(rows, own)
+        if solver is None:
+            errors[index] = np.inf
+            continue
+        amplified = noise[zeros[:, index]] * np.linalg.norm(direction / S)
+        step = solve_triangular(solver, rows.T * amplified, lower=True)
+        step = solve_triangular(solver.T, step, lower=False)
+        errors[index] = np.sqrt(np.sum(step**2) / len(x))
+    return errors
+
+
+def _factor_of(rows: np.ndarray, own: np.ndarray) -> np.ndarray | None:
+    """Return the lower Cholesky factor of ``rows^T rows + own own^T``, or None where rows determine nothing beside own.
+
+    Of a singular matrix rounding leaves the last pivot above zero as often as below, and then Cholesky raises no error:
+    inputs that their zeros leave open were given an error of 1e-7. Complete pivoting tells.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (k, b)
+        Equations.
+    own : ndarray of shape (b,)
+        Unit vector that they leave open.
+    """
+    gram = rows.T @ rows + np.outer(own, own)
+    least = ROUNDING * len(gram) * np.finfo(float).eps * np.diag(gram).max()
+    _, _, rank, _ = dpstrf(gram, tol=least, lower=1)
+    return cholesky(gram, lower=True) if rank == len(gram) else None

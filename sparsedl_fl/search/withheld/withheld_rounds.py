@@ -123,7 +123,7 @@ class WithheldSearch(BaseEstimator):
     @staticmethod
     def _found(rounds: _Rounds, status: str) -> Candidates:
         inputs, errors = rounds.settled() if rounds.is_complete else (None, None)
-        if inputs is None and status == "complete":
+        if inputs is None and rounds.is_complete:
             status = "the columns are no basis"
         columns = rounds.columns if inputs is None else normalized(torch.linalg.inv(inputs).T, dim=1)
         directions = columns.numpy().T.copy()

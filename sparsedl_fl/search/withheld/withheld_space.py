@@ -102,9 +102,8 @@ class BackSpace:
         left, b = as_tensor(factors.left), problem.batch_size
         noise = torch.linalg.vector_norm(as_tensor(factors.noise_level)) / as_tensor(factors.singular_values)
         found, through = [], torch.eye(len(left), dtype=torch.float64)
-        gradients = [given.next_weight_grad, *(layer.next_weight_grad for layer in given.behind)]
-        for layer, gradient in zip(given.behind, gradients, strict=False):
-            through = through @ as_tensor(layer.weight).T
+        for layer in given.layers[:-1]:
+            gradient, through = layer.weight_grad, through @ as_tensor(layer.weight.astype(float, copy=False)).T
             if min(gradient.shape) <= b or not gradient.any():
                 continue
             U, S, _ = leading_left(in_double(gradient), b, min(gradient.shape), n_iterations=(1, 3))
@@ -115,7 +114,7 @@ class BackSpace:
             noise_of_back = size * float(S[b]) / as_tensor(S[:rank].copy())[:, None] * inverse
             if rank > 0 and not is_singular and b + rank < len(left):
                 found.append(cls(left, back, noise, noise_of_back))
-        back = torch.linalg.qr(through @ as_tensor(given.head.weight).T)[0]
+        back = torch.linalg.qr(through @ as_tensor(given.tail.head.weight).T)[0]
         head = cls(left, back, noise, torch.zeros((back.shape[1],) * 2, dtype=back.dtype))
         kept: list[BackSpace] = []
         for space in reversed(found):  # each holds those behind it

@@ -131,8 +131,8 @@ def test_the_bias_as_an_input_is_what_the_constructor_makes_of_it():
     assert made.weight.shape == made.weight_grad.shape == (40, 21)
     np.testing.assert_array_equal(made.weight_grad, gradient_with_bias(given))
     np.testing.assert_array_equal(made.weight_grad[:, -1], (made.constant_input * given.bias_grad).astype(np.float32))
-    assert made.rest is given.rest
-    assert made.behind is given.behind
+    assert made.tail is given.tail
+    assert made.layers is given.layers
 
 
 def test_a_copy_in_double_precision_shares_nothing():

@@ -134,7 +134,7 @@ class TestColumnView:
 
     def test_there_is_none_without_weights_or_for_an_update(self, client):
         given = client[2]
-        assert LayerProblem.of(replace(given, next_weight=None)).column is None
+        assert LayerProblem.of(replace(given, next_weight=None, behind=())).column is None
         update = replace(given, learning_rate=0.1)
         assert ColumnView.of(update, LayerProblem.of(given).factors, LayerProblem.of(given).behind) is None
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from sparsedl_fl import blocks
+from sparsedl_fl.layers import blocks
 
 
 @pytest.fixture(params=[np.float32, np.float64])

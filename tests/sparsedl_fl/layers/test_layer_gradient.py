@@ -1,10 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from sparsedl_fl import LayerGradient
-from sparsedl_fl.activations import Identity
+from sparsedl_fl.activations import Identity, ReLU
 from sparsedl_fl.simulation import client_gradient, fedavg_update, fully_connected
 
 M, N = 6, 5
@@ -66,6 +68,79 @@ def test_arrays_and_tensors_of_both_precisions_are_taken():
         assert layer_gradient.bias_grad.dtype == np.float64
         assert layer_gradient.shape == (M, N)
         assert layer_gradient.next_weight_grad is None
+
+
+class TestLayersThatFollow:
+    """One list of layers and one tail, whichever keywords they came by."""
+
+    @pytest.fixture
+    def given(self):
+        model = fully_connected(12, width=9, n_hidden=3, n_classes=4, random_state=0)
+        batch = torch.randn(3, 12, generator=torch.Generator().manual_seed(0))
+        return LayerGradient.from_model(model, client_gradient(model, batch, torch.tensor([0, 1, 2])))
+
+    def test_each_is_there_once(self, given):
+        assert [layer.weight_grad.shape for layer in given.layers] == [(9, 9), (9, 9), (4, 9)]
+        assert [layer.weight is None for layer in given.layers] == [False, False, True]
+        assert [layer.activation for layer in given.layers[:-1]] == [ReLU(), ReLU()]
+        assert given.next_weight is given.layers[0].weight
+        assert given.next_weight_grad is given.layers[0].weight_grad
+        assert (given.rest, given.head) == (given.tail.rest, given.tail.head)
+        for layer, behind, after in zip(given.layers, given.behind, given.layers[1:], strict=False):
+            np.testing.assert_array_equal(behind.weight, layer.weight)
+            np.testing.assert_array_equal(behind.bias, layer.bias)
+            np.testing.assert_array_equal(behind.next_weight_grad, after.weight_grad)
+
+    def test_replaced_by_nothing_all_stays(self, given):
+        same = replace(given)
+        for one, other in zip(given.layers, same.layers, strict=True):
+            for name in ("weight_grad", "weight", "bias"):
+                np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+            assert one.activation == other.activation
+        assert (same.rest, same.head) == (given.rest, given.head)
+
+    @pytest.mark.parametrize(
+        ("changes", "n_layers", "has_rest", "has_head"),
+        [
+            ({"next_weight_grad": None}, 3, True, True),
+            ({"next_weight": None}, 3, True, True),
+            ({"behind": ()}, 1, True, True),
+            ({"next_weight": None, "behind": ()}, 1, True, True),
+            ({"next_weight_grad": None, "next_weight": None, "behind": ()}, 0, True, True),
+            ({"rest": None}, 3, False, True),
+            ({"head": None}, 3, True, False),
+            ({"head": None, "rest": None}, 3, False, False),
+        ],
+    )
+    def test_each_keyword_is_replaced_alone(self, given, changes, n_layers, has_rest, has_head):
+        changed = replace(given, **changes)
+        assert len(changed.layers) == n_layers
+        assert (changed.rest is not None, changed.head is not None) == (has_rest, has_head)
+        assert (changed.next_weight_grad is None) == ("next_weight_grad" in changes)
+        assert len(changed.behind) == (0 if "behind" in changes else 2)
+        has_weight = "next_weight" not in changes or "behind" not in changes
+        assert (changed.next_weight is not None) == has_weight
+        if "next_weight_grad" in changes and n_layers:
+            back = replace(changed, next_weight_grad=given.next_weight_grad)
+            np.testing.assert_array_equal(back.layers[0].weight_grad, given.layers[0].weight_grad)
+
+    def test_the_next_weights_that_are_named_count(self, given):
+        other = replace(given, next_weight=2 * given.next_weight)
+        np.testing.assert_array_equal(other.layers[0].weight, 2 * given.layers[0].weight)
+        np.testing.assert_array_equal(other.layers[0].bias, given.layers[0].bias)
+        with pytest.raises(ValueError, match=r"the shape of the weight of behind\[0\] \(9, 9\), got \(4, 9\)"):
+            replace(given, next_weight=np.ones((4, 9)), next_weight_grad=np.ones((4, 9)))
+
+    def test_a_gradient_with_nan_counts_as_missing_with_what_lies_behind(self, given):
+        with pytest.warns(UserWarning, match="next_weight_grad contains NaN or infinity and counts as missing"):
+            changed = replace(given, next_weight_grad=np.full((9, 9), np.nan))
+        assert (changed.next_weight_grad, changed.behind, changed.head) == (None, (), None)
+        assert changed.rest is given.rest
+
+    def test_scaled_with_the_gradient(self, given):
+        scaled, factor = replace(given, weight_grad=1024 * given.weight_grad).in_range()
+        for one, other in zip(scaled.layers, given.layers, strict=True):
+            np.testing.assert_array_equal(one.weight_grad, factor * other.weight_grad)
 
 
 def test_takes_a_copy():

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from sparsedl_fl import LayerGradient, spectrum
+from sparsedl_fl import LayerGradient
+from sparsedl_fl.lowrank import spectrum
 from sparsedl_fl.lowrank.factorization import factorize
 from sparsedl_fl.simulation import client_gradient, dp_sgd_gradient, fully_connected
 

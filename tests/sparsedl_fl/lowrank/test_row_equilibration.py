@@ -107,7 +107,7 @@ def test_dead_rows_keep_their_unit():
     assert in_units_of_rounding(given)[1][-1] == 1
 
 
-def test_an_input_out_of_line_shows_no_label():
+def test_an_input_out_of_line_shows_no_label(monkeypatch):
     features, labels, given = confident_head(least=-4.0)
     problem = LayerProblem.of(given)
     true, gradients = features.double().numpy(), np.zeros((K, len(labels)))
@@ -119,7 +119,8 @@ def test_an_input_out_of_line_shows_no_label():
     there = problem.rest.at(torch.from_numpy(given.preactivations(moved).T))
     assert there.distances[0] > 4 * here.distances.median()
     assert there.distances[0] <= problem.rest.largest_tolerance
-    assert labels_of(problem, moved, gradients, certified, in_line=np.inf)[0] == labels[0]
     found = labels_of(problem, moved, gradients, certified)
     assert found[0] == -1
     np.testing.assert_array_equal(found[1:], labels[1:])
+    monkeypatch.setattr("sparsedl_fl.certify.labels.IN_LINE", np.inf)
+    assert labels_of(problem, moved, gradients, certified)[0] == labels[0]

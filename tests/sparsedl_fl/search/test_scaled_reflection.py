@@ -216,7 +216,7 @@ class TestBatches:
 
     def test_without_the_next_layers_weights_zeros_and_inputs_have_to_do(self):
         true, given = alike()
-        inverter = GradientInverter(random_state=0).fit(replace(given, next_weight=None))
+        inverter = GradientInverter(random_state=0).fit(replace(given, next_weight=None, behind=()))
         assert inverter.recovered_.all()
 
     @pytest.mark.parametrize("seed", range(3))
