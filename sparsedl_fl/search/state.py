@@ -101,7 +101,7 @@ class SearchState:
         }
         self.remaining = Remaining(views_by_name, as_tensor(problem.factors.left))
         self.knowledge = self._nothing_known(views)
-        self.is_head = problem.layer_gradient.is_head
+        self.is_head = problem.layer_gradient.tail.is_of_head
         is_small = problem.width <= settings.last_fit.widest or self.is_head
         self.is_exact = equations is not None and problem.batch_size > 1 and is_small
         by_subspaces = equations if self.chain is None else self.chain
