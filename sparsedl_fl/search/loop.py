@@ -39,7 +39,7 @@ def search(
     report : callable
         Told how many columns are found, and a line of text.
     """
-    knowledge, schedule, idle = state.knowledge, state.settings.schedule, 0
+    knowledge, schedule, idle = state.knowledge, state.numerics.schedule, 0
     scheduler = Scheduler(schedule, *recipe_for(state), state)
     try:
         # One thread: the matrices are small, and spinning threads cost more than they bring.

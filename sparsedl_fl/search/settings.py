@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import TypeVar
 
 from sklearn.base import BaseEstimator, clone
 
@@ -18,7 +19,9 @@ from sparsedl_fl.search.reflection import Reflection
 from sparsedl_fl.search.scaled_reflection import ScaledReflection
 from sparsedl_fl.search.schedule import Schedule
 
-__all__ = ["SearchSettings"]
+__all__ = ["Numerics", "SearchSettings"]
+
+Setting = TypeVar("Setting", bound=BaseEstimator)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -40,24 +43,40 @@ class SearchSettings(BaseEstimator):
     last_fit: LastFit | None = None
     own_zeros: OwnZeros | None = None
 
-    def resolved(self, problem: LayerProblem, has_subspaces: bool) -> SearchSettings:
+    def resolved(self, problem: LayerProblem, has_subspaces: bool) -> Numerics:
         """Return copies of what is given, and what suits a layer for what is not."""
         phi = problem.activation
-        suiting = {
-            "schedule": Schedule(),
-            "alternation": Alternation(),
-            "reflection": Reflection(),
-            "projection": Projection() if phi.has_flat_part else Projection.for_two_slopes(),
-            "scaled": ScaledReflection() if phi.is_piecewise_linear else ScaledReflection.for_smooth(),
-            "paired": PairedReflection(),
-            "class_starts": ClassStarts(),
-            "descent": Descent() if has_subspaces else Descent.for_rest(),
-            "last_fit": LastFit(),
-            "own_zeros": OwnZeros() if problem.is_stored and phi.has_flat_part else None,
-        }
-        given = {field.name: getattr(self, field.name) for field in fields(SearchSettings)}
-        if suiting["own_zeros"] is None:
-            given["own_zeros"] = None
-        return SearchSettings(
-            **{name: suiting.get(name) if value is None else clone(value, safe=False) for name, value in given.items()}
+        return Numerics(
+            use_tail=self.use_rest,
+            schedule=_copy(self.schedule, Schedule()),
+            alternation=_copy(self.alternation, Alternation()),
+            reflection=_copy(self.reflection, Reflection()),
+            projection=_copy(self.projection, Projection() if phi.has_flat_part else Projection.for_two_slopes()),
+            scaled=_copy(self.scaled, ScaledReflection() if phi.is_piecewise_linear else ScaledReflection.for_smooth()),
+            paired=_copy(self.paired, PairedReflection()),
+            class_starts=_copy(self.class_starts, ClassStarts()),
+            descent=_copy(self.descent, Descent() if has_subspaces else Descent.for_rest()),
+            last_fit=_copy(self.last_fit, LastFit()),
+            own_zeros=_copy(self.own_zeros, OwnZeros()) if problem.is_stored and phi.has_flat_part else None,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numerics:
+    """What a search runs with: a copy of everything, and whether it uses the network tail."""
+
+    use_tail: bool
+    schedule: Schedule
+    alternation: Alternation
+    reflection: Reflection
+    projection: Projection
+    scaled: ScaledReflection
+    paired: PairedReflection
+    class_starts: ClassStarts
+    descent: Descent
+    last_fit: LastFit
+    own_zeros: OwnZeros | None
+
+
+def _copy(given: Setting | None, default: Setting) -> Setting:
+    return default if given is None else clone(given)

@@ -13,7 +13,7 @@ __all__ = ["settle"]
 
 def settle(state: SearchState, generator: torch.Generator) -> None:
     """Fit what was found, each sample by itself and, where the network tail tells, the whole batch at once."""
-    knowledge, own_zeros = state.knowledge, state.settings.own_zeros
+    knowledge, own_zeros = state.knowledge, state.numerics.own_zeros
     is_whole = knowledge.n_found == knowledge.inputs.shape[1]
     if knowledge.trusts_behind and is_whole:  # zeros are hardly enough for any column, and would blur it
         knowledge.repeat_behind()
@@ -31,7 +31,7 @@ def settle(state: SearchState, generator: torch.Generator) -> None:
 
 def _fit_together(state: SearchState, generator: torch.Generator) -> None:
     """Fit a whole batch at once, and draw how exact it is then."""
-    knowledge, last_fit, left = state.knowledge, state.settings.last_fit, as_tensor(state.problem.factors.left)
+    knowledge, last_fit, left = state.knowledge, state.numerics.last_fit, as_tensor(state.problem.factors.left)
     inputs = state.fits.at_scale(knowledge.inputs)
     together = last_fit.together(state.natural, state.last, state.tail, left, inputs)
     if not state.last.at(state.fits.preactivations(together.inputs)).is_inside.all():

@@ -40,7 +40,7 @@ class SubspaceDescent(_ByConstraint):
         """Run random starts."""
         whole, left = state.remaining.whole[self.by], state.remaining[self.by]
         given = state.views, whole, n_starts, generator, state.natural, left, self.is_smoothed
-        ends = state.settings.descent.run(*given)
+        ends = state.numerics.descent.run(*given)
         return Proposals(*(ends if state.is_flat else state.settled(ends, is_fitted=self.is_fitted)))
 
 
@@ -90,7 +90,7 @@ class ClassStart(Stage):
     def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
         """Descend from the means of classes."""
         known = state.fits.at_scale(state.knowledge.inputs)
-        starts, labels = state.settings.class_starts.run(state.views, state.equations, known)
+        starts, labels = state.numerics.class_starts.run(state.views, state.equations, known)
         is_last = state.views.free.shape[1] <= 1  # it follows from the others, whichever its label is
         of_labels = state.equations if is_last else replace(state.equations, labels=labels)
         return Proposals(*state.settled(state.descended(starts, of_labels, generator)))
@@ -104,11 +104,11 @@ class ScaledReflections(_ByConstraint):
 
     def n_starts(self, state: SearchState) -> int:
         """Return the starts of a round."""
-        return state.settings.scaled.n_starts or super().n_starts(state)
+        return state.numerics.scaled.n_starts or super().n_starts(state)
 
     def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
         """Run reflections and descents."""
-        starts = state.settings.scaled.inputs(state.views, state.remaining["first"], n_starts, generator)
+        starts = state.numerics.scaled.inputs(state.views, state.remaining["first"], n_starts, generator)
         at_first: View = state.remaining["first" if state.is_ample else "subspaces"]
         ends = state.descended(starts, at_first, generator)
         return Proposals(*(state.confirmed(ends, generator) if state.is_flat else state.settled(ends)))
@@ -125,7 +125,7 @@ class ChainedReflections(Stage):
 
     def n_starts(self, state: SearchState) -> int:
         """Return the starts of a round."""
-        return state.settings.scaled.n_starts_of_chain
+        return state.numerics.scaled.n_starts_of_chain
 
     def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
         """Run reflections, and fits to all subspaces."""
@@ -138,7 +138,7 @@ class ChainedReflections(Stage):
 
     def starts(self, state: SearchState, n_starts: int, generator: torch.Generator) -> torch.Tensor:
         """Return where reflections end, as ``p`` at their true scale."""
-        return state.settings.scaled.inputs(state.views, state.chain, n_starts, generator)
+        return state.numerics.scaled.inputs(state.views, state.chain, n_starts, generator)
 
 
 class PairedReflections(ChainedReflections):
@@ -153,14 +153,14 @@ class PairedReflections(ChainedReflections):
 
     def n_starts(self, state: SearchState) -> int:
         """Return the starts of a round."""
-        return state.settings.paired.n_starts
+        return state.numerics.paired.n_starts
 
     def starts(self, state: SearchState, n_starts: int, generator: torch.Generator) -> torch.Tensor:
         """Return where reflections end, each with its label."""
         likely = state.likely_labels.without_labels(state.fits.preactivations(state.knowledge.inputs))
         labels = likely.weighted(n_starts, 0.0, generator).labels
         given = state.views, state.fits.spans, state.problem.backward, labels, generator
-        return state.settings.paired.inputs(*given)
+        return state.numerics.paired.inputs(*given)
 
 
 class Projections(_ByConstraint):
@@ -179,9 +179,9 @@ class Projections(_ByConstraint):
 
     def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
         """Run random starts."""
-        reflection = state.settings.reflection if self.is_led_by_columns else None
+        reflection = state.numerics.reflection if self.is_led_by_columns else None
         subspace = state.remaining["first"].spans[0].up_to_scale()
-        inputs, is_determined = state.settings.projection.run(state.views, subspace, n_starts, generator, reflection)
+        inputs, is_determined = state.numerics.projection.run(state.views, subspace, n_starts, generator, reflection)
         if not state.is_flat:  # with two slopes an end may be in the first subspace by a wrong one
             starts = state.fits.at_scale(inputs)
             return Proposals(*state.settled(state.descended(starts, state.remaining["subspaces"], generator)))
@@ -207,7 +207,7 @@ class Reflections(Stage):
 
     def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
         """Run random starts."""
-        return Proposals(columns=state.settings.reflection.run(state.views, n_starts, generator))
+        return Proposals(columns=state.numerics.reflection.run(state.views, n_starts, generator))
 
 
 class Alternations(Stage):
@@ -226,7 +226,7 @@ class Alternations(Stage):
     def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
         """Run random starts."""
         given = state.views, n_starts, next(state.ridges), generator
-        return Proposals(columns=state.settings.alternation.run(*given))
+        return Proposals(columns=state.numerics.alternation.run(*given))
 
 
 def _lacks_zeros(state: SearchState) -> str | None:

@@ -74,21 +74,21 @@ class SearchState:
         generator: torch.Generator,
     ) -> None:
         self.problem, self.activation, self.subspaces = problem, problem.activation, subspaces
-        self.settings = settings = settings.resolved(problem, subspaces is not None)
+        self.numerics = numerics = settings.resolved(problem, subspaces is not None)
         self.is_flat = problem.activation.has_flat_part
-        self.is_wide = settings.schedule.is_wide(problem.width)
-        self.n_starts = settings.schedule.n_starts(problem.width)
+        self.is_wide = numerics.schedule.is_wide(problem.width)
+        self.n_starts = numerics.schedule.n_starts(problem.width)
         views = TwoViews.of_problem(problem)
         # Beyond half of the width neither the first subspace nor zeros say enough of a sample.
         self.is_beyond = subspaces is not None and problem.is_beyond
         self.chain = problem.chain if self.is_beyond or (self.is_flat and self.is_alike) else None
-        self.tail = problem.rest if settings.use_rest and (self.chain is not None or not self.is_flat) else None
+        self.tail = problem.rest if numerics.use_tail and (self.chain is not None or not self.is_flat) else None
         self.natural: NaturalForward | None = None
         self.uses_tail, everything = equations is not subspaces, None
         if equations is not None and not self.is_flat:
             forward = ScaledForward.of(views)
             equations = _at_typical_scale(equations, forward, generator)
-            self.natural = NaturalForward.of(forward, equations, generator, settings.descent.n_probes)
+            self.natural = NaturalForward.of(forward, equations, generator, numerics.descent.n_probes)
             if subspaces is not None and self.tail is not None:
                 everything = Together((_at_typical_scale(subspaces, forward, generator), self.tail))
         self.equations = equations
@@ -102,24 +102,24 @@ class SearchState:
         self.remaining = Remaining(views_by_name, as_tensor(problem.factors.left))
         self.knowledge = self._nothing_known(views)
         self.is_head = problem.layer_gradient.tail.is_of_head
-        is_small = problem.width <= settings.last_fit.widest or self.is_head
+        is_small = problem.width <= numerics.last_fit.widest or self.is_head
         self.is_exact = equations is not None and problem.batch_size > 1 and is_small
         by_subspaces = equations if self.chain is None else self.chain
         self.last = by_subspaces if self.is_exact and everything is None else everything
         natural = self.natural
         if self.is_exact and natural is None:
-            natural = NaturalForward.of(ScaledForward.of(views), equations, generator, settings.descent.n_probes)
-        given = views, settings.last_fit, settings.descent, natural, self.last, subspaces, self.chain
+            natural = NaturalForward.of(ScaledForward.of(views), equations, generator, numerics.descent.n_probes)
+        given = views, numerics.last_fit, numerics.descent, natural, self.last, subspaces, self.chain
         self.fits = InputFits(*given, is_exact=self.is_exact)
         self.errors: torch.Tensor | None = None
-        self.ridges = settings.schedule.cycle_of_ridges()
+        self.ridges = numerics.schedule.cycle_of_ridges()
 
     def _nothing_known(self, views: TwoViews) -> Knowledge:
         precision: dict[str, float] = {}
         if self.natural is not None:  # ends are polished without what is known: columns need not be exact
             precision = {"own_product": INEXACT_COLUMN}
-        if self.settings.own_zeros is not None:
-            precision = {"own_product": INEXACT_COLUMN, "surely_off": self.settings.own_zeros.margins[0]}
+        if self.numerics.own_zeros is not None:
+            precision = {"own_product": INEXACT_COLUMN, "surely_off": self.numerics.own_zeros.margins[0]}
         columns = tuple(view for view in (self.tail, self.problem.column) if view is not None)
         test = self.problem.factors.zero_test
         return Knowledge(test, views, columns, trusts_behind=self.is_beyond, **precision)
@@ -127,7 +127,7 @@ class SearchState:
     @cached_property
     def is_alike(self) -> bool:
         """Whether there are activation subspaces, and samples with so much in common that zeros say little."""
-        return self.subspaces is not None and self.settings.scaled.applies(TwoViews.of_problem(self.problem))
+        return self.subspaces is not None and self.numerics.scaled.applies(TwoViews.of_problem(self.problem))
 
     @property
     def views(self) -> TwoViews:
@@ -137,7 +137,7 @@ class SearchState:
     @property
     def is_ample(self) -> bool:
         """Whether the next layer's activation subspace says enough for a descent by it alone."""
-        return self.subspaces is not None and self.settings.scaled.is_ample(self.remaining["first"].spans[0])
+        return self.subspaces is not None and self.numerics.scaled.is_ample(self.remaining["first"].spans[0])
 
     @property
     def views_in_words(self) -> str:
@@ -167,7 +167,7 @@ class SearchState:
     @cached_property
     def is_linked(self) -> bool:
         """Whether the loss can be followed back through all downstream layers, from a label to this one."""
-        if not (self.is_beyond and self.settings.use_rest and self.problem.rest is not None):
+        if not (self.is_beyond and self.numerics.use_tail and self.problem.rest is not None):
             return False
         is_whole = len((self.chain or self.subspaces).spans) >= len(self.problem.layer_gradient.layers) - 1
         return is_whole and self.problem.backward is not None and self.problem.backward.is_two_pieces
@@ -196,7 +196,7 @@ class SearchState:
         """Return the samples that descents from some ``p`` at their true scale end at, and which are determined."""
         if len(starts) == 0:
             return starts, torch.zeros(0, dtype=torch.bool)
-        return self.settings.descent.run(self.views, self.equations, starts, generator, self.natural, at_first)
+        return self.numerics.descent.run(self.views, self.equations, starts, generator, self.natural, at_first)
 
     def settled(self, ends: Ends, *, is_fitted: bool = False) -> Ends:
         """Return ends without zero-slope regions fitted to all constraints, those that fulfil these; or as they are.
@@ -219,7 +219,7 @@ class SearchState:
         if not self.is_exact:
             return ends
         inputs, is_determined = self.fits.fitted(ends[0]), ends[1]
-        own_zeros, knowledge = self.settings.own_zeros, self.knowledge
+        own_zeros, knowledge = self.numerics.own_zeros, self.knowledge
         if own_zeros is None:
             kept = self.fits.near_spans(inputs, knowledge.inputs) | ~is_determined
             return inputs[kept], is_determined[kept]
