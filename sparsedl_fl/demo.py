@@ -77,7 +77,7 @@ def natural_patches(
     """
     rng = check_random_state(random_state)
     photographs = [photograph / 255.0 for photograph in load_sample_images().images]
-    patches = []
+    patches: list[np.ndarray] = []
     while len(patches) < n_patches:
         photograph = photographs[rng.randint(len(photographs))]
         row, column = (rng.randint(size - PATCH + 1) for size in photograph.shape[:2])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -11,11 +13,13 @@ __all__ = [
     "LEAST_DISTANCE",
     "LEAST_SURPLUS",
     "LOG_CHANCE",
+    "Counted",
     "Inputs",
     "Linearization",
     "View",
     "complement",
     "log_chance",
+    "total",
 ]
 
 LEAST_SURPLUS = 4
@@ -121,10 +125,20 @@ class Inputs:
     gradients: torch.Tensor
 
 
+class Counted(Protocol):
+    """Equations that are counted."""
+
+    @property
+    def n_equations(self) -> int: ...
+
+    @property
+    def n_unknowns(self) -> int: ...
+
+
 class Linearization(ABC):
     """How badly pre-activations fulfil the equations, and how that changes, to first order."""
 
-    view: View
+    view: Counted
 
     @property
     @abstractmethod
@@ -180,6 +194,11 @@ class Linearization(ABC):
         unknowns = self.view.n_unknowns
         enough = (log_chance(self.least_log_chances, unknowns) / 2).clamp(min=LOG_CHANCE, max=LOG_LIKELY)
         return self.is_inside & (log_chance(self.log_chances, unknowns) <= enough)
+
+
+def total(parts: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Return the sum of tensors."""
+    return sum(parts, start=torch.zeros(()))
 
 
 def log_chance(log_chances: torch.Tensor, n_unknowns: int) -> torch.Tensor:

@@ -109,10 +109,10 @@ class ActivationSpan:
         """
         if next_weight_grad is None or min(next_weight_grad.shape) <= batch_size or not next_weight_grad.any():
             return None
-        V, S, _ = leading_left(
-            in_double(next_weight_grad.T), batch_size, min(next_weight_grad.shape), n_iterations=(1, 3)
-        )
-        V, noise, S = as_tensor(V[:, :batch_size].astype(float)), float(S[batch_size]), as_tensor(S[:batch_size])
+        G = in_double(next_weight_grad.T)
+        left, sizes, _ = leading_left(G, batch_size, min(G.shape), n_iterations=(1, 3))
+        V, noise = as_tensor(left[:, :batch_size].astype(float)), float(sizes[batch_size])
+        S = as_tensor(sizes[:batch_size])
         largest_tolerance = _largest_tolerance(len(V), batch_size, activation)
         if UNUSABLE * noise > largest_tolerance * S[0]:
             return None
@@ -136,8 +136,8 @@ class ActivationSpan:
 
     def to(self, dtype: torch.dtype) -> ActivationSpan:
         """Return the same in another precision."""
-        given = {"basis": self.basis, "duals": self.duals, "stand_for": self.stand_for}
-        return replace(self, **{name: None if part is None else part.to(dtype) for name, part in given.items()})
+        duals, stand_for = (None if part is None else part.to(dtype) for part in (self.duals, self.stand_for))
+        return replace(self, basis=self.basis.to(dtype), duals=duals, stand_for=stand_for)
 
     @property
     def n_equations(self) -> int:
@@ -229,8 +229,8 @@ def _stand_for(
     Copies are near by their first few probes, of which a tree finds the pairs: all products are too many.
     """
     probes = torch.randn((weight.shape[1], n_probes), generator=torch.Generator().manual_seed(0), dtype=torch.float32)
-    rows = torch.cat([weight.float() @ probes, n_probes**0.5 * bias.float()[:, None]], dim=1)
-    rows, index, copies = np.unique(normalized(rows, dim=1).numpy(), axis=0, return_index=True, return_inverse=True)
+    probed = normalized(torch.cat([weight.float() @ probes, n_probes**0.5 * bias.float()[:, None]], dim=1), dim=1)
+    rows, index, copies = np.unique(probed.numpy(), axis=0, return_index=True, return_inverse=True)
     near = cKDTree(rows[:, :n_first]).query_pairs(1.01 * np.sqrt(2 * (1 - alike)), output_type="ndarray")
     near = near[np.einsum("ij,ij->i", rows[near[:, 0]], rows[near[:, 1]]) > alike]
     first = index.copy()

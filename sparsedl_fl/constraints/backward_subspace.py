@@ -49,8 +49,9 @@ class BackwardChain:
     def of(cls, given: LayerGradient, factors: LowRankGradient) -> BackwardChain | None:
         """Return the chain, or None where the head is not known, units are not on or off, or weights moved."""
         head, hidden = given.tail.head, given.layers[:-1]
-        activations = tuple(resolve(part.activation) for part in (given, *hidden))
-        are_flat = all(isinstance(phi, FlatPart) for phi in activations)
+        names = [given.activation, *(layer.activation for layer in hidden)]
+        activations = tuple(phi for phi in map(resolve, names) if isinstance(phi, FlatPart))
+        are_flat = len(activations) == len(names)
         if head is None or given.next_layer.weight_grad is None or given.is_update or not are_flat:
             return None
         bases = [as_tensor(factors.left), *(_column_basis(layer.weight_grad, factors.batch_size) for layer in hidden)]
@@ -78,7 +79,7 @@ class BackwardChain:
         z = [preactivations]
         for phi, (W, bias) in zip(self.activations, self.layers, strict=False):
             z.append(phi.value(z[-1]) @ W.T + bias)
-        e, d = [self.last(z[-1], labels)], []
+        e, d = [self.last(z[-1], labels)], list[torch.Tensor]()
         for level in reversed(range(len(z))):
             d.insert(0, e[0] * self.activations[level].derivative(z[level]))
             if level:

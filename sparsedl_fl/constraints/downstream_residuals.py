@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from sparsedl_fl.constraints._base import LEAST_DISTANCE, Linearization
+from sparsedl_fl.constraints._base import LEAST_DISTANCE, Counted, Linearization, total
 from sparsedl_fl.constraints.activation_subspace import ActivationSpan, lengths
 
 __all__ = ["BESIDE", "FAR", "IN_LINE", "SpansAt"]
@@ -28,7 +28,7 @@ IN_LINE = 0.5
 not varied."""
 
 
-class Weighted(Protocol):
+class Weighted(Counted, Protocol):
     """Spans one after the other, with the layers between them and their weights: what residuals are taken of."""
 
     @property
@@ -42,12 +42,6 @@ class Weighted(Protocol):
 
     @property
     def factors(self) -> tuple[torch.Tensor, ...]: ...
-
-    @property
-    def n_equations(self) -> int: ...
-
-    @property
-    def n_unknowns(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -70,7 +64,7 @@ class SpansAt(Linearization):
     @cached_property
     def _weights(self) -> list[torch.Tensor]:
         view = self.view
-        pairs = zip(view.weights, view.factors or (1.0,) * len(view.weights), strict=True)
+        pairs = zip(view.weights, view.factors or (torch.ones(()),) * len(view.weights), strict=True)
         return [weight * factor for weight, factor in pairs]
 
     @cached_property
@@ -82,7 +76,7 @@ class SpansAt(Linearization):
     def cost(self) -> torch.Tensor:
         """Return the squares of the parts of the activations outside of the spans, weighted."""
         parts = zip(self._weights, self.activations, self.outside, strict=True)
-        return sum(weight.squeeze(-1) * (y * outside).sum(dim=1) for weight, y, outside in parts)
+        return total(weight.squeeze(-1) * (y * outside).sum(dim=1) for weight, y, outside in parts)
 
     @property
     def gradient(self) -> torch.Tensor:
@@ -96,7 +90,7 @@ class SpansAt(Linearization):
     def gram(self, changes: torch.Tensor) -> torch.Tensor:
         """Return the products of what leaves the spans."""
         parts = zip(self._weights, self._moved_outside(changes), strict=True)
-        return sum(weight.squeeze() * outside @ outside.T for weight, outside in parts)
+        return total(weight.squeeze() * outside @ outside.T for weight, outside in parts)
 
     def _moved_outside(self, changes: torch.Tensor) -> list[torch.Tensor]:
         """Return how changes of the pre-activations move the activations out of each span."""
@@ -110,7 +104,7 @@ class SpansAt(Linearization):
 
     def _pull(self, outside: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the sum of what each part says of the pre-activations."""
-        pulled: torch.Tensor | float = 0.0
+        pulled = torch.zeros(())
         for level in reversed(range(len(outside))):
             pulled = self.slopes[level] * (self._weights[level] * outside[level] + pulled)
             if level:

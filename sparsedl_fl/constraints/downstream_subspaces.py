@@ -165,7 +165,10 @@ class SpansBehind(View):
 
     def at(self, preactivations: torch.Tensor) -> SpansAt:
         """Return the spans at pre-activations of shape (n, m)."""
-        preactivations_of, activations, slopes, z = [], [], [], preactivations
+        preactivations_of: list[torch.Tensor] = []
+        activations: list[torch.Tensor] = []
+        slopes: list[torch.Tensor] = []
+        z = preactivations
         for level, span in enumerate(self.spans):
             if level:
                 W, bias = self.layers[level - 1]

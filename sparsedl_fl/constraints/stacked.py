@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sparsedl_fl.constraints._base import Inputs, Linearization, View
+from sparsedl_fl.constraints._base import Inputs, Linearization, View, total
 
 __all__ = ["Together"]
 
@@ -102,20 +102,20 @@ class TogetherAt(Linearization):
     @property
     def cost(self) -> torch.Tensor:
         """Return the sum over the views."""
-        return sum(part.cost for part in self.parts)
+        return total(part.cost for part in self.parts)
 
     @property
     def gradient(self) -> torch.Tensor:
         """Return the sum over the views."""
-        return sum(part.gradient for part in self.parts)
+        return total(part.gradient for part in self.parts)
 
     def curve(self, changes: torch.Tensor) -> torch.Tensor:
         """Return the sum over the views."""
-        return sum(part.curve(changes) for part in self.parts)
+        return total(part.curve(changes) for part in self.parts)
 
     def gram(self, changes: torch.Tensor) -> torch.Tensor:
         """Return the sum over the views."""
-        return sum(part.gram(changes) for part in self.parts)
+        return total(part.gram(changes) for part in self.parts)
 
     @property
     def distances(self) -> torch.Tensor:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol
 
 import torch
 
-from sparsedl_fl.constraints._base import Linearization
+from sparsedl_fl.constraints._base import Counted, Linearization
 from sparsedl_fl.constraints.activation_subspace import ROUNDING_SHARE, lengths
 from sparsedl_fl.constraints.column_space import ColumnSpace
 
 __all__ = ["RestAt"]
 
 
-class Target(Protocol):
+class Target(Counted, Protocol):
     """Where gradients have to lie, and how nearly: what residuals are taken of."""
 
     @property
@@ -35,9 +35,6 @@ class Target(Protocol):
 
     @property
     def weight(self) -> float: ...
-
-    @property
-    def n_unknowns(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -97,11 +94,13 @@ class RestAt(Linearization):
         """
         if not self.gradients.requires_grad or len(rows) == 0:
             return torch.zeros_like(rows)
-        given, options = (self.gradients, self.preactivations), {"retain_graph": True, "materialize_grads": True}
+        grad = partial(
+            torch.autograd.grad, self.gradients, self.preactivations, retain_graph=True, materialize_grads=True
+        )
         if len(self.gradients) == len(rows):
-            return torch.autograd.grad(*given, rows, **options)[0]
+            return grad(rows)[0]
         try:
-            return torch.autograd.grad(*given, rows[:, None], is_grads_batched=True, **options)[0][:, 0]
+            return grad(rows[:, None], is_grads_batched=True)[0][:, 0]
         except RuntimeError:  # a module of the user's may have no way back for many at once
             return torch.cat([self.along(row[None]) for row in rows])
 

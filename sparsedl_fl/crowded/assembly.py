@@ -223,7 +223,7 @@ def _with_pairs(
 def _as_seen_behind(problem: CrowdedProblem) -> LowRankGradient:
     """Return the next layer's factors, whose gradient is as large as the layer's own."""
     found = problem.next_layer
-    share = np.linalg.norm(problem.layer.factors.singular_values) / np.linalg.norm(found.singular_values)
+    share = float(np.linalg.norm(problem.layer.factors.singular_values) / np.linalg.norm(found.singular_values))
     return replace(found, noise_level=found.noise_level * share, beyond=found.beyond * share)
 
 

@@ -140,12 +140,12 @@ def draw_kernels(
     generator : torch.Generator
         Source of randomness, on the device of the observations.
     """
-    k, like = observations.shape[1], {"dtype": observations.dtype, "device": observations.device}
+    k = observations.shape[1]
     if k == 1:
-        return torch.ones((n_draws, 1), **like)
+        return observations.new_ones((n_draws, 1))
     drawn = _draw_rows(rows, n_draws, k - 1, generator)
-    last = torch.randn((n_draws, 1, k), generator=generator, **like)
-    right = torch.zeros((n_draws, k), **like)
+    last = observations.new_empty((n_draws, 1, k)).normal_(generator=generator)
+    right = observations.new_zeros((n_draws, k))
     right[:, -1] = 1
     kernels, info = torch.linalg.solve_ex(torch.cat([observations[drawn], last], dim=1), right)
     kernels = normalized(kernels, dim=1)

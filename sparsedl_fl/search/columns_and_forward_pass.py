@@ -85,8 +85,8 @@ class TwoViews:
         scale, sizes = as_tensor(problem.forward.scale), as_tensor(factors.singular_values)
         kink = problem.activation.lower
         half_way = problem.forward.half_way()
-        half_way = None if half_way is None else as_tensor(half_way)
-        return cls.of(factors.zero_test.observations, problem.regressors(), activation, scale, sizes, kink, half_way)
+        moved = None if half_way is None else as_tensor(half_way)
+        return cls.of(factors.zero_test.observations, problem.regressors(), activation, scale, sizes, kink, moved)
 
     def overlaps(self, inputs: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         """Return the cosine between each ``x`` and what each column is dual to, of shape (n_inputs, n_columns).

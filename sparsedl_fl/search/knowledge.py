@@ -148,18 +148,18 @@ class Knowledge:
             return self._deflate() or len(self.inputs) > n_before
         missing = self._without_column(self.inputs)
         if self.has_all_inputs:  # with all inputs known the columns follow
-            columns = list(normalized(torch.linalg.inv(self.inputs).T, dim=1)[missing, None])
+            columns = normalized(torch.linalg.inv(self.inputs).T, dim=1)[missing]
         elif not self.views.activation.has_flat_part:
-            columns = [self._from_behind(self.inputs[missing], self.inputs, torch.tensor(missing, dtype=torch.long))]
+            columns = self._from_behind(self.inputs[missing], self.inputs, torch.tensor(missing, dtype=torch.long))
         else:
-            columns = [self.column_of(self.inputs[i], _without_row(self.inputs, i)) for i in missing]
-        columns = torch.cat([nothing, *columns])
+            found = [self.column_of(self.inputs[i], _without_row(self.inputs, i)) for i in missing]
+            columns = torch.cat([nothing, *found])
         if not self.views.activation.has_flat_part:
             return self._deflate_by(columns) or len(self.inputs) > n_before
         self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
         unsure = inputs[~is_determined]
-        columns = [self.column_of(unsure[i], nothing) for i in self._without_column(unsure)]
-        self.pool.add_proven(torch.cat([nothing, *columns]), self.test)
+        of_unsure = [self.column_of(unsure[i], nothing) for i in self._without_column(unsure)]
+        self.pool.add_proven(torch.cat([nothing, *of_unsure]), self.test)
         return self._deflate() or len(self.inputs) > n_before
 
     def add_trusted(self, columns: torch.Tensor) -> bool:
@@ -218,8 +218,8 @@ class Knowledge:
         z = inputs @ self.views.forward.T
         is_inactive = self.views.activation.is_off(z, self.surely_off * z.std(dim=1, keepdim=True))
         doubtful = torch.nonzero((is_inactive & ~self.test.zeros(found)).any(dim=1))[:, 0].tolist()
-        columns = [self.column_of(inputs[i], _without_row(inputs, i), alone=True) for i in doubtful]
-        columns = torch.cat([found[:0], *columns])
+        again = [self.column_of(inputs[i], _without_row(inputs, i), alone=True) for i in doubtful]
+        columns = torch.cat([found[:0], *again])
         self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
         self._deflate()
 

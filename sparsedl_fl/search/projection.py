@@ -193,7 +193,7 @@ class Projection(BaseEstimator):
 
         z, _ = douglas_rachford(
             (z, phi.value(z)),
-            lambda points: phi.nearest_on_graph(*points, weight),
+            lambda points: phi.nearest_on_graph(points[0], points[1], weight),
             fitted,
             n_reflections,
             step=self.step,

@@ -9,6 +9,7 @@ from sklearn.base import BaseEstimator
 from torch.nn.functional import normalize
 
 from sparsedl.linalg import inverse_iteration, reweight, weighted_gram
+from sparsedl_fl.activations import FlatPart
 from sparsedl_fl.search.columns_and_forward_pass import WORKING, PrincipalForward, TwoViews, leaders
 from sparsedl_fl.solvers import douglas_rachford, log_uniform
 from sparsedl_fl.solvers.douglas_rachford import Points
@@ -117,6 +118,7 @@ class Reflection(BaseEstimator):
             return log_uniform(limits, n_starts, generator, WORKING)
 
         activation = views.activation
+        assert isinstance(activation, FlatPart)
         strengths, axes = torch.linalg.eigh(views.inputs.T @ views.inputs)
         strengths = strengths.clamp(min=0).to(WORKING)
         columns = (views.left @ axes / m**0.5).to(WORKING)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from sparsedl_fl.constraints import Inputs, View
+from sparsedl_fl.constraints import Inputs, SpansBehind, View
 from sparsedl_fl.search.knowledge import Knowledge
 from sparsedl_fl.search.single_fits import InputFits
 
@@ -35,6 +35,13 @@ class Remaining:
     def __getitem__(self, name: str) -> View | None:
         """Return what is left of a view."""
         return self._views[name]
+
+    @property
+    def first(self) -> SpansBehind:
+        """What is left of the next layer's activation subspace, where there is one."""
+        first = self._views["first"]
+        assert isinstance(first, SpansBehind)
+        return first
 
     def leave_out(self, knowledge: Knowledge, fits: InputFits) -> None:
         """Leave out what is known since the last time, and has its column."""

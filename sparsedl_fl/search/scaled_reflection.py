@@ -180,8 +180,8 @@ class ScaledReflection(BaseEstimator):
                 z.append(behind)
             return z[:n] + y
 
-        z = douglas_rachford([*z, *y], nearest, fitted, n_reflections)
-        return forward.coordinates(z[0])
+        ends = douglas_rachford([*z, *y], nearest, fitted, n_reflections)
+        return forward.coordinates(ends[0])
 
 
 def _link(spans: SpansBehind, level: int, preactivations: list[torch.Tensor]) -> Link:

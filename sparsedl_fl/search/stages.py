@@ -90,9 +90,10 @@ class ClassStart(Stage):
     def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
         """Descend from the means of classes."""
         known = state.fits.at_scale(state.knowledge.inputs)
-        starts, labels = state.numerics.class_starts.run(state.views, state.equations, known)
+        tail = state.tail_of_head
+        starts, labels = state.numerics.class_starts.run(state.views, tail, known)
         is_last = state.views.free.shape[1] <= 1  # it follows from the others, whichever its label is
-        of_labels = state.equations if is_last else replace(state.equations, labels=labels)
+        of_labels = tail if is_last else replace(tail, labels=labels)
         return Proposals(*state.settled(state.descended(starts, of_labels, generator)))
 
 
@@ -108,7 +109,7 @@ class ScaledReflections(_ByConstraint):
 
     def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
         """Run reflections and descents."""
-        starts = state.numerics.scaled.inputs(state.views, state.remaining["first"], n_starts, generator)
+        starts = state.numerics.scaled.inputs(state.views, state.remaining.first, n_starts, generator)
         at_first: View = state.remaining["first" if state.is_ample else "subspaces"]
         ends = state.descended(starts, at_first, generator)
         return Proposals(*(state.confirmed(ends, generator) if state.is_flat else state.settled(ends)))
@@ -180,7 +181,7 @@ class Projections(_ByConstraint):
     def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
         """Run random starts."""
         reflection = state.numerics.reflection if self.is_led_by_columns else None
-        subspace = state.remaining["first"].spans[0].up_to_scale()
+        subspace = state.remaining.first.spans[0].up_to_scale()
         inputs, is_determined = state.numerics.projection.run(state.views, subspace, n_starts, generator, reflection)
         if not state.is_flat:  # with two slopes an end may be in the first subspace by a wrong one
             starts = state.fits.at_scale(inputs)

@@ -137,7 +137,7 @@ class SearchState:
     @property
     def is_ample(self) -> bool:
         """Whether the next layer's activation subspace says enough for a descent by it alone."""
-        return self.subspaces is not None and self.numerics.scaled.is_ample(self.remaining["first"].spans[0])
+        return self.subspaces is not None and self.numerics.scaled.is_ample(self.remaining.first.spans[0])
 
     @property
     def views_in_words(self) -> str:
@@ -163,6 +163,12 @@ class SearchState:
             errors=None if self.errors is None else self.errors.numpy(),
             end=end,
         )
+
+    @property
+    def tail_of_head(self) -> RestView:
+        """All that is known of the samples of a head."""
+        assert isinstance(self.equations, RestView)
+        return self.equations
 
     @cached_property
     def is_linked(self) -> bool:
@@ -207,7 +213,7 @@ class SearchState:
         if not (is_fitted or self.is_ample):
             inputs = self.fits.fitted(inputs)
             if self.is_head:
-                near = self.fits.near_columns(inputs, self.equations)
+                near = self.fits.near_columns(inputs, self.tail_of_head)
                 inputs, is_determined = inputs[near], is_determined[near]
         if self.subspaces is not None and self.activation.is_piecewise_linear:  # one in a wrong piece spoils all fits
             kept = self.fits.near_spans(inputs, self.knowledge.inputs, math.inf)

@@ -86,7 +86,8 @@ class OneLayerReflection(BaseEstimator):
         share = float(self.gradient_weight * (z - z.mean(dim=0)).square().mean() / d.square().mean())
 
         def nearest(points: Points) -> Points:
-            return _nearest(phi, *points, back.at(points[0], labels)[2][0], share, forced)
+            z, d = points
+            return _nearest(phi, z, d, back.at(z, labels)[2][0], share, forced)
 
         def fitted(points: Points, number: int) -> Points:
             coordinates = forward.coordinates(points[0]) * (power / (power + ridge * shrinkage**number))

@@ -148,6 +148,7 @@ class _Rounds:
         self.reflection = search.reflection or OneLayerReflection()
         self.left_over = search.left_over or LeftOver()
         self.last_fit = search.last_fit or LastFit(n_together=search.n_together, n_products=search.n_products)
+        self.n_starts = self.n_hits = self.n_rounds = 0
         self.problem, self.generator, self.is_over = problem, generator, lambda: is_over(self.n_starts)
         self.spaces, self.views = BackSpace.all_of(problem), TwoViews.of_problem(problem)
         self.rest, self.left = problem.rest_from_places, as_tensor(problem.factors.left)
@@ -156,7 +157,6 @@ class _Rounds:
         self.is_on = torch.zeros((0, m), dtype=torch.bool)
         self.last_inputs: torch.Tensor | None = None
         self.ends: dict[tuple[int, ...], list[Ends]] = {}
-        self.n_starts = self.n_hits = self.n_rounds = 0
 
     @property
     def is_complete(self) -> bool:
