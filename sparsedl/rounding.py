@@ -10,16 +10,15 @@ Which one to use
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import torch
 from scipy.optimize import linprog
-from sklearn.base import BaseEstimator
 
-from sparsedl._validation import check_positive
+from sparsedl._validation import Strategy, check_positive
 from sparsedl.linalg import normalized, reweight, smallest_eigenvectors, weighted_gram
 from sparsedl.zeros import informative_rows
 
@@ -30,14 +29,11 @@ ROUNDING = 100.0
 """Entries below this many units of rounding are all the same: zero."""
 
 
-class Rounding(BaseEstimator, ABC):
+class Rounding(Strategy):
     """Moves approximate directions onto sparse ones."""
 
     draws: ClassVar[bool] = True
     """False where a direction is rounded without chance, and without regard to the others."""
-
-    def check_parameters(self) -> None:
-        """Raise ``ValueError`` for a parameter out of its range. Called once by ``fit``."""
 
     @abstractmethod
     def round(self, observations: torch.Tensor, directions: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

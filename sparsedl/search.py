@@ -22,7 +22,7 @@ from sparsedl.process import undisturbed
 from sparsedl.rounding import Rounding
 from sparsedl.stages import Outcome, SearchResult, Stage
 from sparsedl.surrogates import Surrogate
-from sparsedl.workers import Share, Workers, workers
+from sparsedl.workers import Share, Task, Workers, workers
 from sparsedl.zeros import ZeroTest
 
 INTERRUPTED = "interrupted"
@@ -129,7 +129,7 @@ class Search:
         starts = workers.run([(stage.starts.draw, observations, found, n_starts, generator)])[0]
         parts = starts.split(stage.starts_per_task)
         seeds = torch.randint(2**31 - 1, (len(parts) + 1,), generator=generator).tolist()
-        tasks = [
+        tasks: list[Task[Outcome]] = [
             (_run_starts, self, stage, part, found, result.n_rounds + index, seed)
             for index, (part, seed) in enumerate(zip(parts, seeds[1:], strict=True))
         ]

@@ -11,13 +11,12 @@ Which one to use
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import torch
-from sklearn.base import BaseEstimator
 
-from sparsedl._validation import check_positive
+from sparsedl._validation import Strategy, check_positive
 from sparsedl.linalg import normalized
 from sparsedl.symmetric_fixed_point import symmetric_fixed_point
 from sparsedl.workers import Share, in_turn
@@ -33,11 +32,8 @@ def complement_of(found: torch.Tensor) -> torch.Tensor:
     return torch.linalg.qr(found.T, mode="complete")[0][:, n_found:]
 
 
-class Starts(BaseEstimator, ABC):
+class Starts(Strategy):
     """Draws where the optimiser starts, knowing which columns were found."""
-
-    def check_parameters(self) -> None:
-        """Raise ``ValueError`` for a parameter out of its range. Called once by ``fit``."""
 
     @abstractmethod
     def draw(
@@ -112,10 +108,10 @@ class RowStarts(Starts):
         n_rows, n_components = observations.shape
         starts = observations[torch.randint(n_rows, (n_starts,), generator=generator)].double()
         starts = starts + self.noise * torch.randn((n_starts, n_components), generator=generator, dtype=torch.float64)
-        share = torch.rand((n_starts, 1), generator=generator, dtype=torch.float64).sqrt()
+        part = torch.rand((n_starts, 1), generator=generator, dtype=torch.float64).sqrt()
         if 0 < len(found) < n_components:
             basis = torch.linalg.qr(found.T)[0]
-            starts = starts - share * (starts @ basis) @ basis.T
+            starts = starts - part * (starts @ basis) @ basis.T
         return normalized(starts).to(observations.dtype)
 
 

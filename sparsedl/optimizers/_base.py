@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from sklearn.base import BaseEstimator
 
-from sparsedl._validation import check_positive
+from sparsedl._validation import Strategy, check_positive
 from sparsedl.surrogates import Surrogate
 
 
@@ -29,7 +28,7 @@ class OptimizationResult:
     n_iter: int
 
 
-class Optimizer(BaseEstimator, ABC):
+class Optimizer(Strategy):
     """Minimises ``f(q) = mean_r phi((L q)_r)`` over the unit sphere, from many starts at once."""
 
     wants_white: ClassVar[bool] = False
@@ -39,17 +38,16 @@ class Optimizer(BaseEstimator, ABC):
     """True when the entries that will vanish are below a hundredth where it ends, whatever the surrogate, so that what
     has too few of them is no column, and what has enough needs no more than polishing."""
 
-    starts_are_apart: ClassVar[bool] = False
-    """True when a start ends in the same place, whatever others run beside it."""
-
     precision: ClassVar[torch.dtype] = torch.float64
     """In which the starts run; where they end is estimated again in double precision."""
 
+    @property
+    def starts_are_apart(self) -> bool:
+        """Whether a start ends in the same place, whatever others run beside it."""
+        return False
+
     def check_surrogate(self, surrogate: Surrogate) -> None:
         """Raise ``TypeError`` for a surrogate that the method cannot minimise. Called once by ``fit``."""
-
-    def check_parameters(self) -> None:
-        """Raise ``ValueError`` for a parameter out of its range. Called once by ``fit``."""
 
     @abstractmethod
     def minimize(self, observations: torch.Tensor, starts: torch.Tensor, surrogate: Surrogate) -> OptimizationResult:
@@ -67,7 +65,7 @@ class Optimizer(BaseEstimator, ABC):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class ScheduledOptimizer(Optimizer, ABC):
+class ScheduledOptimizer(Optimizer):
     """An optimiser whose learning rate drops by ``decay`` at each milestone.
 
     Parameters
@@ -101,7 +99,7 @@ class ScheduledOptimizer(Optimizer, ABC):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class SmoothedOptimizer(Optimizer, ABC):
+class SmoothedOptimizer(Optimizer):
     """An optimiser that smooths the surrogate at zero, less and less.
 
     Parameters
