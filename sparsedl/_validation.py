@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -19,8 +19,16 @@ EPS = float(np.finfo(np.float64).eps)
 class Strategy(BaseEstimator, ABC):
     """What an estimator is given as a parameter, with parameters of its own."""
 
+    positive: ClassVar[tuple[str, ...]] = ()
+    """Names of parameters that have to be positive."""
+
+    counts: ClassVar[tuple[str, ...]] = ()
+    """Names of those that have to be positive integers."""
+
     def check_parameters(self) -> None:
         """Raise ``ValueError`` for a parameter out of its range. Called once by ``fit``."""
+        for name in (*self.positive, *self.counts):
+            check_positive(self, name, getattr(self, name), integer=name in self.counts)
 
 
 S = TypeVar("S", bound=Strategy)

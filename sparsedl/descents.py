@@ -100,7 +100,9 @@ class Descent:
             ends = normalized(ends @ stretching.T)
         n_found = 0
         if self.finish is not None:
-            ends, n_found = self._finished(observations, ends, found.to(starts), *self.finish)
+            best, n_found = self._best(observations, ends, found.to(starts))
+            optimizer, surrogate = self.finish
+            ends = optimizer.minimize(observations, ends[best], surrogate).directions
         return Ends(normalized(ends.cpu().double()), len(starts), n_found)
 
     def _down(self, observations: torch.Tensor, starts: torch.Tensor, share: Share) -> torch.Tensor:
@@ -110,23 +112,15 @@ class Descent:
         size = max(FEWEST, ENTRIES // len(observations)) if self.optimizer.starts_are_apart else len(starts)
         return shared_rows(share, run, starts, size if observations.device.type == "cpu" else len(starts))
 
-    def _finished(
-        self,
-        observations: torch.Tensor,
-        ends: torch.Tensor,
-        found: torch.Tensor,
-        optimizer: Optimizer,
-        surrogate: Surrogate,
-    ) -> tuple[torch.Tensor, int]:
-        """Return the best ends, converged, and how many were left out for being near a column found."""
+    def _best(self, observations: torch.Tensor, ends: torch.Tensor, found: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """Return which ends are the best, and how many were left out for being near a column found."""
         n_zeros = ((ends @ observations.T).abs() < self.look).sum(dim=1)
         is_found = ((ends @ found.T).abs() > NEAR_FOUND).any(dim=1)
         n_found = int(is_found.sum())
         order = torch.argsort(n_zeros.masked_fill(is_found, -1), descending=True, stable=True)[: len(ends) - n_found]
         # The most attractive columns draw many starts: one of each is enough.
         n_best = max(self.least_finished, math.ceil(self.share_finished * len(ends)))
-        best = order[distinct(ends[order], NEAR_FOUND)][:n_best]
-        return optimizer.minimize(observations, ends[best], surrogate).directions, n_found
+        return order[distinct(ends[order], NEAR_FOUND)][:n_best], n_found
 
     def promising(self, ends: torch.Tensor, found: torch.Tensor, test: ZeroTest) -> torch.Tensor:
         """Return the ends that differ from each other and from what was found, those with the most zeros first.

@@ -135,8 +135,6 @@ def whiten(
     shares, beyond = _shares(X, U, S, Vt, k, rank)
     if noise_level is None:
         noise = np.maximum(np.sqrt(beyond / max(n_features - k, 1)), rounding)
-    elif np.size(noise_level) not in (1, n_samples):
-        raise ValueError(f"noise_level must be one number or {n_samples}, one for each observation")
     else:
         noise = np.maximum(np.broadcast_to(np.asarray(noise_level, dtype=np.float64), (n_samples,)), rounding)
     return Whitening(

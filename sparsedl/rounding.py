@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from scipy.optimize import linprog
 
-from sparsedl._validation import Strategy, check_positive
+from sparsedl._validation import Strategy
 from sparsedl.linalg import normalized, reweight, smallest_eigenvectors, weighted_gram
 from sparsedl.zeros import informative_rows
 
@@ -71,15 +71,14 @@ class ReweightedRounding(Rounding):
     """
 
     draws: ClassVar[bool] = False
+    positive, counts = ("smoothing", "shrinkage"), ("max_iter",)
     smoothing: float = 0.05
     shrinkage: float = 0.2
     max_iter: int = 6
 
     def check_parameters(self) -> None:
         """Raise ``ValueError`` unless all parameters are positive and ``shrinkage`` is at most one."""
-        check_positive(self, "smoothing", self.smoothing)
-        check_positive(self, "shrinkage", self.shrinkage)
-        check_positive(self, "max_iter", self.max_iter, integer=True)
+        super().check_parameters()
         if self.shrinkage > 1:
             raise ValueError(f"{type(self).__name__}: shrinkage must be at most 1, got {self.shrinkage!r}")
 
@@ -110,13 +109,13 @@ class KernelRounding(Rounding):
     SPEAR++ (2025), Sec. 4.4.
     """
 
+    positive, counts = ("pool_factor",), ("n_draws",)
     pool_factor: float = 1.5
     n_draws: int = 16
 
     def check_parameters(self) -> None:
         """Raise ``ValueError`` unless ``pool_factor`` is at least one and ``n_draws`` a positive integer."""
-        check_positive(self, "pool_factor", self.pool_factor)
-        check_positive(self, "n_draws", self.n_draws, integer=True)
+        super().check_parameters()
         if self.pool_factor < 1:
             raise ValueError(f"{type(self).__name__}: pool_factor must be at least 1, got {self.pool_factor!r}")
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sparsedl._validation import Strategy, check_positive
+from sparsedl._validation import Strategy
 from sparsedl.linalg import normalized
 from sparsedl.symmetric_fixed_point import symmetric_fixed_point
 from sparsedl.workers import Share, in_turn
@@ -90,11 +90,8 @@ class RowStarts(Starts):
         Length of a random perturbation, for each entry: it keeps repeated rows apart, and replaces a row that is zero.
     """
 
+    positive = ("noise",)
     noise: float = 0.1
-
-    def check_parameters(self) -> None:
-        """Raise ``ValueError`` unless ``noise`` is positive."""
-        check_positive(self, "noise", self.noise)
 
     def draw(
         self,
@@ -137,15 +134,14 @@ class SymmetricStarts(Starts):
     1999, Sec. 4 (symmetric decorrelation), Eq. 20.
     """
 
+    positive, counts = ("tolerance", "share"), ("max_iter",)
     max_iter: int = 60
     tolerance: float = 1e-3
     share: float = 0.9
 
     def check_parameters(self) -> None:
         """Raise ``ValueError`` unless all are positive and ``share`` is at most one."""
-        check_positive(self, "max_iter", self.max_iter, integer=True)
-        check_positive(self, "tolerance", self.tolerance)
-        check_positive(self, "share", self.share)
+        super().check_parameters()
         if self.share > 1:
             raise ValueError(f"{type(self).__name__}: share must be at most 1, got {self.share!r}")
 

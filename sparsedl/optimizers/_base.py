@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from sparsedl._validation import Strategy, check_positive
+from sparsedl._validation import Strategy
 from sparsedl.surrogates import Surrogate
 
 
@@ -80,6 +80,7 @@ class ScheduledOptimizer(Optimizer):
         Factor at each milestone, in (0, 1].
     """
 
+    positive, counts = ("learning_rate", "decay"), ("max_iter",)
     learning_rate: float
     max_iter: int = 500
     milestones: tuple[int, ...] = (200, 400)
@@ -87,11 +88,21 @@ class ScheduledOptimizer(Optimizer):
 
     def check_parameters(self) -> None:
         """Raise ``ValueError`` unless rates and counts are positive and ``decay`` is at most one."""
-        check_positive(self, "learning_rate", self.learning_rate)
-        check_positive(self, "max_iter", self.max_iter, integer=True)
-        check_positive(self, "decay", self.decay)
+        super().check_parameters()
         if self.decay > 1:
             raise ValueError(f"{type(self).__name__}: decay must be at most 1, got {self.decay!r}")
+
+    def follow(
+        self, stepper: torch.optim.Optimizer, observations: torch.Tensor, surrogate: Surrogate
+    ) -> OptimizationResult:
+        """Let an optimiser of torch's kind drive the steps of its one parameter, the directions."""
+        (group,) = stepper.param_groups
+        (directions,) = group["params"]
+        for iteration in range(self.max_iter):
+            group["lr"] = self.learning_rate_at(iteration)
+            directions.grad = euclidean_gradient(observations, directions.detach(), surrogate)
+            stepper.step()
+        return OptimizationResult(directions=directions.detach(), n_iter=self.max_iter)
 
     def learning_rate_at(self, iteration: int) -> float:
         """Return the learning rate of one iteration, counted from zero."""
@@ -112,15 +123,14 @@ class SmoothedOptimizer(Optimizer):
         Last width; it shrinks geometrically.
     """
 
+    positive, counts = ("smoothing", "final_smoothing"), ("max_iter",)
     max_iter: int
     smoothing: float
     final_smoothing: float
 
     def check_parameters(self) -> None:
         """Raise ``ValueError`` unless all parameters are positive and the smoothing does not grow."""
-        check_positive(self, "max_iter", self.max_iter, integer=True)
-        check_positive(self, "smoothing", self.smoothing)
-        check_positive(self, "final_smoothing", self.final_smoothing)
+        super().check_parameters()
         if self.final_smoothing > self.smoothing:
             raise ValueError(f"{type(self).__name__}: final_smoothing must be at most smoothing, {self.smoothing!r}")
 
