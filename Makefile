@@ -2,6 +2,7 @@
 # make test-all: those too that take long, hostile problems and batches at the frontier, in under 40 minutes.
 # make frontier: run the yardstick, about 20 minutes, and write $(OUT).  make frontier-compare A=before.json B=after.json:
 # say what changed beyond noise (A is the newest record in the repository unless given, B is $(OUT)).
+# make lint: the rules of ruff.  make types: check the types of both packages with mypy, as pyproject.toml says.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -11,7 +12,7 @@ OUT ?= frontier.json
 A ?= $(lastword $(sort $(wildcard tests/frontier/records/*.json)))
 B ?= $(OUT)
 
-.PHONY: demo test test-all benchmark frontier frontier-compare lint clean
+.PHONY: demo test test-all benchmark frontier frontier-compare lint types clean
 
 demo: $(STAMP)
 	$(BIN)/sparsedl-fl demo --output demo.png
@@ -35,6 +36,9 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+types: $(STAMP)
+	$(BIN)/mypy
+
 # CPU PyTorch comes first and alone: a looser request would pull gigabytes of CUDA packages.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -43,4 +47,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache demo.png
+	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache demo.png

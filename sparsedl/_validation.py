@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABC
+from collections.abc import Callable
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import validate_data
 
-from sparsedl.arrays import as_numpy
+from sparsedl.arrays import Matrix, as_numpy
 
 EPS = float(np.finfo(np.float64).eps)
 
 
-def rounding_of(X: Any) -> float:
+class Strategy(BaseEstimator, ABC):
+    """What an estimator is given as a parameter, with parameters of its own."""
+
+    positive: ClassVar[tuple[str, ...]] = ()
+    """Names of parameters that have to be positive."""
+
+    counts: ClassVar[tuple[str, ...]] = ()
+    """Names of those that have to be positive integers."""
+
+    def check_parameters(self) -> None:
+        """Raise ``ValueError`` for a parameter out of its range. Called once by ``fit``."""
+        for name in (*self.positive, *self.counts):
+            check_positive(self, name, getattr(self, name), integer=name in self.counts)
+
+
+S = TypeVar("S", bound=Strategy)
+
+
+def rounding_of(X: Matrix) -> float:
     """Return the rounding of the number format that observations come in; whole numbers have that of double precision.
 
     Half precision is read into a wider format, and its entries are as rough as they were.
@@ -25,7 +45,7 @@ def rounding_of(X: Any) -> float:
     return max(float(np.finfo(dtype).eps), EPS) if np.issubdtype(dtype, np.floating) else EPS
 
 
-def check_observations(estimator: Any, X: Any, *, reset: bool) -> np.ndarray:
+def check_observations(estimator: BaseEstimator, X: Matrix, *, reset: bool) -> np.ndarray:
     """Validate observations as scikit-learn does: two-dimensional, finite, real, float32 or float64.
 
     Parameters
@@ -53,7 +73,7 @@ def check_observations(estimator: Any, X: Any, *, reset: bool) -> np.ndarray:
     )
 
 
-def check_positive(owner: Any, name: str, value: Any, *, integer: bool = False) -> None:
+def check_positive(owner: object, name: str, value: object, *, integer: bool = False) -> None:
     """Raise ``ValueError`` naming the parameter unless ``value`` is a positive finite number (or integer)."""
     kinds = (int, np.integer) if integer else (int, float, np.integer, np.floating)
     if isinstance(value, bool) or not isinstance(value, kinds) or not np.isfinite(value) or value <= 0:
@@ -61,7 +81,7 @@ def check_positive(owner: Any, name: str, value: Any, *, integer: bool = False) 
         raise ValueError(f"{type(owner).__name__}: {name} must be {kind}, got {value!r}")
 
 
-def pick_strategy(name: str, given: Any, kind: type, default: type) -> Any:
+def pick_strategy(name: str, given: S | None, kind: type, default: Callable[[], S]) -> S:
     """Return a clone of a strategy or the default, after checking its kind and its parameters."""
     if given is not None and not isinstance(given, kind):
         raise TypeError(f"{name} must be an instance of {kind.__name__} or None, got {given!r}")
@@ -70,7 +90,7 @@ def pick_strategy(name: str, given: Any, kind: type, default: type) -> Any:
     return strategy
 
 
-def check_settings(estimator: Any) -> None:
+def check_settings(estimator: BaseEstimator) -> None:
     """Raise ``ValueError`` naming a parameter of the estimator that is out of its range."""
     for name in ("n_components", "n_starts", "max_rounds", "patience"):
         if getattr(estimator, name) is not None:

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 
-__all__ = ["as_numpy", "as_tensor", "check_device", "chunks", "draw_generator", "draw_seed", "row_chunks", "rows_of"]
+__all__ = [
+    "Matrix",
+    "RandomState",
+    "Rows",
+    "as_numpy",
+    "as_tensor",
+    "check_device",
+    "chunks",
+    "draw_generator",
+    "draw_seed",
+    "row_chunks",
+    "rows_of",
+]
+
+Matrix = ArrayLike | torch.Tensor
+"""What users give numbers in."""
+
+RandomState = int | np.random.RandomState | None
+"""What scikit-learn draws from."""
 
 CHUNK_ENTRIES = 4_000_000
 """Numbers that are worked on at once, where nothing else is said: 32 MB in double precision. Weighted Gram matrices of
@@ -22,7 +41,23 @@ CACHE_LINE = 64
 """Bytes at whose multiples torch's own tensors begin."""
 
 
-def as_numpy(array: Any) -> Any:
+class Rows(Protocol):
+    """A matrix whose rows are read a part at a time: an array, or what computes them when they are asked for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows and columns."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the entries."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: slice | np.ndarray, /) -> np.ndarray: ...
+    def __array__(self) -> np.ndarray: ...
+
+
+def as_numpy(array: Matrix) -> ArrayLike:
     """Return a torch tensor as a NumPy array on the CPU, and anything else untouched."""
     if isinstance(array, torch.Tensor):
         return array.detach().cpu().numpy()
@@ -44,17 +79,17 @@ def rows_of(columns: np.ndarray) -> torch.Tensor:
     return as_tensor(np.asarray(columns).T)
 
 
-def draw_seed(random_state: Any) -> int:
+def draw_seed(random_state: RandomState) -> int:
     """Draw a seed from a scikit-learn ``random_state``."""
     return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
 
 
-def draw_generator(random_state: Any, device: torch.device | str = "cpu") -> torch.Generator:
+def draw_generator(random_state: RandomState, device: torch.device | str = "cpu") -> torch.Generator:
     """Turn a scikit-learn ``random_state`` into a ``torch.Generator``."""
     return torch.Generator(device=device).manual_seed(draw_seed(random_state))
 
 
-def row_chunks(matrix: np.ndarray) -> Iterator[slice]:
+def row_chunks(matrix: Rows) -> Iterator[slice]:
     """Yield slices of the rows of a matrix that take little memory."""
     return chunks(len(matrix), matrix.shape[1], ROW_ENTRIES)
 
@@ -81,7 +116,7 @@ def chunks(n_items: int, entries_each: int, limit: int | None = None) -> Iterato
         yield slice(start, min(start + size, n_items))
 
 
-def check_device(owner: Any, device: Any) -> torch.device:
+def check_device(owner: object, device: str | torch.device) -> torch.device:
     """Return a torch device, or raise ``ValueError`` saying that this machine does not have it."""
     try:
         found = torch.device(device)

@@ -80,7 +80,7 @@ class CandidatePool:
 
     def selection(self, known: torch.Tensor | None = None) -> CandidatePool:
         """Return the sparsest candidates that are independent, of each other and of directions known beforehand."""
-        taken = None if known is None or len(known) == 0 else known.numpy().T
+        taken = None if known is None else known.numpy().T
         index = torch.from_numpy(select_independent(self.directions.numpy().T, self.n_zeros.numpy(), taken=taken))
         return CandidatePool(self.directions[index], self.n_zeros[index])
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from sklearn.utils import check_random_state
+
+from sparsedl.arrays import RandomState
 
 __all__ = ["make_sparse_dictionary"]
 
@@ -18,7 +18,7 @@ def make_sparse_dictionary(
     sparsity: float = 0.5,
     condition_number: float = 10.0,
     noise_level: float = 0.0,
-    random_state: Any = None,
+    random_state: RandomState = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Draw Bernoulli-Gaussian codes and a random dictionary of bounded condition number.
 

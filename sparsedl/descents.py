@@ -55,11 +55,9 @@ class Descent:
     ----------
     optimizer, surrogate : Optimizer, Surrogate
         What goes down, on the stretched sphere, and what on.
-    finish : Optimizer or None, default=None
-        Where starts are many, only the best ends are made to converge, on the sphere itself; None takes all as they
-        are.
-    finish_surrogate : Surrogate or None, default=None
-        What for.
+    finish : (Optimizer, Surrogate) or None, default=None
+        Where starts are many, only the best ends are made to converge, on the sphere itself, by these; None takes all
+        as they are.
     least_finished : int, default=4
         How many of the ends are, at least.
     share_finished : float, default=0.1
@@ -73,8 +71,7 @@ class Descent:
 
     optimizer: Optimizer
     surrogate: Surrogate
-    finish: Optimizer | None = None
-    finish_surrogate: Surrogate | None = None
+    finish: tuple[Optimizer, Surrogate] | None = None
     least_finished: int = 4
     share_finished: float = 0.1
     look: float = 0.02
@@ -103,7 +100,9 @@ class Descent:
             ends = normalized(ends @ stretching.T)
         n_found = 0
         if self.finish is not None:
-            ends, n_found = self._finished(observations, ends, found.to(starts))
+            best, n_found = self._best(observations, ends, found.to(starts))
+            optimizer, surrogate = self.finish
+            ends = optimizer.minimize(observations, ends[best], surrogate).directions
         return Ends(normalized(ends.cpu().double()), len(starts), n_found)
 
     def _down(self, observations: torch.Tensor, starts: torch.Tensor, share: Share) -> torch.Tensor:
@@ -113,18 +112,15 @@ class Descent:
         size = max(FEWEST, ENTRIES // len(observations)) if self.optimizer.starts_are_apart else len(starts)
         return shared_rows(share, run, starts, size if observations.device.type == "cpu" else len(starts))
 
-    def _finished(
-        self, observations: torch.Tensor, ends: torch.Tensor, found: torch.Tensor
-    ) -> tuple[torch.Tensor, int]:
-        """Return the best ends, converged, and how many were left out for being near a column found."""
+    def _best(self, observations: torch.Tensor, ends: torch.Tensor, found: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """Return which ends are the best, and how many were left out for being near a column found."""
         n_zeros = ((ends @ observations.T).abs() < self.look).sum(dim=1)
         is_found = ((ends @ found.T).abs() > NEAR_FOUND).any(dim=1)
         n_found = int(is_found.sum())
         order = torch.argsort(n_zeros.masked_fill(is_found, -1), descending=True, stable=True)[: len(ends) - n_found]
         # The most attractive columns draw many starts: one of each is enough.
         n_best = max(self.least_finished, math.ceil(self.share_finished * len(ends)))
-        best = order[distinct(ends[order], NEAR_FOUND)][:n_best]
-        return self.finish.minimize(observations, ends[best], self.finish_surrogate).directions, n_found
+        return order[distinct(ends[order], NEAR_FOUND)][:n_best], n_found
 
     def promising(self, ends: torch.Tensor, found: torch.Tensor, test: ZeroTest) -> torch.Tensor:
         """Return the ends that differ from each other and from what was found, those with the most zeros first.

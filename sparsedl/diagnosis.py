@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from sparsedl.arrays import row_chunks
@@ -52,7 +50,7 @@ def advice(found: Recovery) -> str | None:
     return f"recovered {n_found} of {k} components ({status(found)}); {'; '.join(parts)}" if parts else None
 
 
-def _named(kind: str, numbers: Sequence[int], most: int = 10) -> str:
+def _named(kind: str, numbers: np.ndarray, most: int = 10) -> str:
     """Return "row 3", "rows 3, 7 and 9", or how many there are and the first of them."""
     words = [str(number) for number in numbers]
     if len(words) > most:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from sparsedl._validation import check_observations, check_settings, pick_strategy, rounding_of
-from sparsedl.arrays import as_numpy, check_device, draw_generator
+from sparsedl.arrays import Matrix, RandomState, as_numpy, check_device, draw_generator
 from sparsedl.diagnosis import advice, status
 from sparsedl.intercept import best_recovery
 from sparsedl.observations import Observations, exponents, product
@@ -157,7 +156,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         device: str = "cpu",
         n_jobs: int | None = None,
         verbose: bool = False,
-        random_state: Any = None,
+        random_state: RandomState = None,
     ) -> None:
         self.n_components = n_components
         self.fit_intercept = fit_intercept
@@ -174,7 +173,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self.verbose = verbose
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None) -> SparseDictionaryRecovery:
+    def fit(self, X: Matrix, y: None = None) -> SparseDictionaryRecovery:
         """Recover the dictionary of ``X``.
 
         Parameters
@@ -212,7 +211,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             warnings.warn(text, ConvergenceWarning, stacklevel=2)
         return self
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: Matrix) -> np.ndarray:
         """Return the codes of observations, ``(X - intercept_) @ directions_``.
 
         Parameters
@@ -229,7 +228,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         with undisturbed():
             return self._codes(X)
 
-    def inverse_transform(self, codes: Any) -> np.ndarray:
+    def inverse_transform(self, codes: Matrix) -> np.ndarray:
         """Return the observations of codes, ``codes @ components_ + intercept_``.
 
         Parameters
@@ -248,7 +247,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         with undisturbed():
             return product(codes, self.components_) + self.intercept_
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def score(self, X: Matrix, y: None = None) -> float:
         """Return the share of zeros in the codes of observations, less what they fail to explain.
 
         ``mean(|codes| <= 1e-6 rms(codes)) - |X - codes @ components_|^2 / |X|^2``: at most the true sparsity, which a
@@ -266,9 +265,9 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             codes = self._codes(X)
             unexplained = X - self.intercept_ - product(codes, self.components_)
             power = exponents(X)  # in units of X there are squares of all
-            codes, X, unexplained = (np.ldexp(part, -power) for part in (codes, X, unexplained))
+            codes, observed, unexplained = (np.ldexp(part, -power) for part in (codes, X, unexplained))
             tolerance = max(1e-6, 100 * float(np.finfo(codes.dtype).eps)) * np.sqrt(np.mean(codes**2, axis=0))
-            share = np.sum(unexplained**2) / max(np.sum(X**2), np.finfo(X.dtype).tiny)
+            share = np.sum(unexplained**2) / max(np.sum(observed**2), np.finfo(observed.dtype).tiny)
             return float(np.mean(np.abs(codes) <= tolerance) - share)
 
     @property

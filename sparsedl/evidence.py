@@ -77,8 +77,8 @@ class Evidence:
         return torch.cat([directions[:0], *parts])
 
     def _refit_some(self, directions: torch.Tensor, whitener: torch.Tensor) -> torch.Tensor:
-        gram = sum(zero_gram(test.observations @ whitener, test.likely_zeros(directions)) for test in self._tests())
-        return normalized(smallest_eigenvectors(gram)[1] @ whitener.T)
+        grams = (zero_gram(test.observations @ whitener, test.likely_zeros(directions)) for test in self._tests())
+        return normalized(smallest_eigenvectors(sum(grams, start=torch.zeros(())))[1] @ whitener.T)
 
     def _tests(self) -> Iterator[ZeroTest]:
         if self.is_whole:

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sparsedl.arrays import row_chunks
+from sparsedl.arrays import Rows, row_chunks
 from sparsedl.recovery import Recovery
 from sparsedl.stages import SearchEnd
 
 __all__ = ["best_recovery", "is_centred"]
 
 
-def is_centred(X: np.ndarray, *, rounding: float = 1e-6) -> bool:
+def is_centred(X: Rows, *, rounding: float = 1e-6) -> bool:
     """Return whether the mean of every column is zero but for rounding, relative to its deviation."""
     parts = list(row_chunks(X))
     mean = sum(X[part].sum(axis=0, dtype=np.float64) for part in parts) / len(X)
@@ -23,7 +23,7 @@ def is_centred(X: np.ndarray, *, rounding: float = 1e-6) -> bool:
 
 def best_recovery(
     attempt: Callable[[bool, int | None], Recovery],
-    X: np.ndarray,
+    X: Rows,
     fit_intercept: bool | str,
     patience: int | None,
     *,
@@ -56,7 +56,7 @@ def best_recovery(
         shifted = best
     # What the likelihood says of known noise stands against a few more zeros proven, but not against all.
     is_estimate = best.estimate is not None and best.estimate.noise_source != "codes"
-    with_offset = shifted.quality > best.quality and (shifted.proven.all() or not is_estimate)
+    with_offset = shifted.quality > best.quality and bool(shifted.proven.all() or not is_estimate)
     best = shifted if with_offset else best
     is_over = best.proven.all() or best.result.end is SearchEnd.INTERRUPTED or first == patience
     if is_over or not best.proven.any() or (is_estimate and not with_offset):

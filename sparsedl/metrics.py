@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from sparsedl.arrays import as_numpy
+from sparsedl.arrays import Matrix, as_numpy
 
 __all__ = ["ComponentMatch", "match_components"]
 
@@ -35,7 +34,7 @@ class ComponentMatch:
     errors: np.ndarray
 
 
-def match_components(estimated: Any, true: Any) -> ComponentMatch:
+def match_components(estimated: Matrix, true: Matrix) -> ComponentMatch:
     """Match components up to signed permutation and scale, by the largest sum of absolute cosines.
 
     Parameters

@@ -235,7 +235,8 @@ class _Averages:
     """Means of whatever is added under a name."""
 
     def __init__(self) -> None:
-        self.count, self.sums = 0, {}
+        self.count = 0
+        self.sums: dict[str, np.ndarray] = {}
 
     def add(self, **values: np.ndarray | float) -> None:
         self.count += 1

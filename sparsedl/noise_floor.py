@@ -39,7 +39,6 @@ def noise_of_zeros(
     if len(ends) == 0 or k >= n_rows - 1:
         return None
     rounded = search.rounding.round(test.observations, ends, torch.Generator().manual_seed(0))
-    levels = []
     for _ in range(2):
         moduli = (rounded @ test.observations.T).abs()
         ordered = moduli.sort(dim=1).values.clamp(min=np.finfo(float).tiny)

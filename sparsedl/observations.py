@@ -70,7 +70,6 @@ class ScaledRows:
     def __init__(self, X: np.ndarray, rows: np.ndarray, columns: np.ndarray, which: np.ndarray | None = None) -> None:
         self._X, self._rows, self._columns, self._which = X, rows, columns, which
         self.dtype, self.shape = X.dtype, (len(X) if which is None else len(which), X.shape[1])
-        self.size = self.shape[0] * self.shape[1]
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -144,22 +143,21 @@ class Observations:
             own = np.frexp(peaks)[1]
             columns = np.where((peaks > 0) & (own < common + np.log2(NO_ROUNDING * eps)), own, columns)
         columns = columns - common
-        values = ScaledRows(X, -rows, -columns)
+        values: np.ndarray | ScaledRows = ScaledRows(X, -rows, -columns)
         if X.size <= CHUNK_ENTRIES or len(X) < 4 * X.shape[1]:
             values = np.asarray(values)
+        noise = None
         if noise_level is not None:
             if np.size(noise_level) not in (1, len(X)):
                 raise ValueError(f"noise_level must be one number or {len(X)}, one for each observation")
-            noise_level = np.ldexp(np.broadcast_to(np.asarray(noise_level, dtype=np.float64), (len(X),)), -rows)
-        rounding = rounding_of_rows(values, eps)
-        return cls(values, rounding, noise_level, rows, columns, np.ones(len(X), dtype=bool), base, eps)
+            noise = np.ldexp(np.broadcast_to(np.asarray(noise_level, dtype=np.float64), (len(X),)), -rows)
+        return cls(values, rounding_of_rows(values, eps), noise, rows, columns, np.ones(len(X), dtype=bool), base, eps)
 
     def with_offset(self) -> Observations:
         """Return the observations with an offset."""
-        if isinstance(self.values, ScaledRows):
-            return replace(self, values=np.asarray(self.values)).with_offset()
-        usual = self._ones == 1
-        return replace(self, mean=(self.values if usual.all() else self.values[usual]).mean(axis=0, dtype=np.float64))
+        values, usual = np.asarray(self.values), self._ones == 1
+        mean = (values if usual.all() else values[usual]).mean(axis=0, dtype=np.float64)
+        return replace(self, values=values, mean=mean)
 
     @property
     def _ones(self) -> np.ndarray:
@@ -172,7 +170,7 @@ class Observations:
 
     @cached_property
     def _centred(self) -> np.ndarray:
-        return self.values.astype(np.float64) - self._ones[:, None] * self.mean
+        return np.asarray(self.values, dtype=np.float64) - self._ones[:, None] * self.mean
 
     @property
     def matrix(self) -> np.ndarray | ScaledRows:

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from sparsedl.arrays import as_numpy
+from sparsedl.arrays import Matrix, as_numpy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from sparsedl.estimator import SparseDictionaryRecovery
+
 __all__ = ["plot_components"]
 
 
 def plot_components(
-    components: Any,
+    components: SparseDictionaryRecovery | Matrix,
     shape: tuple[int, int],
     *,
     n_columns: int | None = None,
-    axes: Any = None,
+    axes: Axes | Sequence[Axes] | np.ndarray | None = None,
     figure: Figure | None = None,
     cmap: str = "gray",
 ) -> list[Axes]:
@@ -73,14 +76,15 @@ def plot_components(
         raise ValueError(f"shape {tuple(shape)} has {height * width} features, the components have {rows.shape[1]}")
     if axes is not None and (figure is not None or n_columns is not None):
         raise ValueError("axes have a figure and a grid already: pass neither figure nor n_columns with them")
-    axes = list(np.ravel(_grid(len(rows), n_columns, figure, height / width) if axes is None else axes))
-    if len(axes) < len(rows):
-        raise ValueError(f"{len(axes)} axes are too few for {len(rows)} components")
-    for axis, row, is_recovered in zip(axes, rows, recovered, strict=False):
+    grid = _grid(len(rows), n_columns, figure, height / width) if axes is None else np.asarray(axes, dtype=object)
+    pictures = list(np.ravel(grid))
+    if len(pictures) < len(rows):
+        raise ValueError(f"{len(pictures)} axes are too few for {len(rows)} components")
+    for axis, row, is_recovered in zip(pictures, rows, recovered, strict=False):
         _draw(axis, row.reshape(height, width), is_recovered, cmap)
-    for axis in axes[len(rows) :]:
+    for axis in pictures[len(rows) :]:
         axis.set_visible(False)
-    return axes[: len(rows)]
+    return pictures[: len(rows)]
 
 
 def _grid(n_pictures: int, n_columns: int | None, figure: Figure | None, aspect: float) -> np.ndarray:
@@ -98,7 +102,7 @@ def _grid(n_pictures: int, n_columns: int | None, figure: Figure | None, aspect:
     return figure.subplots(n_rows, n_columns, squeeze=False)
 
 
-def _rows_of(components: Any) -> tuple[np.ndarray, np.ndarray]:
+def _rows_of(components: SparseDictionaryRecovery | Matrix) -> tuple[np.ndarray, np.ndarray]:
     """Return components, one a row, and which of them are recovered; an array says nothing of that, so all of it."""
     if hasattr(components, "fit"):
         check_is_fitted(components)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import qr, svd
 
-from sparsedl.arrays import CHUNK_ENTRIES, row_chunks
+from sparsedl.arrays import CHUNK_ENTRIES, Rows, row_chunks
 
 __all__ = ["Whitening", "whiten"]
 
@@ -38,7 +38,7 @@ class Whitening:
         How much of each observation no other one can say, from 0 to 1.
     """
 
-    observations: np.ndarray
+    observations: Rows
     left: np.ndarray | None
     mixing: np.ndarray
     unmixing: np.ndarray
@@ -68,14 +68,14 @@ class Whitening:
         return row_chunks(self.observations)
 
 
-def rounding_of_rows(X: np.ndarray, eps: float) -> np.ndarray:
+def rounding_of_rows(X: Rows, eps: float) -> np.ndarray:
     """Return the rounding error of the entries of each observation, shape (n_samples,)."""
     parts = (X[part].astype(np.float64, copy=False) for part in row_chunks(X))
     squares = np.concatenate([np.mean(part**2, axis=1) for part in parts])
     return eps * np.maximum(np.sqrt(squares), np.sqrt(np.mean(squares)))
 
 
-def _triangular(X: np.ndarray) -> np.ndarray:
+def _triangular(X: Rows) -> np.ndarray:
     """Return ``R`` of ``X = Q R``, a chunk of rows after the other: its singular values are those of ``X``."""
     R = np.zeros((0, X.shape[1]))
     for part in row_chunks(X):
@@ -84,7 +84,7 @@ def _triangular(X: np.ndarray) -> np.ndarray:
 
 
 def whiten(
-    X: np.ndarray,
+    X: Rows,
     n_components: int | None = None,
     noise_level: ArrayLike | None = None,
     *,
@@ -121,8 +121,8 @@ def whiten(
         eps = float(np.finfo(X.dtype if np.issubdtype(X.dtype, np.floating) else float).eps)
     rounding = rounding_of_rows(X, eps) if rounding is None else rounding
     scale, U = np.sqrt(n_samples), None
-    if X.size <= CHUNK_ENTRIES or n_samples < 4 * n_features:
-        U, S, Vt = svd(X.astype(np.float64, copy=False), full_matrices=False, check_finite=False)
+    if n_samples * n_features <= CHUNK_ENTRIES or n_samples < 4 * n_features:
+        U, S, Vt = svd(np.asarray(X, dtype=np.float64), full_matrices=False, check_finite=False)
     else:
         _, S, Vt = svd(_triangular(X), full_matrices=False, check_finite=False)
     hidden_below = _rounding_of_values(S[0], X.shape, rounding, eps)
@@ -135,8 +135,6 @@ def whiten(
     shares, beyond = _shares(X, U, S, Vt, k, rank)
     if noise_level is None:
         noise = np.maximum(np.sqrt(beyond / max(n_features - k, 1)), rounding)
-    elif np.size(noise_level) not in (1, n_samples):
-        raise ValueError(f"noise_level must be one number or {n_samples}, one for each observation")
     else:
         noise = np.maximum(np.broadcast_to(np.asarray(noise_level, dtype=np.float64), (n_samples,)), rounding)
     return Whitening(
@@ -151,7 +149,7 @@ def whiten(
     )
 
 
-def _rounding_of_values(largest: float, shape: tuple[int, int], rounding: np.ndarray, eps: float) -> float:
+def _rounding_of_values(largest: float, shape: tuple[int, ...], rounding: np.ndarray, eps: float) -> float:
     """Return below what singular values are rounding: ours, that of how the entries were computed, and their own."""
     # Formats coarser than single precision are for storing: what they hold was computed in another.
     computed = eps if eps <= np.finfo(np.float32).eps else np.finfo(np.float64).eps
@@ -161,7 +159,7 @@ def _rounding_of_values(largest: float, shape: tuple[int, int], rounding: np.nda
 
 
 def _shares(
-    X: np.ndarray, U: np.ndarray | None, S: np.ndarray, Vt: np.ndarray, k: int, rank: int
+    X: Rows, U: np.ndarray | None, S: np.ndarray, Vt: np.ndarray, k: int, rank: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the leverage of each row, and the square of what lies beyond the first ``k`` singular vectors."""
     leverages, beyond = np.empty(len(X)), np.empty(len(X))

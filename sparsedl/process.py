@@ -44,8 +44,9 @@ class _SharedLimit:
             if self._n_inside == 0:
                 # Since threadpoolctl 3.8 OpenBLAS obeys the thread of Python that set it first, maybe another one.
                 controller = getattr(threadpoolctl, "OpenBLASController", None)
-                if hasattr(controller, "clear_controlling_thread"):
-                    controller.clear_controlling_thread(force=True)
+                clear = getattr(controller, "clear_controlling_thread", None)
+                if clear is not None:
+                    clear(force=True)
                 with self._limit:  # whose end restores, and leaves the right to whoever comes next
                     pass
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
+from sklearn.base import BaseEstimator
 
 from sparsedl.attempt import recover
 from sparsedl.descents import Descent
@@ -27,7 +27,7 @@ MAX_ROUNDS = 20
 
 
 def search_for(
-    estimator: Any, test: ZeroTest, known: torch.Tensor, patience: int | None, device: torch.device
+    estimator: BaseEstimator, test: ZeroTest, known: torch.Tensor, patience: int | None, device: torch.device
 ) -> Search:
     """Return the search of an estimator whose strategies are fitted.
 
@@ -44,14 +44,14 @@ def search_for(
     device : torch.device
         Where the starts run.
     """
-    k, prices, is_default = test.observations.shape[1], estimator.deflation, estimator.optimizer is None
-    is_default = is_default and estimator.surrogate is None and prices is not None
+    (n_rows, k), prices = test.observations.shape, estimator.deflation
+    is_default = estimator.optimizer is estimator.surrogate is None and prices is not None
     if is_default:
         prices = (1.0, 5.0) if prices == "auto" else prices
         if noise_of_directions(test) > LEAST_NOISE:
             patience = PATIENCE_UNDER_NOISE if patience is None else min(patience, PATIENCE_UNDER_NOISE)
         is_limited = estimator.patience is not None or estimator.max_rounds is not None
-        stages = default_stages(*test.observations.shape, estimator.n_starts, prices, patience, not is_limited)
+        stages = default_stages(n_rows, k, estimator.n_starts, prices, patience, not is_limited)
     else:
         descent = Descent(optimizer=estimator.optimizer_, surrogate=estimator.surrogate_)
         prices = (1.0, 2.0) if prices == "auto" else prices
@@ -69,7 +69,7 @@ def search_for(
 
 
 def attempt_for(
-    estimator: Any,
+    estimator: BaseEstimator,
     observations: Observations,
     generator: torch.Generator,
     device: torch.device,
@@ -99,8 +99,7 @@ FAST_CAUCHY, SLOW_CAUCHY = (
     Descent(
         surrogate=Cauchy(),
         optimizer=Graduated(max_iter=max_iter, smoothing=(0.4, 2.5), final_smoothing=0.1),
-        finish=Graduated(max_iter=40, smoothing=0.1, final_smoothing=CONVERGED, momentum=0.5),
-        finish_surrogate=Cauchy(),
+        finish=(Graduated(max_iter=40, smoothing=0.1, final_smoothing=CONVERGED, momentum=0.5), Cauchy()),
         look=0.05,
         near_zero=3 * CONVERGED,
     )
@@ -110,8 +109,7 @@ FAST_GEMAN, SLOW_GEMAN = (
     Descent(
         surrogate=GemanMcClure(),
         optimizer=Graduated(max_iter=max_iter, smoothing=(0.3, hot), final_smoothing=cold),
-        finish=Graduated(max_iter=8, smoothing=cold, final_smoothing=CONVERGED, momentum=0.5),
-        finish_surrogate=Cauchy(),
+        finish=(Graduated(max_iter=8, smoothing=cold, final_smoothing=CONVERGED, momentum=0.5), Cauchy()),
         look=0.02,
         near_zero=3 * CONVERGED,
     )

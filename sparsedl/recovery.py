@@ -115,7 +115,7 @@ def proven_directions(directions: torch.Tensor, test: ZeroTest) -> torch.Tensor:
     if len(directions) and not proven.all():
         plain = replace(test, evidence=None)
         single = (~zeros).sum(dim=0) == 1
-        wider = replace(test, evidence=test.evidence | (single & plain.distinct_rows))
+        wider = replace(test, evidence=test.distinct_rows | (single & plain.distinct_rows))
         proven |= wider.prove(directions, zeros)
     return proven
 
@@ -165,13 +165,13 @@ def conclude(
         pool.add(directions, evidence.count_zeros(directions))
     # A constant code makes nothing sparse, and mixtures with it are no columns.
     selection = without_mixtures(pool.selection(known), part).selection(known)
-    proven = proven_directions(selection.directions, part)
+    by_zeros = proven_directions(selection.directions, part)
     zeros = part.zeros(selection.directions)
     used = part.distinct_rows & ~zeros
     entries, tolerances = selection.directions @ part.observations.T, part.tolerances(selection.directions)
-    repeats = proven & takes_few_values(entries.abs(), tolerances, used)
+    repeats = by_zeros & takes_few_values(entries.abs(), tolerances, used)
     # Where most repeat their values, mixtures of these cancel too, to values of their own.
-    proven = (proven & ~repeats & (2 * repeats.sum() <= proven.sum())).numpy()
+    proven = (by_zeros & ~repeats & (2 * repeats.sum() <= by_zeros.sum())).numpy()
     # The part proves them, and the other rows have to bear it out.
     shares = zeros.double().mean(dim=1)
     proven &= (selection.n_zeros >= borne_out * shares * n_rows).numpy()

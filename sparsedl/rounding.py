@@ -10,16 +10,15 @@ Which one to use
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import torch
 from scipy.optimize import linprog
-from sklearn.base import BaseEstimator
 
-from sparsedl._validation import check_positive
+from sparsedl._validation import Strategy
 from sparsedl.linalg import normalized, reweight, smallest_eigenvectors, weighted_gram
 from sparsedl.zeros import informative_rows
 
@@ -30,14 +29,11 @@ ROUNDING = 100.0
 """Entries below this many units of rounding are all the same: zero."""
 
 
-class Rounding(BaseEstimator, ABC):
+class Rounding(Strategy):
     """Moves approximate directions onto sparse ones."""
 
     draws: ClassVar[bool] = True
     """False where a direction is rounded without chance, and without regard to the others."""
-
-    def check_parameters(self) -> None:
-        """Raise ``ValueError`` for a parameter out of its range. Called once by ``fit``."""
 
     @abstractmethod
     def round(self, observations: torch.Tensor, directions: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -75,15 +71,14 @@ class ReweightedRounding(Rounding):
     """
 
     draws: ClassVar[bool] = False
+    positive, counts = ("smoothing", "shrinkage"), ("max_iter",)
     smoothing: float = 0.05
     shrinkage: float = 0.2
     max_iter: int = 6
 
     def check_parameters(self) -> None:
         """Raise ``ValueError`` unless all parameters are positive and ``shrinkage`` is at most one."""
-        check_positive(self, "smoothing", self.smoothing)
-        check_positive(self, "shrinkage", self.shrinkage)
-        check_positive(self, "max_iter", self.max_iter, integer=True)
+        super().check_parameters()
         if self.shrinkage > 1:
             raise ValueError(f"{type(self).__name__}: shrinkage must be at most 1, got {self.shrinkage!r}")
 
@@ -114,13 +109,13 @@ class KernelRounding(Rounding):
     SPEAR++ (2025), Sec. 4.4.
     """
 
+    positive, counts = ("pool_factor",), ("n_draws",)
     pool_factor: float = 1.5
     n_draws: int = 16
 
     def check_parameters(self) -> None:
         """Raise ``ValueError`` unless ``pool_factor`` is at least one and ``n_draws`` a positive integer."""
-        check_positive(self, "pool_factor", self.pool_factor)
-        check_positive(self, "n_draws", self.n_draws, integer=True)
+        super().check_parameters()
         if self.pool_factor < 1:
             raise ValueError(f"{type(self).__name__}: pool_factor must be at least 1, got {self.pool_factor!r}")
 

@@ -9,7 +9,7 @@ did. What is tried in which order is a list of stages, from `sparsedl.recipes`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -22,7 +22,7 @@ from sparsedl.process import undisturbed
 from sparsedl.rounding import Rounding
 from sparsedl.stages import Outcome, SearchEnd, SearchResult, Stage
 from sparsedl.surrogates import Surrogate
-from sparsedl.workers import Share, Workers, workers
+from sparsedl.workers import Share, Task, Workers, workers
 from sparsedl.zeros import ZeroTest
 
 FEWEST_POLISHED, POLISHED, REFITTED = 16, 4_000_000, 400_000
@@ -53,13 +53,13 @@ class Search:
         What makes ends sparser under noise, whatever the stage.
     stages : sequence of Stage
         In the order in which they are tried.
-    max_rounds : int or None, default=None
+    max_rounds : int or None
         The budget; None for none.
     n_jobs : int or None
         Workers, as joblib counts them; None follows ``joblib.parallel_config``.
     device : torch.device
         Where the starts run.
-    known : torch.Tensor of shape (n_known, n_components) or None
+    known : torch.Tensor of shape (n_known, n_components)
         Directions of the basis that are known beforehand, and not sparse: the constant one of an offset.
     negligible : float, default=1e-3
         Width of zero below which noise does not matter for the estimation.
@@ -69,17 +69,16 @@ class Search:
     surrogate: Surrogate
     rounding: Rounding
     stages: Sequence[Stage]
-    max_rounds: int | None = None
-    n_jobs: int | None = None
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    known: torch.Tensor | None = None
+    max_rounds: int | None
+    n_jobs: int | None
+    device: torch.device
+    known: torch.Tensor
     negligible: float = 1e-3
 
     def run(self, generator: torch.Generator, report: Callable[[int, str], None]) -> SearchResult:
         """Search; a KeyboardInterrupt ends it with what was found so far."""
-        n_components = self.zero_test.observations.shape[1]
-        known = torch.zeros((0, n_components), dtype=torch.float64) if self.known is None else self.known
-        result = SearchResult(CandidatePool.empty(n_components), UnprovenPool(known[:0], known[:0, 0]), known)
+        known = self.known
+        result = SearchResult(CandidatePool.empty(known.shape[1]), UnprovenPool(known[:0], known[:0, 0]), known)
         try:
             with workers(self.n_jobs) as those:
                 while result.end is None:
@@ -128,7 +127,7 @@ class Search:
         starts = workers.run([(stage.starts.draw, observations, found, n_starts, generator)])[0]
         parts = starts.split(stage.starts_per_task)
         seeds = torch.randint(2**31 - 1, (len(parts) + 1,), generator=generator).tolist()
-        tasks = [
+        tasks: list[Task[Outcome]] = [
             (_run_starts, self, stage, part, found, result.n_rounds + index, seed)
             for index, (part, seed) in enumerate(zip(parts, seeds[1:], strict=True))
         ]

@@ -37,11 +37,10 @@ def select_independent(
     >>> select_independent(np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]]), np.array([3, 9, 5])).tolist()
     [1, 2]
     """
-    n_components = directions.shape[0]
-    n_taken = 0 if taken is None else taken.shape[1]
+    n_components, taken = len(directions), directions[:, :0] if taken is None else taken
+    n_taken = taken.shape[1]
     columns = np.empty((n_components, n_components), order="F")
-    if taken is not None:
-        columns[:, :n_taken] = np.linalg.qr(taken)[0]
+    columns[:, :n_taken] = np.linalg.qr(taken)[0]
     selected: list[int] = []
     for index in np.argsort(-np.asarray(n_zeros), kind="stable"):
         if n_taken == n_components:

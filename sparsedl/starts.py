@@ -11,13 +11,12 @@ Which one to use
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import torch
-from sklearn.base import BaseEstimator
 
-from sparsedl._validation import check_positive
+from sparsedl._validation import Strategy
 from sparsedl.linalg import normalized
 from sparsedl.symmetric_fixed_point import symmetric_fixed_point
 from sparsedl.workers import Share, in_turn
@@ -33,11 +32,8 @@ def complement_of(found: torch.Tensor) -> torch.Tensor:
     return torch.linalg.qr(found.T, mode="complete")[0][:, n_found:]
 
 
-class Starts(BaseEstimator, ABC):
+class Starts(Strategy):
     """Draws where the optimiser starts, knowing which columns were found."""
-
-    def check_parameters(self) -> None:
-        """Raise ``ValueError`` for a parameter out of its range. Called once by ``fit``."""
 
     @abstractmethod
     def draw(
@@ -94,11 +90,8 @@ class RowStarts(Starts):
         Length of a random perturbation, for each entry: it keeps repeated rows apart, and replaces a row that is zero.
     """
 
+    positive = ("noise",)
     noise: float = 0.1
-
-    def check_parameters(self) -> None:
-        """Raise ``ValueError`` unless ``noise`` is positive."""
-        check_positive(self, "noise", self.noise)
 
     def draw(
         self,
@@ -112,10 +105,10 @@ class RowStarts(Starts):
         n_rows, n_components = observations.shape
         starts = observations[torch.randint(n_rows, (n_starts,), generator=generator)].double()
         starts = starts + self.noise * torch.randn((n_starts, n_components), generator=generator, dtype=torch.float64)
-        share = torch.rand((n_starts, 1), generator=generator, dtype=torch.float64).sqrt()
+        part = torch.rand((n_starts, 1), generator=generator, dtype=torch.float64).sqrt()
         if 0 < len(found) < n_components:
             basis = torch.linalg.qr(found.T)[0]
-            starts = starts - share * (starts @ basis) @ basis.T
+            starts = starts - part * (starts @ basis) @ basis.T
         return normalized(starts).to(observations.dtype)
 
 
@@ -141,15 +134,14 @@ class SymmetricStarts(Starts):
     1999, Sec. 4 (symmetric decorrelation), Eq. 20.
     """
 
+    positive, counts = ("tolerance", "share"), ("max_iter",)
     max_iter: int = 60
     tolerance: float = 1e-3
     share: float = 0.9
 
     def check_parameters(self) -> None:
         """Raise ``ValueError`` unless all are positive and ``share`` is at most one."""
-        check_positive(self, "max_iter", self.max_iter, integer=True)
-        check_positive(self, "tolerance", self.tolerance)
-        check_positive(self, "share", self.share)
+        super().check_parameters()
         if self.share > 1:
             raise ValueError(f"{type(self).__name__}: share must be at most 1, got {self.share!r}")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from joblib import Parallel, delayed
@@ -19,7 +19,11 @@ from joblib.parallel import get_active_backend
 
 from sparsedl.process import undisturbed
 
-__all__ = ["Share", "Workers", "in_turn", "shared_rows", "workers"]
+__all__ = ["Share", "Task", "Workers", "in_turn", "shared_rows", "workers"]
+
+T = TypeVar("T")
+Task = tuple[Callable[..., T], *tuple[Any, ...]]
+"""A function and its arguments, all but the last one."""
 
 Share = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 """``share(function, items)``, the results of a function for each item, in their order."""
@@ -56,7 +60,7 @@ class Workers:
 
     share: Share = staticmethod(in_turn)
 
-    def run(self, tasks: Sequence[tuple[Callable[..., Any], ...]]) -> list[Any]:
+    def run(self, tasks: Sequence[Task[T]]) -> list[T]:
         """Return the results of tasks, each a function and its arguments; ``share`` is the last argument of each."""
         return [task(*arguments, self.share) for task, *arguments in tasks]
 
@@ -67,7 +71,7 @@ class _Processes(Workers):
     def __init__(self, n_jobs: int | None) -> None:
         self._n_jobs = n_jobs
 
-    def run(self, tasks: Sequence[tuple[Callable[..., Any], ...]]) -> list[Any]:
+    def run(self, tasks: Sequence[Task[T]]) -> list[T]:
         if len(tasks) == 1:
             return super().run(tasks)
         return Parallel(n_jobs=self._n_jobs)(delayed(task)(*arguments, in_turn) for task, *arguments in tasks)
@@ -79,7 +83,7 @@ class _Threads(Workers):
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self._pool, self.share = pool, self._share
 
-    def run(self, tasks: Sequence[tuple[Callable[..., Any], ...]]) -> list[Any]:
+    def run(self, tasks: Sequence[Task[T]]) -> list[T]:
         futures = [self._pool.submit(_undisturbed, task, *arguments, self.share) for task, *arguments in tasks]
         return [future.result() for future in futures]
 

@@ -177,7 +177,7 @@ class ZeroTest:
 
         In small units the one is huge and the other tiny, and neither has a square.
         """
-        exponent = torch.frexp(self.unmixing.abs().max()).exponent.item()
+        exponent = int(torch.frexp(self.unmixing.abs().max()).exponent)
         return in_other_units(self.unmixing, -exponent), in_other_units(self.noise_level, exponent)
 
     @cached_property

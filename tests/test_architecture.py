@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = {
     "sparsedl": [
         {"arrays", "process", "progress"},
-        {"_validation", "plotting", "workers"},
+        {"_validation", "workers"},
         {"linalg", "monte_carlo_em", "repetitions", "symmetric_fixed_point"},
         {"contrast", "determinacy"},
         {"noisy", "surrogates", "preconditioning", "metrics", "datasets", "zeros"},
@@ -27,7 +27,7 @@ LAYERS = {
         {"recipes"},
         {"diagnosis", "intercept"},
         {"estimator"},
-        {"__init__"},
+        {"plotting", "__init__"},
     ],
     "sparsedl_fl": [
         {"activations", "doubts", "lemmas", "solvers", "wording"},

@@ -2,15 +2,14 @@
 
 Which one to use
 ----------------
-- `Graduated` (the default) shrinks the smoothing of the surrogate as it goes: the fastest, and the one that completes
-  the most problems when samples are few.
+- `Graduated` (the default) shrinks the smoothing of the surrogate as it goes: two products a step, in single precision.
+  The fastest, and the one that completes the most problems when samples are few, from thousands of starts, with the
+  surrogate `Cauchy`.
 - `RiemannianAdam` is the one of SPEAR++ (the default where only a surrogate is given).
 - `FixedPoint` takes tens of iterations rather than hundreds: the fastest where samples are plentiful.
 - `RiemannianSGD` and `DiminishingSubgradient` are the cheapest a start, and as good where samples are plentiful.
 - `ProjectedGradient` is the simplest, and the second optimiser of SPEAR++.
 - `ReweightedLeastSquares` takes tens of iterations too, but each solves a linear system; for few components.
-- `Graduated` costs two products a step and no more, in single precision if you like: the one for few samples, from
-  thousands of starts, with the surrogate `Cauchy`.
 - `MatchingStretchProject` finds all components at once, with `NegativeL4` alone; it wants many samples.
 """
 

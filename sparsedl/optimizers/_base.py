@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from sklearn.base import BaseEstimator
 
-from sparsedl._validation import check_positive
+from sparsedl._validation import Strategy
 from sparsedl.surrogates import Surrogate
 
 
@@ -29,7 +28,7 @@ class OptimizationResult:
     n_iter: int
 
 
-class Optimizer(BaseEstimator, ABC):
+class Optimizer(Strategy):
     """Minimises ``f(q) = mean_r phi((L q)_r)`` over the unit sphere, from many starts at once."""
 
     wants_white: ClassVar[bool] = False
@@ -39,17 +38,16 @@ class Optimizer(BaseEstimator, ABC):
     """True when the entries that will vanish are below a hundredth where it ends, whatever the surrogate, so that what
     has too few of them is no column, and what has enough needs no more than polishing."""
 
-    starts_are_apart: ClassVar[bool] = False
-    """True when a start ends in the same place, whatever others run beside it."""
-
     precision: ClassVar[torch.dtype] = torch.float64
     """In which the starts run; where they end is estimated again in double precision."""
 
+    @property
+    def starts_are_apart(self) -> bool:
+        """Whether a start ends in the same place, whatever others run beside it."""
+        return False
+
     def check_surrogate(self, surrogate: Surrogate) -> None:
         """Raise ``TypeError`` for a surrogate that the method cannot minimise. Called once by ``fit``."""
-
-    def check_parameters(self) -> None:
-        """Raise ``ValueError`` for a parameter out of its range. Called once by ``fit``."""
 
     @abstractmethod
     def minimize(self, observations: torch.Tensor, starts: torch.Tensor, surrogate: Surrogate) -> OptimizationResult:
@@ -67,7 +65,7 @@ class Optimizer(BaseEstimator, ABC):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class ScheduledOptimizer(Optimizer, ABC):
+class ScheduledOptimizer(Optimizer):
     """An optimiser whose learning rate drops by ``decay`` at each milestone.
 
     Parameters
@@ -82,6 +80,7 @@ class ScheduledOptimizer(Optimizer, ABC):
         Factor at each milestone, in (0, 1].
     """
 
+    positive, counts = ("learning_rate", "decay"), ("max_iter",)
     learning_rate: float
     max_iter: int = 500
     milestones: tuple[int, ...] = (200, 400)
@@ -89,11 +88,21 @@ class ScheduledOptimizer(Optimizer, ABC):
 
     def check_parameters(self) -> None:
         """Raise ``ValueError`` unless rates and counts are positive and ``decay`` is at most one."""
-        check_positive(self, "learning_rate", self.learning_rate)
-        check_positive(self, "max_iter", self.max_iter, integer=True)
-        check_positive(self, "decay", self.decay)
+        super().check_parameters()
         if self.decay > 1:
             raise ValueError(f"{type(self).__name__}: decay must be at most 1, got {self.decay!r}")
+
+    def follow(
+        self, stepper: torch.optim.Optimizer, observations: torch.Tensor, surrogate: Surrogate
+    ) -> OptimizationResult:
+        """Let an optimiser of torch's kind drive the steps of its one parameter, the directions."""
+        (group,) = stepper.param_groups
+        (directions,) = group["params"]
+        for iteration in range(self.max_iter):
+            group["lr"] = self.learning_rate_at(iteration)
+            directions.grad = euclidean_gradient(observations, directions.detach(), surrogate)
+            stepper.step()
+        return OptimizationResult(directions=directions.detach(), n_iter=self.max_iter)
 
     def learning_rate_at(self, iteration: int) -> float:
         """Return the learning rate of one iteration, counted from zero."""
@@ -101,7 +110,7 @@ class ScheduledOptimizer(Optimizer, ABC):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class SmoothedOptimizer(Optimizer, ABC):
+class SmoothedOptimizer(Optimizer):
     """An optimiser that smooths the surrogate at zero, less and less.
 
     Parameters
@@ -114,15 +123,14 @@ class SmoothedOptimizer(Optimizer, ABC):
         Last width; it shrinks geometrically.
     """
 
+    positive, counts = ("smoothing", "final_smoothing"), ("max_iter",)
     max_iter: int
     smoothing: float
     final_smoothing: float
 
     def check_parameters(self) -> None:
         """Raise ``ValueError`` unless all parameters are positive and the smoothing does not grow."""
-        check_positive(self, "max_iter", self.max_iter, integer=True)
-        check_positive(self, "smoothing", self.smoothing)
-        check_positive(self, "final_smoothing", self.final_smoothing)
+        super().check_parameters()
         if self.final_smoothing > self.smoothing:
             raise ValueError(f"{type(self).__name__}: final_smoothing must be at most smoothing, {self.smoothing!r}")
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-from sparsedl._validation import check_positive
 from sparsedl.linalg import normalized
 from sparsedl.optimizers._base import OptimizationResult, Optimizer, euclidean_gradient
 from sparsedl.surrogates import Surrogate
@@ -31,15 +30,14 @@ class DiminishingSubgradient(Optimizer):
     the Grassmannian", NeurIPS 2019; Bai, Jiang and Sun, ICLR 2019.
     """
 
+    positive, counts = ("step", "ratio"), ("max_iter",)
     step: float = 1.0
     ratio: float = 0.98
     max_iter: int = 400
 
     def check_parameters(self) -> None:
         """Raise ``ValueError`` unless all parameters are positive and ``ratio`` is below one."""
-        check_positive(self, "step", self.step)
-        check_positive(self, "ratio", self.ratio)
-        check_positive(self, "max_iter", self.max_iter, integer=True)
+        super().check_parameters()
         if self.ratio >= 1:
             raise ValueError(f"{type(self).__name__}: ratio must be below 1, got {self.ratio!r}")
 

@@ -48,6 +48,7 @@ class Graduated(Optimizer):
 
     ends_at_zeros: ClassVar[bool] = True
     precision: ClassVar[torch.dtype] = torch.float32
+    positive, counts = ("final_smoothing", "momentum"), ("max_iter",)
     max_iter: int = 100
     smoothing: float | tuple[float, float] = 1.0
     final_smoothing: float = 0.02
@@ -60,12 +61,10 @@ class Graduated(Optimizer):
 
     def check_parameters(self) -> None:
         """Raise ``ValueError`` unless all are positive, the smoothing does not grow and the momentum is below one."""
-        check_positive(self, "max_iter", self.max_iter, integer=True)
+        super().check_parameters()
         ends = self.smoothing if isinstance(self.smoothing, tuple) and len(self.smoothing) == 2 else (self.smoothing,)
         for end in ends:
             check_positive(self, "smoothing", end)
-        check_positive(self, "final_smoothing", self.final_smoothing)
-        check_positive(self, "momentum", self.momentum)
         if self.final_smoothing > min(ends):
             raise ValueError(f"{type(self).__name__}: final_smoothing must be at most smoothing, {self.smoothing!r}")
         if self.momentum >= 1:

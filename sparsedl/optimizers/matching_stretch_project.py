@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import torch
 
-from sparsedl._validation import check_positive
 from sparsedl.optimizers._base import OptimizationResult, Optimizer
 from sparsedl.surrogates import NegativeL4, Surrogate
 
@@ -31,11 +30,8 @@ class MatchingStretchProject(Optimizer):
     """
 
     wants_white: ClassVar[bool] = True
+    counts = ("max_iter",)
     max_iter: int = 100
-
-    def check_parameters(self) -> None:
-        """Raise ``ValueError`` unless ``max_iter`` is a positive integer."""
-        check_positive(self, "max_iter", self.max_iter, integer=True)
 
     def check_surrogate(self, surrogate: Surrogate) -> None:
         """Raise ``TypeError`` unless the surrogate is `NegativeL4`."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import geoopt
 import torch
 
-from sparsedl.optimizers._base import OptimizationResult, ScheduledOptimizer, euclidean_gradient
+from sparsedl.optimizers._base import OptimizationResult, ScheduledOptimizer
 from sparsedl.surrogates import Surrogate
 
 
@@ -44,8 +44,4 @@ class RiemannianAdam(ScheduledOptimizer):
         """Run every start for ``max_iter`` iterations."""
         directions = geoopt.ManifoldParameter(starts.clone(), manifold=geoopt.Sphere())
         adam = geoopt.optim.RiemannianAdam([directions], lr=self.learning_rate, betas=self.betas)
-        for iteration in range(self.max_iter):
-            adam.param_groups[0]["lr"] = self.learning_rate_at(iteration)
-            directions.grad = euclidean_gradient(observations, directions.detach(), surrogate)
-            adam.step()
-        return OptimizationResult(directions=directions.detach(), n_iter=self.max_iter)
+        return self.follow(adam, observations, surrogate)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import geoopt
 import torch
 
-from sparsedl.optimizers._base import OptimizationResult, ScheduledOptimizer, euclidean_gradient
+from sparsedl.optimizers._base import OptimizationResult, ScheduledOptimizer
 from sparsedl.surrogates import Surrogate
 
 
@@ -37,8 +37,4 @@ class RiemannianSGD(ScheduledOptimizer):
         """Run every start for ``max_iter`` iterations."""
         directions = geoopt.ManifoldParameter(starts.clone(), manifold=geoopt.Sphere())
         descent = geoopt.optim.RiemannianSGD([directions], lr=self.learning_rate, stabilize=1)
-        for iteration in range(self.max_iter):
-            descent.param_groups[0]["lr"] = self.learning_rate_at(iteration)
-            directions.grad = euclidean_gradient(observations, directions.detach(), surrogate)
-            descent.step()
-        return OptimizationResult(directions=directions.detach(), n_iter=self.max_iter)
+        return self.follow(descent, observations, surrogate)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import ClassVar
 
 import torch
-from sklearn.base import BaseEstimator
+
+from sparsedl._validation import Strategy
 
 __all__ = ["Surrogate", "check_surrogate"]
 
 
-class Surrogate(BaseEstimator, ABC):
+class Surrogate(Strategy):
     """An even function ``phi(t)``, elementwise, with its derivative.
 
     A surrogate of your own derives from this class, takes its parameters as keywords, and defines `value` and
@@ -20,9 +21,6 @@ class Surrogate(BaseEstimator, ABC):
 
     smooth: ClassVar[bool] = False
     """True when minima lie near sparse directions rather than at them."""
-
-    def check_parameters(self) -> None:
-        """Raise ``ValueError`` for a parameter out of its range. Called once by ``fit``."""
 
     @abstractmethod
     def value(self, t: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import torch
 
-from sparsedl._validation import check_positive
 from sparsedl.surrogates._base import Surrogate
 
 
@@ -30,11 +29,8 @@ class Cauchy(Surrogate):
     """
 
     smooth: ClassVar[bool] = True
+    positive = ("scale",)
     scale: float = 1e-3
-
-    def check_parameters(self) -> None:
-        """Raise ``ValueError`` unless ``scale`` is positive."""
-        check_positive(self, "scale", self.scale)
 
     def value(self, t: torch.Tensor) -> torch.Tensor:
         """Return ``scale^2 / 2 log(1 + t^2 / scale^2)``."""

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import torch
 
-from sparsedl._validation import check_positive
 from sparsedl.surrogates._base import Surrogate
 
 
@@ -32,13 +31,13 @@ class GaussianMoments(Surrogate):
     """
 
     smooth: ClassVar[bool] = True
+    positive = ("width", "noise")
     width: float = 0.3
     noise: float = 0.03
 
     def check_parameters(self) -> None:
         """Raise ``ValueError`` unless both parameters are positive and ``noise`` is less than ``width``."""
-        check_positive(self, "width", self.width)
-        check_positive(self, "noise", self.noise)
+        super().check_parameters()
         if self.noise >= self.width:
             raise ValueError(f"GaussianMoments: noise must be less than width, {self.width!r}, got {self.noise!r}")
 

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import torch
 
-from sparsedl._validation import check_positive
 from sparsedl.surrogates._base import Surrogate
 
 
@@ -26,11 +25,8 @@ class Huber(Surrogate):
     """
 
     smooth: ClassVar[bool] = True
+    positive = ("delta",)
     delta: float = 0.1
-
-    def check_parameters(self) -> None:
-        """Raise ``ValueError`` unless ``delta`` is positive."""
-        check_positive(self, "delta", self.delta)
 
     def value(self, t: torch.Tensor) -> torch.Tensor:
         """Return ``|t|`` beyond ``delta`` and the parabola that continues it within."""

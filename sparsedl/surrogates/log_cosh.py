@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import torch
 
-from sparsedl._validation import check_positive
 from sparsedl.surrogates._base import Surrogate
 
 
@@ -28,11 +27,8 @@ class LogCosh(Surrogate):
     """
 
     smooth: ClassVar[bool] = True
+    positive = ("mu",)
     mu: float = 0.1
-
-    def check_parameters(self) -> None:
-        """Raise ``ValueError`` unless ``mu`` is positive."""
-        check_positive(self, "mu", self.mu)
 
     def value(self, t: torch.Tensor) -> torch.Tensor:
         """Return ``mu log cosh(t / mu)``, without overflow."""

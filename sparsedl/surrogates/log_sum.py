@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-from sparsedl._validation import check_positive
 from sparsedl.surrogates._base import Surrogate
 
 
@@ -24,11 +23,8 @@ class LogSum(Surrogate):
     Candes, Wakin and Boyd, "Enhancing sparsity by reweighted l1 minimization", J. Fourier Anal. Appl. 2008, Eq. 9.
     """
 
+    positive = ("epsilon",)
     epsilon: float = 0.3
-
-    def check_parameters(self) -> None:
-        """Raise ``ValueError`` unless ``epsilon`` is positive."""
-        check_positive(self, "epsilon", self.epsilon)
 
     def value(self, t: torch.Tensor) -> torch.Tensor:
         """Return ``epsilon log(1 + |t| / epsilon)``."""

@@ -51,7 +51,7 @@ __all__ = [
     "resolve",
 ]
 
-CLASSES = (
+CLASSES: tuple[type[Activation], ...] = (
     ReLU, ReLU6, Hardtanh, LeakyReLU, PReLU, ELU, SELU, CELU, GELU, SiLU, Mish, Hardswish, Softplus, Tanh, Sigmoid,
 )  # fmt: skip
 
@@ -72,5 +72,5 @@ def resolve(activation: str | Activation | None) -> Activation | None:
 
 def of_call(operation: str, arguments: Sequence[Any]) -> list[Activation]:
     """Return what a torch operation may be by its arguments, the first of which is ``z``; best guesses first."""
-    found = [cls.of_call(arguments) for cls in (*CLASSES, Threshold) if operation in cls.operations]
+    found = [cls.of_call(arguments) for cls in CLASSES + (Threshold,) if operation in cls.operations]
     return [activation for activation in found if activation is not None]

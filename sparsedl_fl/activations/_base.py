@@ -31,24 +31,26 @@ class Activation(ABC):
         Whether it consists of straight pieces: its derivative then says nothing of how far a kink is.
     operations : tuple of str
         Torch operations whose arguments say which parameters it has (see `of_call`).
-    is_straight_around_zero : bool
-        Whether there is a flat part, but not near zero: most units are on, and zeros of the gradient few.
     lower : float
         Where the kink is; zero without any.
     slope_below : float
         Slope below the kink of one that is positively homogeneous; above it is one.
     """
 
-    name: ClassVar[str]
+    name: str
     torch_types: ClassVar[tuple[type[nn.Module], ...]] = ()
     operations: ClassVar[tuple[str, ...]] = ()
     has_flat_part: ClassVar[bool] = False
-    is_positively_homogeneous: ClassVar[bool] = False
-    is_monotone: ClassVar[bool] = True
+    is_positively_homogeneous: bool = False
+    is_monotone: bool = True
     is_piecewise_linear: ClassVar[bool] = False
-    is_straight_around_zero: bool = False
     lower: float = 0.0
     slope_below: float = 0.0
+
+    @property
+    def is_straight_around_zero(self) -> bool:
+        """Whether there is a flat part, but not near zero: most units are on, and zeros of the gradient few."""
+        return False
 
     @classmethod
     def of_call(cls, arguments: Sequence[Any]) -> Activation | None:
@@ -65,7 +67,7 @@ class Activation(ABC):
 
     @abstractmethod
     def nearest_on_graph(
-        self, z: torch.Tensor, y: torch.Tensor, weight: float = 1.0
+        self, z: torch.Tensor, y: torch.Tensor, weight: float | torch.Tensor = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the pair with ``y' = phi(z')`` that has the smallest ``(z' - z)^2 + weight (y' - y)^2``, entrywise."""
 

@@ -25,8 +25,8 @@ class ELU(Smooth):
     """
 
     name = "elu"
-    torch_types = (nn.ELU,)
-    operations = ("elu",)
+    torch_types: ClassVar[tuple[type[nn.Module], ...]] = (nn.ELU,)
+    operations: ClassVar[tuple[str, ...]] = ("elu",)
 
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = positive("alpha", alpha)

@@ -100,7 +100,7 @@ class FlatPart(Activation):
         return (on, on + self.offset), (z.clamp(max=self.lower), torch.full_like(y, self.value_below))
 
     def nearest_on_graph(
-        self, z: torch.Tensor, y: torch.Tensor, weight: float = 1.0
+        self, z: torch.Tensor, y: torch.Tensor, weight: float | torch.Tensor = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the nearest point of the nearest of the two or three straight pieces."""
         flat = torch.full_like(y, self.value_below)
@@ -130,7 +130,7 @@ class ReLU(FlatPart):
         return torch.relu(z)
 
     def nearest_on_graph(
-        self, z: torch.Tensor, y: torch.Tensor, weight: float = 1.0
+        self, z: torch.Tensor, y: torch.Tensor, weight: float | torch.Tensor = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return both at their weighted mean, or ``y = 0`` and ``z`` not positive."""
         mean = (z + weight * y) / (1 + weight)
@@ -205,16 +205,8 @@ class Threshold(FlatPart):
         if not (math.isfinite(threshold) and math.isfinite(below)):
             raise ValueError(f"threshold and below must be finite, got {threshold!r} and {below!r}")
         self.lower, self.value_below = float(threshold), float(below)
-
-    @property
-    def is_positively_homogeneous(self) -> bool:
-        """Whether this is a ReLU."""
-        return self.lower == 0 and self.value_below == 0
-
-    @property
-    def is_monotone(self) -> bool:
-        """Whether the output does not fall at the threshold."""
-        return self.value_below <= self.lower
+        self.is_positively_homogeneous = self.lower == 0 and self.value_below == 0
+        self.is_monotone = self.value_below <= self.lower  # the output does not fall at the threshold
 
     def __repr__(self) -> str:
         return f"Threshold({self.lower:g}, {self.value_below:g})"

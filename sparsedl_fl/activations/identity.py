@@ -37,7 +37,7 @@ class Identity(Activation):
         return torch.ones_like(z)
 
     def nearest_on_graph(
-        self, z: torch.Tensor, y: torch.Tensor, weight: float = 1.0
+        self, z: torch.Tensor, y: torch.Tensor, weight: float | torch.Tensor = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the weighted mean of both."""
         mean = (z + weight * y) / (1 + weight)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,30 +24,21 @@ class LeakyReLU(Activation):
     """
 
     name = "leaky_relu"
-    torch_types = (nn.LeakyReLU,)
-    operations = ("leaky_relu",)
+    torch_types: ClassVar[tuple[type[nn.Module], ...]] = (nn.LeakyReLU,)
+    operations: ClassVar[tuple[str, ...]] = ("leaky_relu",)
     is_positively_homogeneous = True
     is_piecewise_linear = True
 
     def __init__(self, negative_slope: float = 0.01) -> None:
         if not (np.isfinite(negative_slope) and negative_slope != 0):
             raise ValueError(f"negative_slope must be finite and not zero (that is a ReLU), got {negative_slope!r}")
-        self.negative_slope = float(negative_slope)
+        self.negative_slope = self.slope_below = float(negative_slope)
+        self.is_monotone = self.slope_below > 0
 
     @classmethod
     def of_call(cls, arguments: Sequence[Any]) -> LeakyReLU:
         """Return it with its slope, 0.01 where none is given."""
         return cls(*(float(slope) for slope in arguments[1:2]))
-
-    @property
-    def is_monotone(self) -> bool:
-        """Whether the slope below zero is positive."""
-        return self.negative_slope > 0
-
-    @property
-    def slope_below(self) -> float:
-        """The slope below zero."""
-        return self.negative_slope
 
     def _slope_below(self, z: torch.Tensor) -> float | torch.Tensor:
         return self.negative_slope
@@ -65,7 +56,7 @@ class LeakyReLU(Activation):
         return z.abs()
 
     def nearest_on_graph(
-        self, z: torch.Tensor, y: torch.Tensor, weight: float = 1.0
+        self, z: torch.Tensor, y: torch.Tensor, weight: float | torch.Tensor = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the nearest point of the nearest of the two pieces."""
         slope = self._slope_below(z)
@@ -97,22 +88,12 @@ class PReLU(LeakyReLU):
         slopes = tuple(float(slope) for slope in np.ravel(np.asarray(negative_slopes, dtype=float)))
         if not slopes or not np.all(np.isfinite(slopes)):
             raise ValueError(f"negative_slopes must be one finite number or one a unit, got {negative_slopes!r}")
-        self.negative_slopes = slopes
+        self.negative_slopes, self.slope_below, self.is_monotone = slopes, float(np.mean(slopes)), min(slopes) >= 0
 
     @classmethod
     def of_call(cls, arguments: Sequence[Any]) -> PReLU:
         """Return it with the slopes that were learnt."""
         return cls(arguments[1].detach().double().cpu().numpy())
-
-    @property
-    def is_monotone(self) -> bool:
-        """Whether no slope is negative."""
-        return min(self.negative_slopes) >= 0
-
-    @property
-    def slope_below(self) -> float:
-        """The slope below zero, on average."""
-        return float(np.mean(self.negative_slopes))
 
     def shape_at_kink(self) -> PReLU | None:
         """Return the same where all units have one slope, or None."""

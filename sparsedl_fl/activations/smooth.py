@@ -35,7 +35,7 @@ class Smooth(Activation):
     reach: ClassVar[float] = 12.0
 
     def nearest_on_graph(
-        self, z: torch.Tensor, y: torch.Tensor, weight: float = 1.0
+        self, z: torch.Tensor, y: torch.Tensor, weight: float | torch.Tensor = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the best of some local minima: those on a grid, each closed in by golden sections.
 
@@ -43,8 +43,9 @@ class Smooth(Activation):
         """
 
         def cost(t: torch.Tensor) -> torch.Tensor:
-            return (t - z[..., None]).square() + weight * (self.value(t) - y[..., None]).square()
+            return (t - z[..., None]).square() + weights * (self.value(t) - y[..., None]).square()
 
+        weights = torch.as_tensor(weight, dtype=z.dtype, device=z.device)[..., None]
         reach = max(self.reach, float(z.abs().max()) if z.numel() else 0.0)
         n_points = round(N_POINTS * reach / self.reach)
         grid = torch.linspace(-reach, reach, n_points, dtype=z.dtype, device=z.device)

@@ -112,6 +112,15 @@ def test_nearest_point_of_the_graph_is_that_of_brute_force(activation, weight):
 
 
 @every
+def test_each_row_may_have_a_weight_of_its_own(activation):
+    z = GRID[:1800:40].reshape(3, -1)
+    y, weights = z.flip(0), torch.tensor([[0.1], [1.0], [50.0]], dtype=torch.float64)
+    for find in (activation.nearest_on_graph, activation.near_on_graph):
+        alone = zip(*(find(z[[i]], y[[i]], weights[i].item()) for i in range(3)), strict=True)
+        torch.testing.assert_close(find(z, y, weights), tuple(torch.cat(parts) for parts in alone))
+
+
+@every
 def test_flags_are_true(activation):
     values, slopes = activation.value(GRID), activation.derivative(GRID)
     assert activation.is_monotone == bool((values.diff() >= 0).all())

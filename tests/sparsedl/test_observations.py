@@ -9,6 +9,7 @@ from sparsedl import SparseDictionaryRecovery
 from sparsedl.datasets import make_sparse_dictionary
 from sparsedl.metrics import match_components
 from sparsedl.observations import Observations, ScaledRows, product
+from sparsedl.preconditioning import whiten
 
 
 def fit(X, **parameters):
@@ -119,13 +120,21 @@ def test_scaled_rows_are_the_rows_of_the_scaled_matrix(columns):
     scaled, expected = ScaledRows(X, rows, np.array(columns)), np.ldexp(X, rows[:, None] + columns)
     mask = np.arange(9) % 2 == 0
     some = scaled.only(mask)
-    assert (len(scaled), scaled.shape, scaled.size, scaled.dtype) == (9, (9, 3), 27, X.dtype)
+    assert (len(scaled), scaled.shape, scaled.dtype) == (9, (9, 3), X.dtype)
     for index in (slice(0, 3), slice(2, 9), np.array([8, 0, 3])):
         np.testing.assert_array_equal(scaled[index], expected[index])
     np.testing.assert_array_equal(np.asarray(scaled), expected)
     np.testing.assert_array_equal(np.asarray(some), expected[mask])
     np.testing.assert_array_equal(some[1:3], expected[mask][1:3])
     np.testing.assert_array_equal(np.asarray(some.only(np.arange(5) > 2)), expected[mask][3:])
+
+
+def test_scaled_rows_are_whitened_as_their_matrix_is():
+    X = make_sparse_dictionary(60, 4, random_state=0)[0]
+    scaled = ScaledRows(X, np.full(60, -3), np.array([0, 0, 5, 0])).only(np.arange(60) > 7)
+    one, other = whiten(scaled), whiten(np.asarray(scaled))
+    np.testing.assert_array_equal(one.mixing, other.mixing)
+    np.testing.assert_array_equal(one.whitened, other.whitened)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
