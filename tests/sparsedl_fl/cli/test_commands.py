@@ -43,7 +43,7 @@ def test_no_command_is_an_error(capsys):
 )
 def test_what_is_not_installed_is_named_before_anything_runs(arguments, needs, extra, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sparsedl_fl.cli._extras.find_spec", lambda name: None if name == needs else name)
+    monkeypatch.setattr("sparsedl_fl.cli._model.find_spec", lambda name: None if name == needs else name)
     with pytest.raises(SystemExit) as stop:
         cli.main(arguments)
     assert stop.value.code == 2  # 1 would say that something was recovered
