@@ -30,7 +30,7 @@ LAYERS = {
         {"__init__"},
     ],
     "sparsedl_fl": [
-        {"activations", "doubts", "theory", "wording"},
+        {"activations", "caught_warnings", "theory", "wording"},
         {"tracing"},
         {"layers"},
         {"lowrank", "metrics", "models", "simulation"},

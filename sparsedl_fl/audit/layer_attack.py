@@ -16,10 +16,10 @@ from sparsedl_fl.audit.conclusion import why_open
 from sparsedl_fl.audit.findings import ATTACKED, LayerAudit
 from sparsedl_fl.audit.likely import likely_candidates
 from sparsedl_fl.audit.subject import Subject
+from sparsedl_fl.caught_warnings import caught_warnings
 from sparsedl_fl.certify.candidates import SearchEnd
 from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.directions import KnownInputs, best_known
-from sparsedl_fl.doubts import caught_warnings
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.layers.blocks import OutOfTime, cut_at
 from sparsedl_fl.layers.diagnosis import visible_reason

@@ -146,12 +146,11 @@ class LeakAuditStrategy:
             found = self.strategy.aggregate_fit(server_round, results, failures)
             return self._audited_sum(server_round, found, parameters_to_ndarrays)
         sent = self._sent_in(server_round)
-        checked = self.policy.check_all(
-            [(client.cid, sent, _read(_weights_of, result),
-              {"not_looked_at": ("metrics",) if getattr(result, "metrics", None) else ()})
-             for client, result in results],
-            server_round=server_round,
-        )  # fmt: skip
+        updates = []
+        for client, result in results:
+            aside = ("metrics",) if getattr(result, "metrics", None) else ()
+            updates.append((client.cid, sent, _read(_weights_of, result), {"not_looked_at": aside}))
+        checked = self.policy.check_all(updates, server_round=server_round)
         kept = [result for result, one in zip(results, checked, strict=True) if not one.is_blocked]
         return self.strategy.aggregate_fit(server_round, kept, failures)
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from sparsedl_fl.audit import AuditResult, audit_model
-from sparsedl_fl.doubts import caught_warnings
+from sparsedl_fl.caught_warnings import caught_warnings
 from sparsedl_fl.federation.arguments import check_arguments
 from sparsedl_fl.federation.outcome import Interrupts
 from sparsedl_fl.federation.policy import LeakWarning

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from sparsedl_fl.audit import AuditResult
-from sparsedl_fl.doubts import caught_warnings
+from sparsedl_fl.caught_warnings import caught_warnings
 from sparsedl_fl.federation.checking import State, check_update
 
 __all__ = ["Checked", "Finding", "Interrupts", "Outcome", "audited"]

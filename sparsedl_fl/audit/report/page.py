@@ -57,7 +57,6 @@ def as_html(
     decoder: Any = None,
     sweep: Any = None,
     vocabulary: Mapping[int, str] | None = None,
-    title: str = "",
 ) -> str:
     """Return a report as one self-contained page (see `AuditFacts.to_html`)."""
     with installs("the report is a page made with Jinja2", "audit"):
@@ -73,7 +72,7 @@ def as_html(
     )
     environment.filters["number"] = _number
     return environment.get_template("page.html").render(
-        title=title or "Audit of a federated-learning update",
+        title="Audit of a federated-learning update",
         report=as_dict(result, show_samples),
         sections=SECTIONS,
         unfolded=OPEN,

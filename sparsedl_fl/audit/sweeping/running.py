@@ -21,7 +21,7 @@ from sparsedl_fl.audit.sweeping.defences import Setting, default_settings
 from sparsedl_fl.audit.sweeping.records_on_file import append_record, digest_of_sweep, key_of, read_records
 from sparsedl_fl.audit.sweeping.sweep_clients import accuracy_lost, check_client, epsilon_of, seeded, whole_records
 from sparsedl_fl.audit.sweeping.sweep_result import SweepResult, SweepRow
-from sparsedl_fl.doubts import caught_warnings
+from sparsedl_fl.caught_warnings import caught_warnings
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.layers.running_model import RunFrom, in_double
 from sparsedl_fl.metrics import are_wrong, match_batches

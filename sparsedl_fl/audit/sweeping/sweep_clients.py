@@ -21,6 +21,18 @@ from sparsedl_fl.wording import argument, first_line, pass_example
 
 __all__ = ["accuracy_after", "accuracy_lost", "check_client", "epsilon_of", "seeded", "whole_records"]
 
+N_RECORDS = 1024
+"""Records that are made up."""
+
+SERVER_RATE = 0.1
+"""Step of the server along the gradients of clients that send one; those that train have a rate of their own."""
+
+N_CLIENTS = 4
+"""Clients a round, whose updates the server averages."""
+
+DELTA = 1e-5
+"""Of epsilon."""
+
 
 def whole_records(
     model: nn.Module,
@@ -28,15 +40,13 @@ def whole_records(
     labels: torch.Tensor | None,
     example: torch.Tensor | None,
     seed: int,
-    *,
-    n_records: int = 1024,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the user's records and labels, with what is missing made up."""
     if inputs is None:
         trace = trace_model(model, example)
         if trace.example is None:
             raise ValueError(f"the model could not be run ({trace.failure}): {pass_example()}")
-        inputs, labels = _drawn(trace.example, (n_records, *trace.example.shape[1:]), seeded(seed)), None
+        inputs, labels = _drawn(trace.example, (N_RECORDS, *trace.example.shape[1:]), seeded(seed)), None
     if labels is None:
         n_labels = max(2, _outputs(model, inputs[:2]).shape[1])
         labels = torch.randint(n_labels, (len(inputs),), generator=seeded(seed + 1))
@@ -94,9 +104,6 @@ def accuracy_after(
     loss: Any,
     n_rounds: int,
     seed: int = 0,
-    *,
-    server_rate: float = 0.1,
-    n_clients: int = 4,
 ) -> float:
     """Return the accuracy on the last fifth of the records after some rounds of training on the others.
 
@@ -114,10 +121,6 @@ def accuracy_after(
         Rounds.
     seed : int, default=0
         Of the batches and the noise.
-    server_rate : float, default=0.1
-        Step of the server along the gradients of clients that send one; those that train have a rate of their own.
-    n_clients : int, default=4
-        Clients a round, whose updates the server averages.
     """
     trained = deepcopy(model)
     order = torch.randperm(len(inputs), generator=seeded(seed))
@@ -126,15 +129,15 @@ def accuracy_after(
     if not len(test):
         raise ValueError(f"{len(inputs)} records are too few to train on, with a fifth kept to test on")
     generator = seeded(seed + 1)
-    rate = client.learning_rate if client.n_epochs else server_rate
-    for first in range(0, n_rounds * n_clients, n_clients):
+    rate = client.learning_rate if client.n_epochs else SERVER_RATE
+    for first in range(0, n_rounds * N_CLIENTS, N_CLIENTS):
         steps = {name: torch.zeros_like(tensor) for name, tensor in trained.named_parameters()}
         sent_out = deepcopy(trained)
-        for number in range(first, first + n_clients):
+        for number in range(first, first + N_CLIENTS):
             part = train[torch.randperm(len(train), generator=generator)[: client.n_records]]
             sent = client.update(sent_out, inputs[part], labels[part], loss=loss, seed=seed * 100_003 + number)
             for name in steps:
-                steps[name] += rate * sent.gradients[name].to(steps[name].dtype) / n_clients
+                steps[name] += rate * sent.gradients[name].to(steps[name].dtype) / N_CLIENTS
         with torch.no_grad():
             for name, tensor in trained.named_parameters():
                 tensor -= steps[name]
@@ -156,7 +159,7 @@ def accuracy_lost(
     return without - with_it
 
 
-def epsilon_of(setting: Setting, n_records: int, n_rounds: int, *, delta: float = 1e-5) -> float | None:
+def epsilon_of(setting: Setting, n_records: int, n_rounds: int) -> float | None:
     """Return epsilon of the noise per record after a training, by Opacus' accountant; None without that or noise."""
     sigma = setting.client.noise_multiplier
     if not sigma or not n_rounds:
@@ -169,4 +172,4 @@ def epsilon_of(setting: Setting, n_records: int, n_rounds: int, *, delta: float 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         accountant.history.append((sigma, min(1.0, setting.client.batch_size / n_records), n_rounds))
-        return float(accountant.get_epsilon(delta))
+        return float(accountant.get_epsilon(DELTA))

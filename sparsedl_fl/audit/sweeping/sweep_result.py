@@ -91,7 +91,7 @@ class SweepRow:
     @property
     def n_coarse(self) -> int:
         """Batches that leak something, if only to within an error that is more than 5 % of its size."""
-        return sum(count for verdict, count in self.verdicts.items() if Verdict(verdict).exit_status == 1)
+        return sum(count for verdict, count in self.verdicts.items() if Verdict(verdict).is_leak)
 
     @property
     def is_stopped(self) -> bool:
