@@ -15,6 +15,7 @@ __all__ = [
     "arguments_said_as",
     "escaped",
     "first_line",
+    "installs",
     "argument_with",
     "is_option",
     "pass_example",
@@ -63,6 +64,15 @@ def pass_example() -> str:
     'pass example=, an input of the model'
     """
     return f"pass {argument('example')}{'' if is_option('example') else '='}, an input of the model"
+
+
+@contextmanager
+def installs(what: str, extra: str) -> Iterator[None]:
+    """Let the error of an import inside begin with what needs it, and end with the extra that brings it."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(f"{what}: pip install 'sparsedl[{extra}]'") from error
 
 
 @contextmanager

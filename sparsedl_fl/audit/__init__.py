@@ -1,17 +1,16 @@
 """Audit what one update gives away: attack a whole model, conclude, report, and sweep defences.
 
 - `audit_model` attacks where there is most room, peels the other layers, and replays; `attack.py`.
-- `AuditResult` is what it returns, with a `Verdict` for each layer and the whole; `result.py`, `verdicts.py`.
+- `AuditResult` is what it returns, with a `Verdict` for each layer and the whole; `result.py`, `findings.py`.
 - `report/` writes it as a page and as JSON, one file a chapter.
 - `sweep` runs simulated clients over settings of a defence until nothing is recovered; `sweeping/`.
-- `load_model` and `load_update` read what users have on disk; `files.py`.
+- `load_model` and `load_update` read what users have on disk; `files/`.
 """
 
-from sparsedl_fl.audit.attack import audit_model
-from sparsedl_fl.audit.outside import out_of_range
+from sparsedl_fl.audit.attack import audit_model, out_of_range
+from sparsedl_fl.audit.findings import Verdict
 from sparsedl_fl.audit.result import AuditResult, LayerAudit, LikelySample, Sample
 from sparsedl_fl.audit.sweeping import STOCK, Setting, SweepResult, SweepRow, default_settings, sweep
-from sparsedl_fl.audit.verdicts import Verdict
 
 __all__ = [
     "STOCK",

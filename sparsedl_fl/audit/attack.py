@@ -13,29 +13,27 @@ from torch import nn
 
 from sparsedl.process import neutral_modes
 from sparsedl_fl.audit.context import describe_run
-from sparsedl_fl.audit.label_signs import LabelSigns, signs_of
+from sparsedl_fl.audit.findings import LayerAudit, Verdict
+from sparsedl_fl.audit.last_layer import signs_of, targets_of
 from sparsedl_fl.audit.layer_attack import LayerAttack
 from sparsedl_fl.audit.one_record import single_records
-from sparsedl_fl.audit.replaying import replay_found
-from sparsedl_fl.audit.result import AuditResult, LayerAudit
-from sparsedl_fl.audit.room import check_room
-from sparsedl_fl.audit.spreading import Spreading
-from sparsedl_fl.audit.subject import Subject
+from sparsedl_fl.audit.result import AuditResult
+from sparsedl_fl.audit.spreading import replay_found, spread
+from sparsedl_fl.audit.subject import Subject, check_room
 from sparsedl_fl.audit.suspicions import check_is_update, rounding_noted, without_penalties
-from sparsedl_fl.audit.targets import targets_of
 from sparsedl_fl.audit.token_ids import embedded_tokens
-from sparsedl_fl.audit.verdicts import Verdict
 from sparsedl_fl.certify.candidates import SearchEnd
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.layers.losses import usable_loss
 from sparsedl_fl.layers.of_model import pick_layer
 from sparsedl_fl.models import LayerRow, inspect_model
+from sparsedl_fl.propagate.replay import Replay
 from sparsedl_fl.tracing.embeddings import token_tables
 from sparsedl_fl.tracing.finite import check_finite, in_range, without_non_finite
 from sparsedl_fl.tracing.naming import named_gradients
 from sparsedl_fl.tracing.tracing import trace_model
 
-__all__ = ["audit_model"]
+__all__ = ["audit_model", "out_of_range"]
 
 INTERRUPTED = "interrupted before its turn"
 
@@ -113,9 +111,9 @@ def audit_model(
     ('RECOVERED', [4, 4, 4, 4], [0, 1, 2, 3])
     """
     given = GradientInverter(random_state=0) if inverter is None else inverter
-    caps, said = _caps(max_seconds, max_effort), report or (lambda line: None)
-    start = _Attack.of(model, gradients, given, layers, example, loss, learning_rate, said, caps)
-    return start.run(peel and learning_rate is None)
+    budget = {"report": report or (lambda line: None), **_caps(max_seconds, max_effort)}
+    attack = _Attack.of(model, gradients, given, layers, example, loss, learning_rate, **budget)
+    return attack.run(peel and learning_rate is None)
 
 
 @dataclass
@@ -127,9 +125,10 @@ class _Attack:
     one: LayerAttack
     sent: Mapping[str, torch.Tensor]
     """What the client sent, in its own units."""
-    penalties: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
-    """What was taken away from that, and what is noise on it; in sentences."""
+    is_plain: bool
+    """Whether nothing had to be taken away from that."""
+    notes: tuple[str, ...]
+    """What was taken away, and what is noise on it; in sentences."""
     found: dict[str, LayerAudit] = field(default_factory=dict)
 
     @classmethod
@@ -142,8 +141,7 @@ class _Attack:
         example: torch.Tensor | None,
         loss: Any,
         learning_rate: float | None,
-        report: Callable[[str], None],
-        caps: Mapping[str, float | None],
+        **budget: Any,
     ) -> _Attack:
         """Look at the model; raise before any work where model and gradients do not belong together."""
         layers = None if layers is None else list(layers)
@@ -165,17 +163,16 @@ class _Attack:
             noise = inverter.noise_level
             inverter = clone(inverter).set_params(noise_level=None if noise is None else noise * factor)
             learning_rate = None if learning_rate is None else learning_rate / factor
-        cleaned = without_penalties(model, scaled)
-        notes = rounding_noted(model, named)
+        cleaned, penalties = without_penalties(model, scaled)
         usable = usable_loss(loss, trace.n_outputs)
-        subject = Subject(model, cleaned.gradients, trace, usable, learning_rate, tables, loss)
-        return cls(subject, rows, LayerAttack(subject, inverter, report, **caps), named, cleaned.notes, notes)
+        subject = Subject(model, cleaned, trace, usable, learning_rate, tables, loss)
+        notes = penalties + rounding_noted(model, named)
+        return cls(subject, rows, LayerAttack(subject, inverter, **budget), named, not penalties, notes)
 
     def run(self, peel: bool) -> AuditResult:
         """Attack, spread and replay."""
-        start = time.perf_counter()
-        is_one_step, is_interrupted = self.subject.learning_rate is None, False
-        replayed, why_not = None, "peeling is switched off" if is_one_step else "several local steps"
+        start, is_interrupted, replayed = time.perf_counter(), False, None
+        why_not = "peeling is switched off" if self.subject.learning_rate is None else "several local steps"
         try:
             self.found |= embedded_tokens(self.subject, self.rows)
             for row in sorted(self.rows.values(), key=lambda row: -row.largest_batch):
@@ -191,41 +188,46 @@ class _Attack:
             elif peel:
                 self.one.report("replaying the client")
                 replayed, why_not, contradicted = replay_found(self.subject, self.found.values())
-                self.found.update({layer.name: layer for layer in contradicted})
+                self.found |= {layer.name: layer for layer in contradicted}
         except KeyboardInterrupt:
             is_interrupted, why_not = True, INTERRUPTED
-        layers = tuple(self.found.get(name) or _not_reached(row) for name, row in self.rows.items())
-        example = self.subject.trace.example
-        shape = () if example is None else tuple(example.shape[1:])
-        context = describe_run(
-            self.subject.model,
-            self.sent,
-            time.perf_counter() - start,
-            seed=self.one.inverter.random_state,
-            attack=repr(self.one.inverter),
-            missing=[name for name, tensor in self.subject.gradients.items() if tensor is None] or None,
-            loss=self.subject.loss,
-            learning_rate=self.subject.learning_rate,
-        )
-        told = self.one.inverter.batch_size
+        return self._result(replayed, why_not, is_interrupted, time.perf_counter() - start)
+
+    def _result(self, replayed: Replay | None, why_not: str, is_interrupted: bool, seconds: float) -> AuditResult:
+        """Return what was found, with what follows from all of it."""
+        subject, inverter, example = self.subject, self.one.inverter, self.subject.trace.example
         result = AuditResult(
-            layers, replayed, why_not, shape, context, LabelSigns(), self.penalties + self.doubts, told, is_interrupted
+            layers=tuple(self.found.get(name) or _not_reached(row) for name, row in self.rows.items()),
+            replay=replayed,
+            replay_reason=why_not,
+            input_shape=() if example is None else tuple(example.shape[1:]),
+            context=describe_run(
+                subject.model,
+                self.sent,
+                seconds,
+                seed=inverter.random_state,
+                attack=repr(inverter),
+                missing=[name for name, tensor in subject.gradients.items() if tensor is None] or None,
+                loss=subject.loss,
+                learning_rate=subject.learning_rate,
+            ),
+            notes=self.notes,
+            given_batch_size=inverter.batch_size,
+            was_interrupted=is_interrupted,
         )
-        is_exact = self.one.inverter.noise_level is None and not self.penalties
         size = result.batch_size if result.is_batch_size_known else None
-        signs = signs_of(self.subject, size, replayed, is_exact)
-        return replace(
-            result, label_signs=signs, targets=targets_of(self.subject, result.best, self.subject.given_loss)
-        )
+        signs = signs_of(subject, size, replayed, is_exact=inverter.noise_level is None and self.is_plain)
+        return replace(result, label_signs=signs, targets=targets_of(subject, result.best))
 
     def _spread(self, start: LayerAudit) -> None:
         """Go from a layer whose whole batch came back to all that follow from it."""
         if start.batch is None or not start.batch.is_whole:
             return
-        spreading = Spreading(self.subject)
-        begin, known = time.perf_counter(), spreading.labelled(start.name, start.batch)
-        self.found[start.name] = replace(start, batch=known)
-        for name, batch, source in spreading.from_layer(start.name, known):
+        begin = time.perf_counter()
+        for name, batch, source in spread(self.subject, start.name, start.batch):
+            if name == start.name:
+                self.found[name] = replace(start, batch=batch)
+                continue
             if self.one.is_past_deadline:
                 return
             if name not in self.rows or (name in self.found and self.found[name].verdict is Verdict.RECOVERED):
@@ -241,8 +243,7 @@ class _Attack:
 
 def _not_reached(row: LayerRow) -> LayerAudit:
     """Return the entry of a layer whose turn did not come."""
-    why = row.obstacle or INTERRUPTED
-    return LayerAudit(row.name, None, why, row, why_open=why, end=None if row.obstacle else SearchEnd.INTERRUPTED)
+    return LayerAudit.closed(row, row.obstacle or INTERRUPTED, end=None if row.obstacle else SearchEnd.INTERRUPTED)
 
 
 def _caps(max_seconds: float | None, max_effort: float | None) -> dict[str, float | None]:
@@ -253,3 +254,34 @@ def _caps(max_seconds: float | None, max_effort: float | None) -> dict[str, floa
     if max_seconds is None:
         return {"max_effort": max_effort}
     return {"deadline": time.perf_counter() + max_seconds, "max_seconds": max_seconds}
+
+
+def out_of_range(
+    model: nn.Module,
+    reason: str,
+    example: torch.Tensor | None = None,
+    *,
+    gradients: Mapping[str, torch.Tensor] | None = None,
+    **facts: Any,
+) -> AuditResult:
+    """Return the result for an update that no search of ours applies to, with the reason; token ids it may still show.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model.
+    reason : str
+        Why not.
+    example : torch.Tensor or None, default=None
+        As of `audit_model`.
+    gradients : mapping of str to torch.Tensor or None, default=None
+        What the client sent, by plain name: any optimiser leaves the rows of an embedding alone that no token touches.
+    **facts
+        What else the report says of the run.
+    """
+    trace = trace_model(model, example)
+    rows = {row.name: row for row in inspect_model(model, trace=trace)}
+    tables = token_tables(model, trace.example if example is None else example)
+    found = embedded_tokens(Subject(model, gradients or {}, trace, tables=tables), rows)
+    layers = tuple(found.get(row.name) or LayerAudit.closed(row, row.obstacle or reason) for row in rows.values())
+    return AuditResult(layers, None, reason, context=describe_run(model, gradients or {}, 0.0, attack="none", **facts))

@@ -59,7 +59,6 @@ def why_open(
     """
     b, (attack, limit) = inverter.batch_size_, reach_of(row, given, inverter.uses_next_layer_)
     n_found = int((inverter.provenance_ == Provenance.COLUMN_FOUND).sum())
-    is_size_clear = inverter.batch_size is not None or inverter.size_is_clear_
     # In order of what a reader can do most about.
     doubts = [
         (inverter.search_end_ is SearchEnd.INTERRUPTED, "the search was interrupted"),
@@ -73,7 +72,7 @@ def why_open(
         (limit == 0, "the layer has too few outputs to be a test of anything"),
         (b > limit, f"the batch has {b} inputs here or more, and the layer has equations for {limit} as a rule"),
         (
-            not is_size_clear,
+            inverter.batch_size is None and not inverter.size_is_clear_,
             "how large the batch is does not show in the gradient (noise, or an update that is no sum of gradients): "
             f"pass {argument('batch_size')}",
         ),

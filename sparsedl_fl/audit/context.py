@@ -20,7 +20,7 @@ PACKAGES = ("sparsedl", "torch", "numpy", "scipy", "scikit-learn")
 
 
 def describe_run(
-    model: nn.Module, gradients: Mapping[str, torch.Tensor], seconds: float, **told: Any
+    model: nn.Module, gradients: Mapping[str, torch.Tensor], seconds: float, **facts: Any
 ) -> dict[str, Any]:
     """Return what there is to say of a run.
 
@@ -32,7 +32,7 @@ def describe_run(
         What the client sent, by name.
     seconds : float
         How long the audit took.
-    **told
+    **facts
         What else the caller knows; entries that are None are left out, those that are no plain data are written out.
     """
     plain = unwrapped(model)
@@ -48,7 +48,7 @@ def describe_run(
         "seconds": round(seconds, 3),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"python": platform.python_version(), **{name: _version_of(name) for name in PACKAGES}},
-        **{name: _plain(value) for name, value in told.items() if value is not None},
+        **{name: _plain(value) for name, value in facts.items() if value is not None},
     }
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit, LikelySample, Sample
-from sparsedl_fl.audit.label_signs import LabelSigns
-from sparsedl_fl.audit.verdicts import Verdict
+from sparsedl_fl.audit.findings import Fed, LayerAudit, LikelySample, Sample, Verdict
+from sparsedl_fl.audit.last_layer import LabelSigns
 from sparsedl_fl.certify.candidates import SearchEnd
 from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.propagate.replay import Replay
@@ -59,10 +58,7 @@ class AuditFacts(Mapping):
     targets: np.ndarray | None = None
 
     def __getitem__(self, name: str) -> LayerAudit:
-        for layer in self.layers:
-            if layer.name == name:
-                return layer
-        raise KeyError(name)
+        return {layer.name: layer for layer in reversed(self.layers)}[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(layer.name for layer in self.layers)
@@ -104,7 +100,7 @@ class AuditFacts(Mapping):
             key=lambda layer: (
                 not (layer.verdict is Verdict.RECOVERED and self._carries_all(layer)),
                 not layer.n_certified,
-                not (layer.row is not None and layer.row.feeds == FED_THE_INPUT),
+                layer.what is not Fed.INPUTS,
                 -layer.n_certified,
             ),
             default=None,

@@ -1,25 +1,86 @@
-"""What an audit found of one layer: inputs, candidates, token ids, and why nothing where there is nothing."""
+"""What an audit found of one layer: inputs, candidates, token ids, and why nothing where there is nothing.
+
+What it concludes is one of five words; none of them is "safe".
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
-from sparsedl_fl.audit.verdicts import Verdict
 from sparsedl_fl.certify.candidates import Provenance, SearchEnd
 from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.models import LayerRow
 from sparsedl_fl.propagate.backward import KnownBatch
 
-__all__ = ["BY_CHANCE", "FED_THE_INPUT", "Candidate", "LayerAudit", "LikelySample", "Sample"]
+__all__ = ["Candidate", "Fed", "LayerAudit", "LikelySample", "Sample", "Verdict"]
 
 BY_CHANCE = 1e-3
 """Chance at which any of a layer's candidates is as good as a likely one. (Not varied: of the updates in
 `tests/hostile/calibration.md` it leaves 1 of 241 likely candidates below a correlation of 0.7.)"""
 
 FED_THE_INPUT = "the model's input"
+
+ATTACKED = "attacked"
+"""Source of what an attack on the layer itself found."""
+
+
+class Verdict(StrEnum):
+    """What these attacks got out of a layer, or of the whole update."""
+
+    RECOVERED = "RECOVERED"
+    """Every input of a layer that carries the whole batch (of the model, features, tokens) came back, certified."""
+
+    PARTLY = "PARTLY"
+    """Some of them; or which token ids the batch holds."""
+
+    LIKELY = "LIKELY"
+    """Candidates that chance does not explain and nothing certifies."""
+
+    OUT_OF_RANGE = "OUT OF RANGE"
+    """No attack of ours applies, or none was carried to its end: no conclusion."""
+
+    NOT_RECOVERED = "NOT RECOVERED"
+    """What carries the batch was in range, was attacked to the end, and gave nothing: nothing is said of others."""
+
+    @property
+    def is_leak(self) -> bool:
+        """Whether something of the batch was read."""
+        return self in (self.RECOVERED, self.PARTLY, self.LIKELY)
+
+    @property
+    def exit_status(self) -> int:
+        """0 nothing recovered, 1 something was, 3 no conclusion."""
+        return {self.NOT_RECOVERED: 0, self.OUT_OF_RANGE: 3}.get(self, 1)
+
+    @property
+    def meaning(self) -> str:
+        """What the word stands for, in a sentence."""
+        return {
+            self.RECOVERED: "Every record of the batch came back, certified, or the features or tokens of every one.",
+            self.PARTLY: "Some of the batch came back: records or their features, certified, or the ids of its tokens.",
+            self.LIKELY: "Records or their features came back that chance does not explain; nothing certifies them.",
+            self.OUT_OF_RANGE: (
+                "No attack of ours applies, none was carried to its end, or what it rests on is in doubt: there is no "
+                "conclusion. This does not mean that nothing leaks."
+            ),
+            self.NOT_RECOVERED: (
+                "A layer that carries the whole batch was in range, was attacked to the end, and gave nothing. Other "
+                "attacks, or more time, may still recover something."
+            ),
+        }[self]
+
+
+class Fed(StrEnum):
+    """What a layer is fed, as a noun in the plural."""
+
+    INPUTS = "inputs of the model"
+    FEATURES = "features"
+    TOKENS = "tokens"
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,20 +95,20 @@ class Sample:
         What it is: "inputs of the model", "features" or "tokens".
     layer : str
         The layer that is fed it.
-    values : ndarray of shape (n,)
-        What came back.
-    error : float
-        Its expected root-mean-square error, in its units.
     label : int
         Its label, `sparsedl_fl.certify.labels.NO_LABEL` where it is not known.
+    error : float
+        Its expected root-mean-square error, in its units.
+    values : ndarray of shape (n,)
+        What came back.
     """
 
     index: int
-    kind: str
+    kind: Fed
     layer: str
-    values: np.ndarray
-    error: float
     label: int
+    error: float
+    values: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +124,10 @@ class LikelySample:
     """
 
     index: int
-    kind: str
+    kind: Fed
     layer: str
-    values: np.ndarray
     correlation: float
+    values: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -125,6 +186,11 @@ class LayerAudit:
     rows: int = 1
     end: SearchEnd | None = None
 
+    @classmethod
+    def closed(cls, row: LayerRow, why: str, **known: Any) -> LayerAudit:
+        """Return the entry of a layer of which nothing is known, and why."""
+        return cls(row.name, None, why, row, why_open=why, **known)
+
     @property
     def n_inputs(self) -> int:
         """How many inputs the layer's gradient shows; zero where that is not known."""
@@ -140,6 +206,19 @@ class LayerAudit:
     def n_certified(self) -> int:
         """How many of them are certified."""
         return 0 if self.batch is None else int(self.batch.certified.sum())
+
+    @property
+    def how(self) -> str:
+        """Where what came back comes from; of a layer without a conclusion, why there is none."""
+        why = self.why_open or self.reason if self.verdict is Verdict.OUT_OF_RANGE else ""
+        return why or self.source or self.reason
+
+    @property
+    def summary(self) -> str:
+        """How much came back, and how; without a conclusion, why there is none."""
+        if self.verdict is Verdict.OUT_OF_RANGE:
+            return self.how
+        return (self.count or self.reason) + (f" ({self.source})" if self.source else "")
 
     @property
     def n_labels(self) -> int:
@@ -163,15 +242,15 @@ class LayerAudit:
         return Verdict.OUT_OF_RANGE if self.batch is None or self.why_open else Verdict.NOT_RECOVERED
 
     @property
-    def what(self) -> str:
-        """What the layer is fed, as a noun in the plural."""
+    def what(self) -> Fed:
+        """What the layer is fed."""
         feeds = "" if self.row is None else self.row.feeds
-        return {FED_THE_INPUT: "inputs of the model", "tokens": "tokens"}.get(feeds, "features")
+        return {FED_THE_INPUT: Fed.INPUTS, "tokens": Fed.TOKENS}.get(feeds, Fed.FEATURES)
 
     @property
     def n_samples(self) -> int:
         """How many samples of the batch the layer's gradient shows, or shows at least; zero where it does not say."""
-        if self.rows != 1 or self.what == "tokens":
+        if self.rows != 1 or self.what is Fed.TOKENS:
             return 0
         return self.n_inputs if self.is_size_known else self.at_least
 
@@ -198,7 +277,7 @@ class LayerAudit:
             return ()
         batch = self.batch
         return tuple(
-            Sample(int(i), self.what, self.name, batch.inputs[i], float(batch.errors[i]), int(batch.labels[i]))
+            Sample(int(i), self.what, self.name, int(batch.labels[i]), float(batch.errors[i]), batch.inputs[i])
             for i in np.flatnonzero(batch.certified)
         )
 
@@ -206,6 +285,6 @@ class LayerAudit:
     def likely(self) -> tuple[LikelySample, ...]:
         """Candidates that chance does not explain and nothing certifies."""
         return tuple(
-            LikelySample(one.index, self.what, self.name, self.batch.inputs[one.index], one.correlation)
+            LikelySample(one.index, self.what, self.name, one.correlation, self.batch.inputs[one.index])
             for one in self.likely_candidates
         )

@@ -13,13 +13,13 @@ from sklearn.base import clone
 from sparsedl.arrays import CHUNK_ENTRIES
 from sparsedl_fl.activations import resolve
 from sparsedl_fl.audit.conclusion import why_open
-from sparsedl_fl.audit.findings import LayerAudit
+from sparsedl_fl.audit.findings import ATTACKED, LayerAudit
 from sparsedl_fl.audit.likely import likely_candidates
 from sparsedl_fl.audit.subject import Subject
+from sparsedl_fl.caught_warnings import caught_warnings
 from sparsedl_fl.certify.candidates import SearchEnd
 from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.directions import KnownInputs, best_known
-from sparsedl_fl.doubts import caught_warnings
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.layers.blocks import OutOfTime, cut_at
 from sparsedl_fl.layers.diagnosis import visible_reason
@@ -64,11 +64,11 @@ class LayerAttack:
     def __call__(self, row: LayerRow) -> LayerAudit:
         """Attack one layer."""
         if row.obstacle:
-            return LayerAudit(row.name, None, row.obstacle, row, why_open=row.obstacle)
+            return LayerAudit.closed(row, row.obstacle)
         self.report(f"attacking layer '{row.name}'")
         start = time.perf_counter()
         if self.inverter.directions is None and self.is_spent:
-            return LayerAudit(row.name, None, self.is_spent, row, why_open=self.is_spent, end=SearchEnd.CUT)
+            return LayerAudit.closed(row, self.is_spent, end=SearchEnd.CUT)
         try:
             given = self.subject.layer_gradient(row.name)
             if visible_reason(given):
@@ -80,19 +80,17 @@ class LayerAttack:
                 inverter, reason = self._with_either_size(inverter, given)
         except OutOfTime:
             why, seconds = self._too_large(given), time.perf_counter() - start
-            return LayerAudit(row.name, None, why, row, why_open=why, seconds=seconds, end=SearchEnd.CUT)
+            return LayerAudit.closed(row, why, seconds=seconds, end=SearchEnd.CUT)
         except (ValueError, RuntimeError) as error:
-            why = str(error)
-            return LayerAudit(row.name, None, why, row, why_open=why, seconds=time.perf_counter() - start)
-        seconds = time.perf_counter() - start
-        use = self.subject.trace.use_of(row.name)
+            return LayerAudit.closed(row, str(error), seconds=time.perf_counter() - start)
+        seconds, use = time.perf_counter() - start, self.subject.trace.use_of(row.name)
         return LayerAudit(
             row.name,
             inverter,
             reason,
             row,
             KnownBatch.of(inverter),
-            "attacked",
+            ATTACKED,
             seconds,
             why_open=why_open(row, given, inverter, use, self.subject.loss),
             likely_candidates=() if self._shows_steps(inverter, given) else likely_candidates(inverter, given),
@@ -107,18 +105,18 @@ class LayerAttack:
         Their differences come back as well. (Two updates of three momentum steps, `tests.hostile.calibration`: four
         likely candidates of 24 each, seven of these eight with correlations of 0.28 to 0.73.)
         """
-        told = self.inverter.batch_size
-        return told is not None and given.is_update and inverter.batch_size_ > told * given.rows_per_sample
+        given_size = self.inverter.batch_size
+        return given_size is not None and given.is_update and inverter.batch_size_ > given_size * given.rows_per_sample
 
     def _with_either_size(self, inverter: GradientInverter, given: LayerGradient) -> tuple[GradientInverter, str]:
         """Fit an inverter with the batch size given; and with the one that the gradient shows, where it is another."""
-        told = inverter.batch_size
+        given_size = inverter.batch_size
         try:
             fitted, reason = self._fitted(inverter, given)
-            if told is None or (fitted.recovered_.all() and fitted.batch_size_ == told):
+            if given_size is None or (fitted.recovered_.all() and fitted.batch_size_ == given_size):
                 return fitted, reason
         except ValueError:
-            if told is None:
+            if given_size is None:
                 raise
             fitted, reason = None, ""
         try:
@@ -127,10 +125,10 @@ class LayerAttack:
             if fitted is None:
                 raise
             return fitted, reason
-        is_clear = other.signal_to_noise_ >= LowRankGradient.clear_gap and other.batch_size_ != told
+        is_clear = other.signal_to_noise_ >= LowRankGradient.clear_gap and other.batch_size_ != given_size
         if is_clear and (fitted is None or other.recovered_.sum() >= fitted.recovered_.sum()):
-            told_by = argument_with("batch_size", told)
-            return other, f"{told_by} was given, and the gradient shows {other.batch_size_}; {of_other}"
+            by_caller = argument_with("batch_size", given_size)
+            return other, f"{by_caller} was given, and the gradient shows {other.batch_size_}; {of_other}"
         if fitted is None:
             return other, of_other
         return fitted, reason
@@ -193,9 +191,8 @@ def _fitted(inverter: GradientInverter, given: LayerGradient) -> tuple[GradientI
     with caught_warnings() as doubts:
         inverter.fit(given)
     # The warning that not all is certified begins with the status and adds advice.
-    messages = [inverter.status_, *(str(doubt.message) for doubt in doubts)]
-    messages = [text for text in messages if not any(text != other and text in other for other in messages)]
-    return inverter, "; ".join(dict.fromkeys(messages))
+    status = [inverter.status_] if inverter.recovered_.all() else []
+    return inverter, "; ".join(dict.fromkeys([*status, *(str(doubt.message) for doubt in doubts)]))
 
 
 def _at_least(row: LayerRow, given: LayerGradient, inverter: GradientInverter, *, rounding: float = 1e-4) -> int:

@@ -1,102 +1,106 @@
-"""From a layer whose whole batch is known to the others: back to the input, and forward to the loss."""
+"""From a layer whose whole batch is known to the others: back to the input, and forward to the loss.
+
+The client is run again with what was found. What the client that is run again contradicts is taken back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
+from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit
 from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.certify.labels import NO_LABEL, labels_of_columns
 from sparsedl_fl.propagate.backward import KnownBatch, peel_back
-from sparsedl_fl.propagate.forward import fed_by, fed_columns
+from sparsedl_fl.propagate.forward import fed_by, fed_columns, is_contradicted
+from sparsedl_fl.propagate.replay import Replay, replay
 from sparsedl_fl.tracing.tracing import LinearUse
 
-__all__ = ["Spreading"]
+__all__ = ["replay_found", "spread"]
 
 N_DRAWS = 4
 """Draws of the inputs' errors of either kind that are run forward."""
 
+Fed = dict[str, np.ndarray]
+"""What each layer is fed, by its name."""
 
-@dataclass(frozen=True)
-class Spreading:
-    """The way from layer to layer of a model.
 
-    Attributes
-    ----------
-    subject : Subject
-        What is audited.
+def spread(subject: Subject, name: str, known: KnownBatch) -> Iterator[tuple[str, KnownBatch, str]]:
+    """Yield the name, the batch and the way to it, of every layer that follows and whose gradient confirms it.
+
+    The layer itself comes first, with the labels that the last layer's gradient shows, and without a way.
     """
-
-    subject: Subject
-
-    def labelled(self, name: str, known: KnownBatch) -> KnownBatch:
-        """Return the batch of a layer with the labels that the last layer's gradient shows.
-
-        What that is fed is known, so that the gradient at its outputs is a least-squares solution: no search, and up
-        to as many inputs as it is wide.
-        """
-        last = self.subject.trace.last
-        if last is None or (known.labels != NO_LABEL).all():
-            return known
-        try:
-            layer = self.subject.layer_gradient(last.name)
-            run = self.subject.run_from(name)
-            fed, drawn = run.fed(known.inputs)[last.name], [run.fed(inputs)[last.name] for inputs in _draws(known)]
-            if layer.tail.rest is None or len(fed) >= fed.shape[1]:
-                return known
-            labels = labels_of_columns(layer.tail.rest, layer.preactivations(fed), *fed_columns(layer, fed, drawn))
-        except Exception:  # a model may raise anything; then no labels follow
-            return known
-        return replace(known, labels=np.where(known.labels == NO_LABEL, labels, known.labels))
-
-    def from_layer(self, name: str, known: KnownBatch) -> Iterator[tuple[str, KnownBatch, str]]:
-        """Yield the name, the batch and the way to it, of every layer that follows and whose gradient confirms it."""
-        use = self.subject.trace.use_of(name)
-        if self.subject.trace.n_uses(name) > 1:  # which run an input belongs to is not known
+    use = subject.trace.use_of(name)
+    try:
+        run = subject.run_from(name)
+        fed, drawn = run.fed(known.inputs), [run.fed(inputs) for inputs in _draws(known)]
+    except Exception:  # a model may raise anything; then nothing follows
+        fed, drawn = {}, []
+    known = _labelled(subject, known, fed, drawn)
+    yield name, known, ""
+    if subject.trace.n_uses(name) > 1:  # which run an input belongs to is not known
+        return
+    yield from _forward(subject, name, known, fed, drawn)
+    while use is not None:
+        before = _fed_from(subject, use)
+        if before is None:
             return
-        yield from self._forward(use, known)
-        while use is not None:
-            before = self._fed_from(use)
-            if before is None:
-                return
-            try:
-                layer = self.subject.layer_gradient(before.name)
-                known = peel_back(known, self.subject.layer_gradient(use.name).weight, layer)
-            except ValueError:
-                return
-            if not known.is_whole:
-                return
-            yield before.name, known, f"peeled back from layer '{use.name}'"
-            use = before
-
-    def _fed_from(self, use: LinearUse) -> LinearUse | None:
-        """Return the layer whose activation a layer is fed, where that was seen."""
-        found = (other for other in self.subject.trace.layers if other.next_weight and other.next_weight == use.weight)
-        before = next(found, None)
-        is_alone = before is not None and self.subject.trace.n_uses(before.name) == 1 and before.rows == use.rows == 1
-        return before if is_alone else None
-
-    def _forward(self, use: LinearUse, known: KnownBatch) -> Iterator[tuple[str, KnownBatch, str]]:
-        """Run the model on the inputs, and on draws of their errors."""
         try:
-            run = self.subject.run_from(use.name)
-            fed = run.fed(known.inputs)
-            drawn = [run.fed(inputs) for inputs in _draws(known)]
-        except Exception:  # a model may raise anything; then nothing follows
+            layer = subject.layer_gradient(before.name)
+            known = peel_back(known, subject.layer_gradient(use.name).weight, layer)
+        except ValueError:
             return
-        for name, rows in fed.items():
-            found = self.subject.trace.use_of(name)
-            if name == use.name or found is None or found.rows != 1 or self.subject.trace.n_uses(name) != 1:
-                continue
-            try:
-                layer = self.subject.layer_gradient(name)
-            except ValueError:
-                continue
-            batch = fed_by(known, rows, np.stack([one[name] for one in drawn]), layer)
-            if batch.is_whole:
-                yield name, batch, f"run forward from layer '{use.name}'"
+        if not known.is_whole:
+            return
+        yield before.name, known, f"peeled back from layer '{use.name}'"
+        use = before
+
+
+def _labelled(subject: Subject, known: KnownBatch, fed: Fed, drawn: list[Fed]) -> KnownBatch:
+    """Return the batch of a layer with the labels that the last layer's gradient shows.
+
+    What that is fed is known, so that the gradient at its outputs is a least-squares solution: no search, and up to as
+    many inputs as it is wide.
+    """
+    last = subject.trace.last
+    if last is None or last.name not in fed or (known.labels != NO_LABEL).all():
+        return known
+    try:
+        layer, rows = subject.layer_gradient(last.name), fed[last.name]
+        if layer.tail.rest is None or len(rows) >= rows.shape[1]:
+            return known
+        columns = fed_columns(layer, rows, [one[last.name] for one in drawn])
+        labels = labels_of_columns(layer.tail.rest, layer.preactivations(rows), *columns)
+    except Exception:  # a model may raise anything; then no labels follow
+        return known
+    return replace(known, labels=np.where(known.labels == NO_LABEL, labels, known.labels))
+
+
+def _fed_from(subject: Subject, use: LinearUse) -> LinearUse | None:
+    """Return the layer whose activation a layer is fed, where that was seen."""
+    found = (other for other in subject.trace.layers if other.next_weight and other.next_weight == use.weight)
+    before = next(found, None)
+    is_alone = before is not None and subject.trace.n_uses(before.name) == 1 and before.rows == use.rows == 1
+    return before if is_alone else None
+
+
+def _forward(
+    subject: Subject, start: str, known: KnownBatch, fed: Fed, drawn: list[Fed]
+) -> Iterator[tuple[str, KnownBatch, str]]:
+    """Yield the layers behind, as the model run on the inputs and on draws of their errors has them."""
+    for name, rows in fed.items():
+        found = subject.trace.use_of(name)
+        if name == start or found is None or found.rows != 1 or subject.trace.n_uses(name) != 1:
+            continue
+        try:
+            layer = subject.layer_gradient(name)
+        except ValueError:
+            continue
+        batch = fed_by(known, rows, np.stack([one[name] for one in drawn]), layer)
+        if batch.is_whole:
+            yield name, batch, f"run forward from layer '{start}'"
 
 
 def _draws(known: KnownBatch) -> Iterator[np.ndarray]:
@@ -108,3 +112,72 @@ def _draws(known: KnownBatch) -> Iterator[np.ndarray]:
             off = rng.standard_normal((len(inputs), len(inputs))) @ (inputs - inputs.mean(axis=0))
         size = np.sqrt(np.mean(off**2, axis=1, keepdims=True))
         yield inputs + known.errors[:, None] * off / np.maximum(size, np.finfo(float).tiny)
+
+
+def replay_found(subject: Subject, found: Iterable[LayerAudit]) -> tuple[Replay | None, str, list[LayerAudit]]:
+    """Run the client again from a layer whose whole batch is known: nearest to the input, or as far as it fits.
+
+    A unit may be on by less than the error of its pre-activation: then a layer behind tells, which is more exact.
+
+    Parameters
+    ----------
+    subject : Subject
+        What is audited.
+    found : iterable of LayerAudit
+        What came back so far.
+
+    Returns
+    -------
+    done : Replay or None
+        The replay that fits best.
+    why_not : str
+        Why there is none.
+    contradicted : list of LayerAudit
+        Layers in front of the one that replays the client, whose certified inputs the model turns into something else;
+        nothing of them is certified any more.
+    """
+    order = list(dict.fromkeys(use.name for use in subject.trace.layers))
+    found = [layer for layer in found if layer.n_certified and layer.name in order]
+    whole = sorted(
+        (layer for layer in found if layer.batch.is_whole),
+        key=lambda layer: (layer.row.feeds != FED_THE_INPUT, order.index(layer.name)),
+    )
+    noise = max((layer.inverter.relative_residual_ for layer in whole if layer.inverter is not None), default=0.0)
+    done, why_not = None, ""
+    for layer in whole:
+        try:
+            here = replay(subject.run_from(layer.name), layer.batch, subject.gradients, loss=subject.loss, noise=noise)
+        except Exception as error:  # a model may raise anything on inputs that it was not given before
+            why_not = why_not or str(error)
+            continue
+        if done is None or here.n_matching > done.n_matching:
+            done = replace(here, start=layer.name)
+        if done.is_match:
+            before = [name for name in order[: order.index(layer.name)] if subject.trace.n_uses(name) == 1]
+            in_front = [other for name in reversed(before) for other in found if other.name == name]
+            return done, "", _contradicted(subject, layer, in_front)
+    return done, "" if done else why_not or "no layer's whole batch came back", []
+
+
+def _contradicted(subject: Subject, replayed: LayerAudit, before: list[LayerAudit]) -> list[LayerAudit]:
+    """Return the layers in front of one that replays the client which the model turns into other inputs than its.
+
+    Each, from the last to the first, is held against the next layer that is whole and not contradicted: what a client
+    drops out between two layers shows there, and not further on.
+    """
+    found, behind = [], replayed
+    for layer in before:
+        try:
+            fed = subject.run_from(layer.name).fed(layer.batch.inputs[layer.batch.certified])
+        except Exception:  # a layer that is fed tokens, or whatever a model raises: nothing is held against it
+            continue
+        if behind.name in fed and is_contradicted(fed[behind.name], behind.batch.inputs):
+            reason = (
+                f"contradicted by layer '{behind.name}': the model turns these into other inputs than those that "
+                f"replay the client; {layer.reason}"
+            )
+            nothing = {"certified": np.zeros(layer.n_inputs, dtype=bool), "labels": np.full(layer.n_inputs, NO_LABEL)}
+            found.append(replace(layer, batch=replace(layer.batch, **nothing), reason=reason, why_open=reason))
+        elif layer.batch.is_whole:
+            behind = layer
+    return found

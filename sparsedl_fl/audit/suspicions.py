@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from torch import nn
 from sparsedl_fl.layers.stored_weights import step_of_stored_weights
 from sparsedl_fl.tracing.naming import plain_name, plain_parameters
 
-__all__ = ["Cleaned", "check_is_update", "rounding_noted", "without_penalties"]
+__all__ = ["check_is_update", "rounding_noted", "without_penalties"]
 
 BLOCKS = (96, 512)
 """Rows of a part of a matrix that is looked at, with twice as many columns: any part has the same multiple of the
@@ -32,22 +31,6 @@ AGREE = 0.02
 
 LEAST = 1e-5
 """Share of a gradient from which on a multiple of the weights in it is more than rounding."""
-
-
-@dataclass(frozen=True)
-class Cleaned:
-    """Gradients without what was found in them that is no gradient of the loss.
-
-    Attributes
-    ----------
-    gradients : mapping of str to torch.Tensor
-        By plain name.
-    notes : tuple of str
-        What was taken away, a sentence each.
-    """
-
-    gradients: Mapping[str, torch.Tensor | None]
-    notes: tuple[str, ...]
 
 
 def check_is_update(model: nn.Module, gradients: Mapping[str, torch.Tensor | None]) -> None:
@@ -84,7 +67,9 @@ def rounding_noted(model: nn.Module, gradients: Mapping[str, torch.Tensor | None
     return ()
 
 
-def without_penalties(model: nn.Module, gradients: Mapping[str, torch.Tensor | None]) -> Cleaned:
+def without_penalties(
+    model: nn.Module, gradients: Mapping[str, torch.Tensor | None]
+) -> tuple[dict[str, torch.Tensor | None], tuple[str, ...]]:
     """Take multiples of the weights, or of their signs, out of gradients: weight decay, or a penalty in the loss.
 
     ``u = G + c W`` with ``G`` of low rank: all eigenvalues of the pencil ``(u, W)`` but as many as inputs are ``c``.
@@ -95,6 +80,13 @@ def without_penalties(model: nn.Module, gradients: Mapping[str, torch.Tensor | N
         At the weights that the client was given.
     gradients : mapping of str to torch.Tensor
         What it sent, by plain name.
+
+    Returns
+    -------
+    cleaned : dict of str to torch.Tensor
+        What is left, by plain name.
+    notes : tuple of str
+        What was taken away, a sentence each.
     """
     parameters = plain_parameters(model)
     cleaned, notes = dict(gradients), []
@@ -118,7 +110,7 @@ def without_penalties(model: nn.Module, gradients: Mapping[str, torch.Tensor | N
                 own = own if penalty is weight else own.sign()
                 cleaned[bias] = _bias_without(cleaned[name], gradients[bias].detach().cpu().double(), factor * own)
             break
-    return Cleaned(cleaned, tuple(notes))
+    return cleaned, tuple(notes)
 
 
 def _factor(gradient: torch.Tensor, penalty: torch.Tensor) -> float | None:

@@ -8,7 +8,7 @@ fed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,22 +32,18 @@ BY_CHANCE = 1e-6
 """Chance that any row counts as a token's that is noise."""
 
 
-@dataclass(frozen=True)
-class TokenIds:
+class TokenIds(NamedTuple):
     """What the gradient of a table shows.
 
     Attributes
     ----------
     ids : tuple of int
         Rows that tokens of the batch touched, sorted.
-    counts : dict of int to int
-        How often each token comes, where the gradient shows that.
     reason : str
-        How they are told, or why there are none.
+        How they are known, or why there are none.
     """
 
     ids: tuple[int, ...]
-    counts: dict[int, int]
     reason: str
 
 
@@ -66,7 +62,7 @@ def embedded_tokens(subject: Subject, rows: Mapping[str, LayerRow]) -> dict[str,
                 text = f"{len(shown.ids)} token ids of the batch: {shown.reason}"
                 found[row.name] = LayerAudit(row.name, None, text, row, source=shown.reason, tokens=shown.ids)
             elif name not in linear:
-                found[row.name] = LayerAudit(row.name, None, shown.reason, row, why_open=shown.reason)
+                found[row.name] = LayerAudit.closed(row, shown.reason)
     return found
 
 
@@ -82,25 +78,23 @@ def token_ids(weight: torch.Tensor, gradient: torch.Tensor, is_tied: bool = Fals
     """
     G = gradient.detach().cpu().double().numpy()
     if not np.isfinite(G).all():
-        return TokenIds((), {}, "its gradient has NaN or infinity")
+        return TokenIds((), "its gradient has NaN or infinity")
     touched = G.any(axis=1)
     if not touched.any():
-        return TokenIds((), {}, "its gradient is all zeros")
+        return TokenIds((), "its gradient is all zeros")
     how = "rows of its gradient that are not zero"
     if is_tied and (rounding_noise(G) is not None or np.mean(G[touched] == 0) > 1 - MOST):
         touched = None  # small entries became zero, and what is left leaves the span
     elif is_tied:
         touched, how = _outside_of_head(G), "rows outside the span of what the head that shares this table is fed"
     elif touched.mean() > MOST:
-        without_decay = _without_decay(G, weight.detach().cpu().double().numpy())
-        if without_decay is not None:
-            touched, how = without_decay, "rows that moved by more than weight decay or a penalty on them"
-        else:
+        touched = _without_decay(G, weight.detach().cpu().double().numpy())
+        how = "rows that moved by more than weight decay or a penalty on them"
+        if touched is None:
             touched, how = _above_noise(G), "rows of its gradient above the noise on all"
     if touched is None or not touched.any():
-        return TokenIds((), {}, "every row of its gradient has numbers in it, so that no zeros tell tokens apart")
-    ids = tuple(np.flatnonzero(touched).tolist())
-    return TokenIds(ids, _counts(G[touched], ids), how)
+        return TokenIds((), "every row of its gradient has numbers in it, so that no zeros tell tokens apart")
+    return TokenIds(tuple(np.flatnonzero(touched).tolist()), how)
 
 
 def _outside_of_head(G: np.ndarray, *, most: float = 0.5, gap: float = 10.0, clear: float = 100.0) -> np.ndarray | None:
@@ -154,17 +148,3 @@ def _above_noise(G: np.ndarray) -> np.ndarray | None:
     if n_rows < 50 or np.any(np.abs(middle / chi2.ppf([0.1, 0.4], n_features) - 1) > 0.1):
         return None
     return squares > variance * chi2.isf(BY_CHANCE / n_rows, n_features)
-
-
-def _counts(rows: np.ndarray, ids: tuple[int, ...], *, parallel: float = 1e-5, whole: float = 1e-3) -> dict[int, int]:
-    """Return how often each token comes, where one bag of words makes all rows multiples of one."""
-    if len(rows) < 2:
-        return {}
-    largest = rows[np.argmax(np.linalg.norm(rows, axis=1))]
-    factors = rows @ largest / (largest @ largest)
-    if np.linalg.norm(rows - factors[:, None] * largest) > parallel * np.linalg.norm(rows) or factors.min() <= 0:
-        return {}
-    counts = factors / factors.min()
-    if np.any(np.abs(counts - np.round(counts)) > whole * counts):
-        return {}
-    return dict(zip(ids, np.round(counts).astype(int).tolist(), strict=True))

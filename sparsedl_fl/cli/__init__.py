@@ -1,8 +1,18 @@
 """The command line, one file a command: ``sparsedl-fl inspect | audit | sweep | demo | reproduce``.
 
-A command is a module with ``HELP``, ``add_arguments`` and ``run``, and a place in `COMMANDS`. Nothing heavy is imported
-before it runs, so that ``--help`` is quick. Exit status 1 means a leak, and nothing else; whatever is wrong with files
-and options, or inside, is a line on the standard error and status 2.
+`COMMANDS` lists them. A new one is a module, whose docstring ``--help`` shows, and a place there::
+
+    HELP = "count the layers of a model"
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        add_model_arguments(parser)
+
+    def run(options: argparse.Namespace) -> int:
+        print(len(list(model_of(options, options.model, options.weights).modules())))
+        return 0
+
+Nothing heavy is imported before it runs, so that ``--help`` is quick. Exit status 1 means a leak, and nothing else;
+whatever is wrong with files and options, or inside, is a line on the standard error and status 2.
 """
 
 from __future__ import annotations

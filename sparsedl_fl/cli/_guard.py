@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sparsedl_fl.cli._options import OPTIONS
-from sparsedl_fl.cli._statuses import BAD_USAGE, INTERRUPTED
+from sparsedl_fl.cli._options import BAD_USAGE, INTERRUPTED, OPTIONS
 
 __all__ = ["DEBUG", "guarded"]
 
@@ -41,14 +41,16 @@ def guarded(options: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BAD_USAGE
     except BaseException as error:
-        if os.environ.get(DEBUG):
-            raise SystemExit(BAD_USAGE) from _shown(error)
-        raise SystemExit(_said(error)) from None
+        _say(error)
+        raise SystemExit(BAD_USAGE) from (error if os.environ.get(DEBUG) else None)
 
 
-def _said(error: BaseException) -> int:
-    """Print an error in a line; return the exit status."""
+def _say(error: BaseException) -> None:
+    """Print an error in a line."""
     from sparsedl_fl.wording import escaped, first_line
+
+    if os.environ.get(DEBUG):
+        traceback.print_exception(error)
 
     if isinstance(error, ValueError | TypeError | ImportError):
         text = " ".join(str(error).split("\n")) or type(error).__name__
@@ -59,15 +61,6 @@ def _said(error: BaseException) -> int:
     else:
         text = f"{first_line(error)}; this should not happen, please report it ({DEBUG}=1 shows where)"
     print(f"error: {escaped(text)}", file=sys.stderr)
-    return BAD_USAGE
-
-
-def _shown(error: BaseException) -> BaseException:
-    import traceback
-
-    traceback.print_exception(error)
-    _said(error)
-    return error
 
 
 @contextmanager

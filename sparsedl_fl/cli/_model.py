@@ -1,14 +1,15 @@
-"""Options that every command about a user's own model shares."""
+"""What several commands share: options about a user's own model, a folder for reports, and what is going on."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from sparsedl_fl.cli._options import whole
 
-__all__ = ["add_model_arguments", "example_of", "loss_of", "model_of", "steps_shown"]
+__all__ = ["add_model_arguments", "console", "example_of", "folder_of", "loss_of", "model_of", "require", "steps_shown"]
 
 MOST_TOKENS = 2**20
 
@@ -58,14 +59,14 @@ def example_of(options: argparse.Namespace, model: object, shape: list[int] | No
     """
     from sparsedl_fl.tracing.described_inputs import fitting_example, ids_of_length, numbers_of_shape
 
-    given = {"--input-shape": options.input_shape, "--input-ids": options.input_ids,
-             "--example-input": options.example_input}  # fmt: skip
-    given = {name: value for name, value in given.items() if value is not None}
+    names = ("input_shape", "input_ids", "example_input")
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) is not None]
     if len(given) > 1:
         raise ValueError(f"only one of {', '.join(given)} can say what an input is")
+    shape = options.input_shape or shape
     if options.input_ids is not None:
-        return fitting_example(model, ids_of_length(model, options.input_ids), f"--input-ids {options.input_ids}")
-    if options.example_input is not None:
+        name, readings = f"--input-ids {options.input_ids}", ids_of_length(model, options.input_ids)
+    elif options.example_input is not None:
         from sparsedl_fl.audit.files import load_example
 
         name = f"--example-input {options.example_input}"
@@ -73,44 +74,68 @@ def example_of(options: argparse.Namespace, model: object, shape: list[int] | No
             readings = load_example(options.example_input)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
-        return fitting_example(model, readings, name)
-    shape = options.input_shape or shape
-    if shape is None:
+    elif shape is not None:
+        name, readings = f"--input-shape {' '.join(map(str, shape))}", numbers_of_shape(model, shape)
+    else:
         return None
-    name = f"--input-shape {' '.join(map(str, shape))}"
-    return fitting_example(model, numbers_of_shape(model, shape), name)
+    return fitting_example(model, readings, name)
 
 
 def loss_of(name: str | None) -> object:
     """Return a loss by its name, or the user's own."""
-    if name is None or ":" not in name:
-        from sparsedl_fl.layers.losses import LOSSES
-
-        if name is not None and name not in LOSSES:
-            raise ValueError(f"--loss must be one of {sorted(LOSSES)} or package.module:function, got {name!r}")
-        return name
     from sparsedl_fl.audit.files import load_object
+    from sparsedl_fl.layers.losses import LOSSES
 
+    if name is None or name in LOSSES:
+        return name
+    if ":" not in name:
+        raise ValueError(f"--loss must be one of {sorted(LOSSES)} or package.module:function, got {name!r}")
     found = load_object(name, "--loss")
     if not callable(found):
         raise ValueError(f"--loss {name!r} must be a function of outputs and labels, got {type(found).__name__}")
     return found
 
 
+def require(extra: str, *modules: str) -> None:
+    """Raise ``ImportError`` that says what to install, unless all modules are there."""
+    for module in modules:
+        if find_spec(module) is None:
+            raise ImportError(f"this command needs {module}: pip install 'sparsedl[{extra}]'")
+
+
+def folder_of(options: argparse.Namespace, names: tuple[str, ...], *modules: str) -> object:
+    """Return the folder of ``--out``, made, in which files of these names may be written; None where there is none."""
+    if options.out is None:
+        return None
+    from sparsedl_fl.audit.writing import check_folder, check_target
+
+    require("audit", *modules)
+    folder = check_folder(options.out)
+    for name in names:
+        check_target(folder / name, is_forced=options.force)
+    return folder
+
+
+def console(enabled: bool) -> object:
+    """Return where to show what is going on, if that is wanted, rich is there and somebody looks."""
+    try:
+        from rich.console import Console
+    except ImportError:
+        return None
+    found = Console(stderr=True)
+    return found if enabled and found.is_terminal else None
+
+
 @contextmanager
 def steps_shown(enabled: bool) -> Iterator[Callable[[str], None]]:
     """Show what is going on: a line that moves where somebody looks, nothing else."""
-    try:
-        from rich.console import Console
-        from rich.markup import escape
-    except ImportError:
+    place = console(enabled)
+    if place is None:
         yield lambda line: None
         return
+    from rich.markup import escape
+
     from sparsedl_fl.wording import escaped
 
-    console = Console(stderr=True)
-    if not enabled or not console.is_terminal:
-        yield lambda line: None
-        return
-    with console.status("looking at the model") as status:
+    with place.status("looking at the model") as status:
         yield lambda line: status.update(escape(escaped(line)))

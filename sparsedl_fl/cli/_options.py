@@ -1,4 +1,4 @@
-"""Options: what they may be, how messages call them, and a file that has them."""
+"""Options: what they may be, how messages call them, a file that has them; and what exit statuses mean."""
 
 from __future__ import annotations
 
@@ -6,32 +6,25 @@ import argparse
 import math
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-from sparsedl_fl.cli._statuses import BAD_USAGE
+__all__ = ["BAD_USAGE", "INTERRUPTED", "OPTIONS", "SEEDS", "Parser", "decay", "number", "read_config", "whole"]
 
-__all__ = ["OPTIONS", "SEEDS", "Parser", "decay", "number", "read_config", "whole"]
+BAD_USAGE = 2
+"""Exit status, as argparse has it; 1 means that something was recovered, and nothing else."""
 
-OPTIONS = {
-    "batch_size": "--batch-size",
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
+
+SAME = ("batch_size", "force", "key", "kind", "layers", "learning_rate", "loss", "momentum", "noise_level", "optimizer",
+        "out", "vocabulary", "weight_decay", "weights")  # fmt: skip
+OPTIONS = {name: f"--{name.replace('_', '-')}" for name in SAME} | {
     "example": "--input-shape, --input-ids or --example-input",
     "inputs": "--data",
-    "key": "--key",
-    "kind": "--kind",
-    "layers": "--layers",
-    "learning_rate": "--learning-rate",
-    "loss": "--loss",
     "max_effort": "--effort",
     "max_seconds": "--seconds",
     "mode": "--eval",
-    "momentum": "--momentum",
     "n_steps": "--local-steps",
-    "noise_level": "--noise-level",
-    "optimizer": "--optimizer",
-    "out": "--out",
-    "force": "--force",
-    "vocabulary": "--vocabulary",
-    "weight_decay": "--weight-decay",
-    "weights": "--weights",
 }
 """What arguments of the package are called on the command line."""
 
@@ -54,14 +47,11 @@ def whole(least: int = 1, most: int | None = None) -> Callable[[str], int]:
     """Return what reads a whole number in a range."""
 
     def read(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = None
-        if value is None or value < least or (most is not None and value > most):
-            end = "" if most is None else f" and at most {most}"
-            raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}{end}, got {text!r}")
-        return value
+        with suppress(ValueError):
+            if least <= int(text) <= (math.inf if most is None else most):
+                return int(text)
+        end = "" if most is None else f" and at most {most}"
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}{end}, got {text!r}")
 
     return read
 
@@ -70,15 +60,13 @@ def number(least: float = 0.0, *, is_above: bool = False, below: float = math.in
     """Return what reads a finite number in a range, whose lower end counts unless it has to be above that."""
 
     def read(text: str) -> float:
-        try:
+        with suppress(ValueError):
             value = float(text)
-        except ValueError:
-            value = math.nan
-        if not (math.isfinite(value) and value < below and (value > least if is_above else value >= least)):
-            start = "above" if is_above else "of at least"
-            end = f" and below {below:g}" if math.isfinite(below) else ""
-            raise argparse.ArgumentTypeError(f"must be a number {start} {least:g}{end}, got {text!r}")
-        return value
+            if least <= value < below and not (is_above and value == least):
+                return value
+        start = "above" if is_above else "of at least"
+        end = f" and below {below:g}" if math.isfinite(below) else ""
+        raise argparse.ArgumentTypeError(f"must be a number {start} {least:g}{end}, got {text!r}")
 
     return read
 

@@ -10,27 +10,17 @@ from __future__ import annotations
 import argparse
 import sys
 
-from sparsedl_fl.cli._extras import require
-from sparsedl_fl.cli._model import add_model_arguments, example_of, loss_of, model_of, steps_shown
-from sparsedl_fl.cli._options import SEEDS, decay, number, whole
-from sparsedl_fl.cli._statuses import INTERRUPTED
+from sparsedl_fl.cli._model import add_model_arguments, example_of, folder_of, loss_of, model_of, steps_shown
+from sparsedl_fl.cli._options import INTERRUPTED, SEEDS, decay, number, whole
 
 HELP = "attack one update, and write a report"
 
 LABELS = "labels"
 
-VERDICTS = {
-    "recovered": "RECOVERED",
-    "partly": "PARTLY",
-    "likely": "LIKELY",
-    "not-recovered": "NOT RECOVERED",
-    "out-of-range": "OUT OF RANGE",
-}
+VERDICTS = ("recovered", "partly", "likely", "not-recovered", "out-of-range")
+"""What --fail-on calls them."""
 
 REPORTS = ("report.html", "report.json")
-
-OUT_OF_RANGE = 3
-"""Exit status without a conclusion."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,14 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Audit the update."""
-    folder = None
-    if options.out:
-        from sparsedl_fl.audit.writing import check_folder, check_target
-
-        require("audit", "jinja2", *(["matplotlib"] if options.show_samples else []))
-        folder = check_folder(options.out)
-        for name in REPORTS:
-            check_target(folder / name, is_forced=options.force)
+    options.out = options.out or None
+    folder = folder_of(options, REPORTS, "jinja2", *(["matplotlib"] if options.show_samples else []))
     vocabulary = None
     if options.vocabulary is not None:  # what is wrong with it is said before the work
         from sparsedl_fl.audit.files import load_vocabulary
@@ -96,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _exit_status(result: object, fail_on: list[str]) -> int:
     """Return the verdict's status, or 1 where the user wants more to fail; a leak is 1 in any case."""
-    is_named = str(result.verdict) in [VERDICTS.get(name) for name in fail_on]
+    is_named = str(result.verdict).lower().replace(" ", "-") in fail_on
     is_label = LABELS in fail_on and len(result.labels_present) > 0
     return 1 if is_named or is_label else result.verdict.exit_status
 
@@ -112,48 +96,30 @@ def _audited(options: argparse.Namespace) -> object:
 
     obstacle = obstacle_of_optimizer(options.optimizer)
     loss = loss_of(options.loss)
+    spec, weights, update, shape = options.model, options.weights, options.update, None
     if options.example:
         spec, weights, update, shape = f"{example.__name__}:model", str(example.WEIGHTS), str(example.UPDATE), [1, 8, 8]
-    else:
-        spec, weights, update, shape = options.model, options.weights, options.update, None
-        if spec is None or update is None:
-            raise ValueError("MODEL and UPDATE are needed, or --example")
-        if weights is None:
-            check_fixed(spec)
+    elif spec is None or update is None:
+        raise ValueError("MODEL and UPDATE are needed, or --example")
+    elif weights is None:
+        check_fixed(spec)
     model = model_of(options, spec, weights)
     client = {"n_steps": options.local_steps, "momentum": options.momentum, "weight_decay": options.weight_decay}
-    told = {"command": " ".join(["sparsedl-fl", *sys.argv[1:]]), "model_path": spec, "update_path": update}
+    facts = {"command": " ".join(["sparsedl-fl", *sys.argv[1:]]), "model_path": spec, "update_path": update}
     inputs = example_of(options, model, shape)
+    # What moved shows token ids whatever the optimiser, and at any rate.
+    rate, client = (options.learning_rate or 1.0, {}) if obstacle else (options.learning_rate, client)
+    sent = load_update(model, update, kind=options.kind, learning_rate=rate, key=options.key, **client)
     if obstacle:
-        # What moved shows token ids whatever the optimiser, and at any rate.
-        rate = options.learning_rate or 1.0
-        moved = load_update(model, update, kind=options.kind, learning_rate=rate, key=options.key).gradients
-        return out_of_range(model, obstacle, inputs, gradients=moved, seed=options.seed, **told)
-    sent = load_update(model, update, kind=options.kind, learning_rate=options.learning_rate, key=options.key, **client)
+        return out_of_range(model, obstacle, inputs, gradients=sent.gradients, seed=options.seed, **facts)
     inverter = GradientInverter(
         batch_size=options.batch_size, noise_level=options.noise_level, random_state=options.seed
     )
+    budget = {"max_effort": options.effort, "max_seconds": options.seconds}
+    given = (sent.gradients, inverter, options.layers, inputs, loss)
     with steps_shown(not options.json) as report:
-        result = audit_model(
-            model,
-            sent.gradients,
-            inverter,
-            options.layers,
-            inputs,
-            loss,
-            learning_rate=sent.learning_rate,
-            max_effort=options.effort,
-            max_seconds=options.seconds,
-            report=report,
-        )
-    return replace(result, context={**result.context, **told, "kind": sent.kind})
-
-
-def _said_of(layer: object) -> str:
-    """Return how much came back of a layer, and how; without a conclusion, why there is none."""
-    if layer.verdict.exit_status == OUT_OF_RANGE:
-        return layer.why_open or layer.reason
-    return (layer.count or layer.reason) + (f" ({layer.source})" if layer.source else "")
+        result = audit_model(model, *given, learning_rate=sent.learning_rate, **budget, report=report)
+    return replace(result, context={**result.context, **facts, "kind": sent.kind})
 
 
 def _print(result: object, out: str | None) -> None:
@@ -161,8 +127,7 @@ def _print(result: object, out: str | None) -> None:
     from sparsedl_fl.wording import escaped
 
     lines = [f"{result.verdict}: {result.reason}"]
-    for layer in result.layers:
-        lines.append(f"  {layer.name or '(model)'}: {layer.verdict}: {_said_of(layer)}")
+    lines += [f"  {layer.name or '(model)'}: {layer.verdict}: {layer.summary}" for layer in result.layers]
     present = result.labels_present
     if present:
         condition = result.label_signs.condition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from sparsedl_fl.cli._extras import require
+from sparsedl_fl.cli._model import require
 from sparsedl_fl.cli._options import SEEDS, whole
 
 HELP = "recover a batch of photographs from one layer's gradient"

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import nullcontext
 
-from sparsedl_fl.cli._extras import require
-from sparsedl_fl.cli._model import add_model_arguments, example_of, loss_of, model_of
-from sparsedl_fl.cli._options import SEEDS, number, whole
-from sparsedl_fl.cli._statuses import INTERRUPTED
+from sparsedl_fl.cli._model import add_model_arguments, console, example_of, folder_of, loss_of, model_of
+from sparsedl_fl.cli._options import INTERRUPTED, SEEDS, number, whole
 
 HELP = "simulate clients, and see at which setting the leak stops"
 
@@ -51,14 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the sweep."""
-    folder = None
-    if options.out is not None:
-        from sparsedl_fl.audit.writing import check_folder, check_target
-
-        require("audit", "matplotlib")
-        folder = check_folder(options.out)
-        for name in (RECORDS, *RESULTS):
-            check_target(folder / name, is_forced=options.force)
+    folder = folder_of(options, (RECORDS, *RESULTS), "matplotlib")
     try:
         result = _swept(options, folder)
     except KeyboardInterrupt:
@@ -89,70 +81,47 @@ def _write(result: object, folder: object) -> None:
 
 def _swept(options: argparse.Namespace, folder: object) -> object:
     """Load what the options name, and sweep."""
+    from functools import partial
+
     import joblib
     from torch.nn.functional import cross_entropy
 
     from sparsedl_fl.audit import STOCK, default_settings, example, sweep
     from sparsedl_fl.audit.files import load_records
+    from sparsedl_fl.layers.losses import mean_loss
 
-    loss = loss_of(options.loss)
+    loss, inputs, labels = loss_of(options.loss), None, None
+    loss = cross_entropy if loss is None else loss if callable(loss) else partial(mean_loss, loss)
     if options.example:
         model, (inputs, labels) = model_of(options, f"{example.__name__}:model", example.WEIGHTS), example.records()
     elif options.model is None:
         raise ValueError("MODEL is needed, or --example")
     else:
-        model, inputs, labels = model_of(options, options.model, options.weights), None, None
+        model = model_of(options, options.model, options.weights)
     made_up = example_of(options, model)
     if options.data is not None:
         shape = None if made_up is None else tuple(made_up.shape[1:])
         inputs, labels = load_records(options.data, shape)
-        is_of_ids = made_up is not None and not made_up.is_floating_point()
-        inputs = inputs.long() if is_of_ids else inputs
-    most = 1024 if inputs is None else len(inputs)
-    settings = STOCK if options.defaults else default_settings(options.batch_size, most=min(most, 256))
+        inputs = inputs if made_up is None or made_up.is_floating_point() else inputs.long()
+    most = 256 if inputs is None else min(len(inputs), 256)
+    settings = STOCK if options.defaults else default_settings(options.batch_size, most=most)
     if options.only:
         settings = [one for one in settings if any(word in one.defence for word in options.only)]
         if not settings:
             raise ValueError(f"--only: no defence has one of {options.only} in its name")
+    plan = {"n_batches": options.batches, "n_rounds": options.rounds, "random_state": options.seed}
+    plan |= {"max_effort": options.effort, "max_seconds": options.seconds}
+    plan |= {"out": None if folder is None else folder / RECORDS}
     with _progress(not options.json) as report, joblib.parallel_config(options.backend, n_jobs=options.jobs):
-        return sweep(
-            model,
-            inputs,
-            labels,
-            settings=settings,
-            n_batches=options.batches,
-            example=made_up,
-            loss=loss if callable(loss) else cross_entropy if loss is None else _by_name(loss),
-            max_effort=options.effort,
-            max_seconds=options.seconds,
-            n_rounds=options.rounds,
-            random_state=options.seed,
-            out=None if folder is None else folder / RECORDS,
-            report=report,
-        )
-
-
-def _by_name(name: str) -> object:
-    """Return a loss by its name, as a mean."""
-    from functools import partial
-
-    from sparsedl_fl.layers.losses import mean_loss
-
-    return partial(mean_loss, name)
+        return sweep(model, inputs, labels, settings=settings, example=made_up, loss=loss, **plan, report=report)
 
 
 def _progress(enabled: bool) -> object:
     """Return a progress bar, where rich is there and somebody looks."""
-    from contextlib import nullcontext
-
-    try:
-        from rich.console import Console
-        from rich.progress import Progress
-    except ImportError:
+    place = console(enabled)
+    if place is None:
         return nullcontext()
-    console = Console(stderr=True)
-    if not enabled or not console.is_terminal:
-        return nullcontext()
+    from rich.progress import Progress
 
     class Bar(Progress):
         def __enter__(self) -> object:
@@ -160,4 +129,4 @@ def _progress(enabled: bool) -> object:
             task = self.add_task("audits", total=None)
             return lambda done, total: self.update(task, completed=done, total=total)
 
-    return Bar(console=console)
+    return Bar(console=place)

@@ -6,12 +6,25 @@
 - `sparsedl_fl.federation.nvflare`: `LeakAuditFilter`, for a client's results.
 - `sparsedl_fl.federation.opacus`: `audit_steps`, for what leaves a private optimiser.
 
-A framework is one file, which pairs what was sent with what came back and leaves the rest to `LeakPolicy`.
+`FRAMEWORKS` lists the last three. A new one is a file here, an extra in ``pyproject.toml``, and a place there. It pairs
+what was sent out with what came back, and leaves the rest to `LeakPolicy`::
+
+    with installs("sparsedl_fl.federation.fedml needs FedML", "fedml"):
+        import fedml
+
+    def audited(policy: LeakPolicy, sent: dict, reply: fedml.Reply, server_round: int) -> fedml.Reply | None:
+        checked = policy.check(sent, reply.weights, client=reply.client, server_round=server_round)
+        return None if checked.is_blocked else reply
+
+What could not be read goes to `LeakPolicy.check` as the exception that it raised: it fails closed.
 """
 
-from sparsedl_fl.federation.checked import Checked, Finding
 from sparsedl_fl.federation.checking import check_update
+from sparsedl_fl.federation.outcome import Checked, Finding
 from sparsedl_fl.federation.policy import LeakPolicy, LeakWarning
-from sparsedl_fl.federation.rounds import RoundTable
+from sparsedl_fl.federation.round_table import RoundTable
 
-__all__ = ["Checked", "Finding", "LeakPolicy", "LeakWarning", "RoundTable", "check_update"]
+FRAMEWORKS = {"flower": "flower", "nvflare": "nvflare", "opacus": "dp"}
+"""Modules here, each with the extra of ``pyproject.toml`` that it needs."""
+
+__all__ = ["FRAMEWORKS", "Checked", "Finding", "LeakPolicy", "LeakWarning", "RoundTable", "check_update"]

@@ -1,8 +1,12 @@
-"""What can be said of the clients and of an audit's budget, checked before any training begins."""
+"""What can be said of the clients and of an audit's budget, checked before any training begins.
+
+`RULES` has a check for each argument, whoever takes it.
+"""
 
 from __future__ import annotations
 
 import os
+from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -13,7 +17,7 @@ from torch import nn
 
 from sparsedl_fl.layers.losses import LOSSES
 
-__all__ = ["check_audit", "check_choice", "check_client", "check_folder", "check_model", "check_number"]
+__all__ = ["check_arguments"]
 
 OPTIMIZERS = sorted(
     name.lower()
@@ -23,48 +27,17 @@ OPTIMIZERS = sorted(
 """Names of optimisers. All but "sgd" are out of range; any other word is a slip."""
 
 
-def check_client(
-    *,
-    learning_rate: float,
-    n_steps: int | None,
-    momentum: float,
-    weight_decay: float | None,
-    optimizer: str,
-    **audit: Any,
-) -> None:
-    """Raise ``ValueError`` that names the first argument of `check_update` that makes no sense."""
-    check_number("learning_rate", learning_rate, is_positive=True)
-    check_number("n_steps", n_steps, is_positive=True, is_whole=True, is_optional=True)
-    check_number("momentum", momentum)
-    check_number("weight_decay", weight_decay, is_optional=True)
-    check_choice("optimizer", optimizer, OPTIMIZERS)
-    if weight_decay and n_steps is None:
+def check_arguments(**arguments: Any) -> None:
+    """Raise ``ValueError`` or ``TypeError`` that names the first argument that makes no sense."""
+    for name, value in arguments.items():
+        RULES[name](name, value)
+    if arguments.get("weight_decay") and arguments["n_steps"] is None:
         raise ValueError("n_steps is needed to undo weight_decay; pass weight_decay=None to find it by the rank")
-    check_audit(**audit)
 
 
-def check_audit(
-    *,
-    batch_size: int | None,
-    example: torch.Tensor | None,
-    loss: Any,
-    max_effort: float | None,
-    max_seconds: float | None,
+def _number(
+    name: str, value: Any, *, is_positive: bool = True, is_whole: bool = False, is_optional: bool = True
 ) -> None:
-    """Raise ``ValueError`` that names the first argument of an audit that makes no sense."""
-    check_number("batch_size", batch_size, is_positive=True, is_whole=True, is_optional=True)
-    check_number("max_effort", max_effort, is_positive=True, is_optional=True)
-    check_number("max_seconds", max_seconds, is_positive=True, is_optional=True)
-    if example is not None and not isinstance(example, torch.Tensor):
-        raise ValueError(f"example must be a tensor or None, got {type(example).__name__}")
-    if not (loss is None or callable(loss) or (isinstance(loss, str) and loss in LOSSES)):
-        raise ValueError(f"loss must be None, one of {sorted(LOSSES)} or a function, got {loss!r}")
-
-
-def check_number(
-    name: str, value: Any, *, is_positive: bool = False, is_whole: bool = False, is_optional: bool = False
-) -> None:
-    """Raise ``ValueError`` that names an argument which is not a number of its kind, zero or more by default."""
     if value is None and is_optional:
         return
     is_number = isinstance(value, Integral if is_whole else Real) and not isinstance(value, bool)
@@ -74,23 +47,54 @@ def check_number(
     raise ValueError(f"{name} must be {kind}{' or None' if is_optional else ''}, got {value!r}")
 
 
-def check_choice(name: str, value: Any, choices: Any) -> None:
-    """Raise ``ValueError`` that names an argument which is none of the words it may be."""
+def _one_of(name: str, value: Any, choices: tuple[str, ...] | list[str]) -> None:
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
-def check_model(model: Any) -> None:
-    """Raise ``TypeError`` for what is neither a model nor makes one."""
-    if not isinstance(model, nn.Module) and not callable(model):
-        raise TypeError(f"model must be a torch.nn.Module or a function that returns one, got {type(model).__name__}")
+def _model(name: str, value: Any) -> None:
+    if not isinstance(value, nn.Module) and not callable(value):
+        raise TypeError(f"{name} must be a torch.nn.Module or a function that returns one, got {type(value).__name__}")
 
 
-def check_folder(name: str, value: Any) -> None:
-    """Raise ``ValueError`` that names an argument which cannot be a folder."""
-    if value is None:
-        return
-    if not isinstance(value, str | Path):
+def _example(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, torch.Tensor):
+        raise ValueError(f"{name} must be a tensor or None, got {type(value).__name__}")
+
+
+def _loss(name: str, value: Any) -> None:
+    if not (value is None or callable(value) or (isinstance(value, str) and value in LOSSES)):
+        raise ValueError(f"{name} must be None, one of {sorted(LOSSES)} or a function, got {value!r}")
+
+
+def _folder(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, str | Path):
         raise ValueError(f"{name} must be a path or None, got {type(value).__name__}")
-    if os.path.lexists(value) and not os.path.isdir(value):
+    if value is not None and os.path.lexists(value) and not os.path.isdir(value):
         raise ValueError(f"{name} must be a folder, and {str(value)!r} is a file")
+
+
+def _jobs(name: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value == 0:
+        raise ValueError(f"{name} must be an integer other than zero, got {value!r}")
+
+
+RULES = {
+    "model": _model,
+    "mode": partial(_one_of, choices=("report", "warn", "block")),
+    "out_of_range": partial(_one_of, choices=("hold", "release")),
+    "learning_rate": partial(_number, is_optional=False),
+    "n_steps": partial(_number, is_whole=True),
+    "momentum": partial(_number, is_positive=False, is_optional=False),
+    "weight_decay": partial(_number, is_positive=False),
+    "optimizer": partial(_one_of, choices=OPTIMIZERS),
+    "batch_size": partial(_number, is_whole=True),
+    "max_effort": _number,
+    "max_seconds": _number,
+    "example": _example,
+    "loss": _loss,
+    "n_jobs": _jobs,
+    "every": partial(_number, is_whole=True, is_optional=False),
+    "out": _folder,
+}
+"""What raises where an argument makes no sense; called with its name and value."""

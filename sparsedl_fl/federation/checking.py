@@ -12,7 +12,7 @@ from torch import nn
 
 from sparsedl.process import neutral_modes
 from sparsedl_fl.audit import AuditResult, Verdict, audit_model, out_of_range
-from sparsedl_fl.federation.arguments import check_client, check_model
+from sparsedl_fl.federation.arguments import check_arguments
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.layers.updates import gradients_of_update, obstacle_of_optimizer
 from sparsedl_fl.tracing.naming import check_same_tensors, plain_names, unwrapped
@@ -89,51 +89,37 @@ def check_update(
     """
     client = {"n_steps": n_steps, "momentum": momentum, "weight_decay": weight_decay}
     audit = {"example": example, "loss": loss, "max_effort": max_effort, "max_seconds": max_seconds}
-    check_model(model)
-    check_client(learning_rate=learning_rate, optimizer=optimizer, batch_size=batch_size, **client, **audit)
+    check_arguments(
+        model=model, learning_rate=learning_rate, **client, optimizer=optimizer, batch_size=batch_size, **audit
+    )
     inner = _at(model, before)
     sent = state_of(inner, after, "after")
     if obstacle_of_optimizer(optimizer):
         spoilt = [name for name, tensor in sent.items() if not tensor.isfinite().all()]
-        told = client | {"optimizer": optimizer, "momentum": momentum or None, "missing": spoilt or None}
+        facts = client | {"optimizer": optimizer, "momentum": momentum or None, "missing": spoilt or None}
         moves = {n: sent[n] if is_difference else tensor.detach() - sent[n] for n, tensor in inner.named_parameters()}
-        return out_of_range(inner, obstacle_of_optimizer(optimizer), example, gradients=moves, **told)
-    inverter = GradientInverter(batch_size=batch_size, random_state=random_state)
-    return _worst_reading(inner, sent, is_difference, learning_rate, client, inverter, audit)
+        return out_of_range(inner, obstacle_of_optimizer(optimizer), example, gradients=moves, **facts)
+    audit |= {"inverter": GradientInverter(batch_size=batch_size, random_state=random_state)}
+    audit |= {"learning_rate": None if n_steps == 1 else learning_rate}
+    return _worst_reading(inner, sent, is_difference, client | {"learning_rate": learning_rate}, audit)
 
 
 def _worst_reading(
-    model: nn.Module,
-    sent: Mapping[str, torch.Tensor],
-    is_difference: bool,
-    learning_rate: float,
-    client: Mapping[str, Any],
-    inverter: GradientInverter,
-    audit: Mapping[str, Any],
+    model: nn.Module, sent: Mapping[str, torch.Tensor], is_difference: bool, client: dict, audit: dict
 ) -> AuditResult:
-    """Audit arrays as what they may stand for; an interrupt ends that."""
-    parameters, results = {name: tensor.detach() for name, tensor in model.named_parameters()}, []
-    rate = None if client["n_steps"] == 1 else learning_rate
-    for ends in _readings(parameters, sent, is_difference):
-        gradients = gradients_of_update(parameters, ends, learning_rate, **client)
-        results.append(audit_model(model, gradients, inverter, learning_rate=rate, **audit))
+    """Audit arrays as what they may stand for, as weights after training or differences; an interrupt ends that."""
+    before = {name: tensor.detach() for name, tensor in model.named_parameters()}
+    starts = {name: tensor.cpu().double() for name, tensor in before.items()}
+    given = {name: sent[name].cpu().double() for name in starts}
+    added = {name: tensor + given[name] for name, tensor in starts.items()}
+    far = sum(float((given[name] - tensor).square().sum()) for name, tensor in starts.items())
+    size = sum(float(tensor.square().sum()) for tensor in given.values())
+    results = []
+    for after in [added] if is_difference else [given, added] if size < far else [given]:
+        results.append(audit_model(model, gradients_of_update(before, after, **client), **audit))
         if results[-1].is_interrupted:
             break
     return min(results, key=_comfort)
-
-
-def _readings(
-    parameters: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], is_difference: bool
-) -> list[dict[str, torch.Tensor]]:
-    """Return the weights after training that arrays may stand for, as themselves or as differences."""
-    starts = {name: tensor.cpu().double() for name, tensor in parameters.items()}
-    given = {name: given[name].cpu().double() for name in starts}
-    added = {name: tensor + given[name] for name, tensor in starts.items()}
-    if is_difference:
-        return [added]
-    far = sum(float((given[name] - tensor).square().sum()) for name, tensor in starts.items())
-    size = sum(float(tensor.square().sum()) for tensor in given.values())
-    return [given, added] if size < far else [given]
 
 
 def _comfort(result: AuditResult) -> tuple[bool, bool, bool]:
@@ -154,7 +140,7 @@ def _at(model: nn.Module | Callable[[], nn.Module], before: State | None) -> nn.
 
 def state_of(model: nn.Module, given: State, argument: str) -> dict[str, torch.Tensor]:
     """Return a whole state of a model by plain name; what is not given, such as buffers, stays as the model has it."""
-    own = model.state_dict()
+    own, parameters = model.state_dict(), [name for name, _ in model.named_parameters()]
     if not isinstance(given, Sized):
         raise ValueError(f"{argument} must hold arrays by name or in order, got {type(given).__name__}")
     if len(given) == 0:
@@ -162,20 +148,19 @@ def state_of(model: nn.Module, given: State, argument: str) -> dict[str, torch.T
                          "then the sum can be audited")  # fmt: skip
     if not isinstance(given, Mapping):
         arrays = list(given)
-        names = next((names for names in (list(own), [n for n, _ in model.named_parameters()])
-                      if len(names) == len(arrays)), None)  # fmt: skip
+        names = next((names for names in (list(own), parameters) if len(names) == len(arrays)), None)
         if names is None:
             raise ValueError(f"{argument} has {len(arrays)} arrays, and the model's state has {len(own)}")
         given = dict(zip(names, arrays, strict=True))
     named = {name: _as_tensor(value, argument, name) for name, value in plain_names(argument, given).items()}
-    check_same_tensors(own, named, argument, needed=[name for name, _ in model.named_parameters()])
+    check_same_tensors(own, named, argument, needed=parameters)
     for name, tensor in named.items():
         if own[name].is_floating_point() and not tensor.is_floating_point():
             kind = str(tensor.dtype).removeprefix("torch.")
             raise ValueError(f"{argument} has {name!r} in {kind}, and the model has weights there: what was rounded to "
                              "integers or packed cannot be read; audit it before that")  # fmt: skip
-    return own | {name: tensor.detach().to(own[name].dtype) if not own[name].is_floating_point() else tensor.detach()
-                  for name, tensor in named.items()}  # fmt: skip
+        named[name] = tensor.detach() if own[name].is_floating_point() else tensor.detach().to(own[name].dtype)
+    return own | named
 
 
 def _as_tensor(value: Any, argument: str, name: str) -> torch.Tensor:

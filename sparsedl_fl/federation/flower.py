@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from sparsedl_fl.federation.policy import LeakPolicy, LeakWarning
+from sparsedl_fl.wording import installs
 
-try:
+with installs("sparsedl_fl.federation.flower needs Flower", "flower"):
     from flwr.app import Error, Message
     from flwr.common import parameters_to_ndarrays
-except ImportError as error:
-    raise ImportError("sparsedl_fl.federation.flower needs Flower: pip install 'sparsedl[flower]'") from error
 
 __all__ = ["LeakAuditMod", "LeakAuditStrategy"]
 
@@ -147,11 +146,11 @@ class LeakAuditStrategy:
             found = self.strategy.aggregate_fit(server_round, results, failures)
             return self._audited_sum(server_round, found, parameters_to_ndarrays)
         sent = self._sent_in(server_round)
-        checked = self.policy.check_all(
-            [(client.cid, sent, _read(_weights_of, result), {"not_looked_at": _metrics_of(result)})
-             for client, result in results],
-            server_round=server_round,
-        )  # fmt: skip
+        updates = []
+        for client, result in results:
+            aside = ("metrics",) if getattr(result, "metrics", None) else ()
+            updates.append((client.cid, sent, _read(_weights_of, result), {"not_looked_at": aside}))
+        checked = self.policy.check_all(updates, server_round=server_round)
         kept = [result for result, one in zip(results, checked, strict=True) if not one.is_blocked]
         return self.strategy.aggregate_fit(server_round, kept, failures)
 
@@ -193,10 +192,6 @@ def _weights_of(result: Any) -> list:
     return parameters_to_ndarrays(result.parameters)
 
 
-def _metrics_of(result: Any) -> tuple[str, ...]:
-    return ("metrics",) if getattr(result, "metrics", None) else ()
-
-
 def _records(message: Any) -> dict[str, Any]:
     """Return the arrays of each record that has any, by its name, or what was raised when they were read."""
     read = {name: _read(_named, record) for name, record in message.content.array_records.items()}
@@ -229,8 +224,8 @@ def _updates_in(policy: LeakPolicy, reply: Any, client: Any, sent: Any) -> list[
 def _round_of(message: Any) -> int:
     """Return the round of a message, from its configuration or its group; 0 where neither says."""
     keys = ("server-round", "server_round", "current_round", "round")
-    told = [record[key] for record in message.content.config_records.values() for key in keys if key in record]
-    return next((int(number) for number in [*told, message.metadata.group_id] if str(number).isdigit()), 0)
+    rounds = [record[key] for record in message.content.config_records.values() for key in keys if key in record]
+    return next((int(number) for number in [*rounds, message.metadata.group_id] if str(number).isdigit()), 0)
 
 
 def _mods_outside() -> list[str]:

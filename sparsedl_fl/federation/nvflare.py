@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from sparsedl_fl.federation.checked import Checked
+from sparsedl_fl.audit.files import load_object
+from sparsedl_fl.federation.outcome import Checked
 from sparsedl_fl.federation.policy import LeakPolicy, LeakWarning
+from sparsedl_fl.wording import installs
 
-try:
+with installs("sparsedl_fl.federation.nvflare needs NVFLARE", "nvflare"):
     from nvflare.apis.dxo import DXO, DataKind, from_shareable
     from nvflare.apis.dxo_filter import DXOFilter
     from nvflare.apis.shareable import ReservedHeaderKey
-except ImportError as error:
-    raise ImportError("sparsedl_fl.federation.nvflare needs NVFLARE: pip install 'sparsedl[nvflare]'") from error
 
 __all__ = ["GlobalModelFilter", "LeakAuditFilter"]
 
@@ -134,8 +134,7 @@ class LeakAuditFilter(DXOFilter):
         if sent is None and not isinstance(self._policy.model, nn.Module):
             sent = ValueError("the weights that the update starts from are not known: put a GlobalModelFilter into "
                               "task_data_filters, or give the policy the model itself")  # fmt: skip
-        is_difference = dxo.data_kind == DataKind.WEIGHT_DIFF
-        facts = {"is_difference": True} if is_difference else {}
+        facts = {"is_difference": True} if dxo.data_kind == DataKind.WEIGHT_DIFF else {}
         self._note(dxo, self._checked(sent, dict(dxo.data), path, shareable, fl_ctx, **facts), fl_ctx)
         dxo.add_filter_history(type(self).__name__)
 
@@ -177,12 +176,9 @@ def _word(kind: Any) -> str:
 
 def _resolved(policy: LeakPolicy | str) -> LeakPolicy:
     """Return the policy itself, or that which a path names."""
-    found = policy
     if isinstance(policy, str):
-        from sparsedl_fl.audit.files import load_object
-
-        named = load_object(policy, "policy")
-        found = named() if callable(named) else named
-    if not isinstance(found, LeakPolicy):
-        raise TypeError(f"policy must be a LeakPolicy or a path to one, got {type(found).__name__}")
-    return found
+        policy = load_object(policy, "policy")
+        policy = policy() if callable(policy) else policy
+    if not isinstance(policy, LeakPolicy):
+        raise TypeError(f"policy must be a LeakPolicy or a path to one, got {type(policy).__name__}")
+    return policy

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from sparsedl_fl.audit import AuditResult, audit_model
-from sparsedl_fl.doubts import caught_warnings
-from sparsedl_fl.federation.arguments import check_audit, check_folder, check_number
-from sparsedl_fl.federation.interrupts import Interrupts
+from sparsedl_fl.caught_warnings import caught_warnings
+from sparsedl_fl.federation.arguments import check_arguments
+from sparsedl_fl.federation.outcome import Interrupts
 from sparsedl_fl.federation.policy import LeakWarning
+from sparsedl_fl.federation.round_table import write_reports
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.tracing.naming import plain_name, unwrapped
+from sparsedl_fl.wording import installs
 
 __all__ = ["StepAudits", "audit_steps"]
 
 
+@dataclass(eq=False)
 class StepAudits:
     """Audits of the gradients that leave a `DPOptimizer`, after clipping and noise.
 
@@ -37,20 +39,25 @@ class StepAudits:
         Steps so far.
     """
 
-    def __init__(self, optimizer: Any, model: nn.Module, options: dict[str, Any]) -> None:
-        self.results: dict[int, AuditResult] = {}
-        self.errors: dict[int, str] = {}
-        self.n_steps = 0
-        self._model, self._options = model, options
-        self._before = optimizer.step_hook
-        optimizer.attach_step_hook(self)
+    _model: nn.Module
+    _before: Any
+    """The hook that was there, the accountant's."""
+    _every: int
+    _batch_size: int | None
+    _accountant: Any
+    _delta: float
+    _out: str | Path | None
+    _audit_options: dict[str, Any]
+    results: dict[int, AuditResult] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
+    n_steps: int = 0
 
     def __call__(self, optimizer: Any) -> None:
         """Let the accountant count, then audit."""
         if self._before is not None:
             self._before(optimizer)
         self.n_steps += 1
-        if (self.n_steps - 1) % self._options["every"]:
+        if (self.n_steps - 1) % self._every:
             return
         with Interrupts() as interrupts:
             try:
@@ -72,7 +79,7 @@ class StepAudits:
         optimizer.attach_step_hook(self._before)
 
     def _audit(self, optimizer: Any) -> None:
-        options, size = self._options, optimizer.expected_batch_size
+        size = optimizer.expected_batch_size
         scale = size if optimizer.loss_reduction == "mean" else 1
         noise = optimizer.noise_multiplier * optimizer.max_grad_norm / scale
         gradients = {
@@ -81,42 +88,28 @@ class StepAudits:
             if tensor.grad is not None
         }
         with caught_warnings():
-            inverter = GradientInverter(
-                batch_size=options["batch_size"] or (size if noise else None), noise_level=noise or None, random_state=0
-            )
-            result = audit_model(
-                unwrapped(self._model),
-                gradients,
-                inverter,
-                example=options["example"],
-                loss=options["loss"],
-                max_effort=options["max_effort"],
-                max_seconds=options["max_seconds"],
-            )
+            batch_size = self._batch_size or (size if noise else None)
+            inverter = GradientInverter(batch_size=batch_size, noise_level=noise or None, random_state=0)
+            result = audit_model(unwrapped(self._model), gradients, inverter, **self._audit_options)
         statement = {
             "noise_multiplier": float(optimizer.noise_multiplier),
             "clipping": float(optimizer.max_grad_norm),
             "expected_batch_size": int(size) if size else 0,
             "steps": self.n_steps,
             "epsilon": self._epsilon(),
-            "delta": options["delta"],
+            "delta": self._delta,
             "unit": "record",
         }
         self.results[self.n_steps] = result = replace(result, context={**result.context, "dp": statement})
-        if options["out"] is not None:
-            folder = Path(options["out"])
-            folder.mkdir(parents=True, exist_ok=True)
-            result.to_json(folder / f"step-{self.n_steps:05}.json")
-            with suppress(ImportError):  # without Jinja2 there is the JSON
-                result.to_html(folder / f"step-{self.n_steps:05}.html")
+        if self._out is not None:
+            write_reports(result, Path(self._out), f"step-{self.n_steps:05}")
 
     def _epsilon(self) -> float | None:
-        accountant = self._options["accountant"]
-        if accountant is None or len(accountant) == 0:
+        if self._accountant is None or len(self._accountant) == 0:
             return None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return float(accountant.get_epsilon(self._options["delta"]))
+            return float(self._accountant.get_epsilon(self._delta))
 
 
 def audit_steps(
@@ -167,15 +160,12 @@ def audit_steps(
     ValueError, TypeError
         If an argument makes no sense; it is named.
     """
-    try:
+    with installs("audit_steps needs Opacus", "dp"):
         from opacus.optimizers import DPOptimizer
-    except ImportError as error:
-        raise ImportError("audit_steps needs Opacus: pip install 'sparsedl[dp]'") from error
     if not isinstance(optimizer, DPOptimizer):
         raise TypeError(f"optimizer must be an opacus DPOptimizer, got {type(optimizer).__name__}")
-    check_number("every", every, is_positive=True, is_whole=True)
-    check_audit(batch_size=batch_size, example=example, loss=loss, max_effort=max_effort, max_seconds=max_seconds)
-    check_folder("out", out)
-    options = {"accountant": accountant, "delta": delta, "every": every, "batch_size": batch_size, "example": example}
-    options |= {"loss": loss, "max_effort": max_effort, "max_seconds": max_seconds, "out": out}
-    return StepAudits(optimizer, model, options)
+    audit = {"example": example, "loss": loss, "max_effort": max_effort, "max_seconds": max_seconds}
+    check_arguments(every=every, batch_size=batch_size, **audit, out=out)
+    audits = StepAudits(model, optimizer.step_hook, every, batch_size, accountant, delta, out, audit)
+    optimizer.attach_step_hook(audits)
+    return audits

@@ -1,23 +1,53 @@
-"""One audit that fails by itself: whatever is raised inside becomes words."""
+"""What came of one update: an audit that fails by itself, an interrupt that is not lost, and why the update is held."""
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from types import FrameType
 from typing import Any
 
 from torch import nn
 
 from sparsedl_fl.audit import AuditResult
-from sparsedl_fl.doubts import caught_warnings
+from sparsedl_fl.caught_warnings import caught_warnings
 from sparsedl_fl.federation.checking import State, check_update
-from sparsedl_fl.federation.interrupts import Interrupts
 
-__all__ = ["Outcome", "audited"]
+__all__ = ["Checked", "Finding", "Interrupts", "Outcome", "audited"]
 
 
-@dataclass(frozen=True, eq=False)
+class Finding(StrEnum):
+    """What the check of an update came to. Where updates are blocked, only the first of these always leaves."""
+
+    CLEAR = "clear"
+    """The audit is complete, and ended NOT RECOVERED."""
+
+    OUT_OF_RANGE = "out of range"
+    """The audit is complete, and has no conclusion."""
+
+    LEAK = "leak"
+    """Something was recovered, or is likely; or its verdict counts as a leak by the policy."""
+
+    CAP = "cap"
+    """A cap on effort or seconds ended the audit early, and nothing was found by then."""
+
+    INTERRUPTED = "interrupted"
+    """An interrupt (Ctrl-C) ended the audit early, and nothing was found by then."""
+
+    ERROR = "error"
+    """The update could not be read, the audit failed, its report could not be written, or a part was not looked at."""
+
+    @property
+    def is_conclusion(self) -> bool:
+        """Whether the verdict of the audit says it all."""
+        return self in (self.CLEAR, self.OUT_OF_RANGE, self.LEAK)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Outcome:
     """What came of an audit.
 
@@ -39,6 +69,83 @@ class Outcome:
     is_interrupted: bool = False
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Checked(Outcome):
+    """What came of one update.
+
+    Attributes
+    ----------
+    result, error, seconds, is_interrupted
+        Of the audit, as of `Outcome`.
+    client, server_round : str, int
+        Whose update, and when.
+    is_blocked : bool
+        Whether the update must not leave.
+    finding : Finding
+        What it came to: why the update is held, if it is.
+    record : str
+        Which of several sets of arrays in one message this is; empty where there is one.
+    not_looked_at : tuple of str
+        What travels in the same message and is no array: metrics, configuration.
+    """
+
+    client: str
+    server_round: int
+    is_blocked: bool
+    finding: Finding
+    record: str = ""
+    not_looked_at: tuple[str, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """What there is to say, in a sentence; one that does not begin with a verdict begins with the finding."""
+        found = "" if self.result is None else f"{self.result.verdict}: {self.result.reason}"
+        what = {
+            Finding.ERROR: f"error: {'the audit failed: ' if self.result is None else ''}{self.error}",
+            Finding.INTERRUPTED: "interrupted: the audit did not come to its end",
+            Finding.CAP: (
+                "cap: the audit was cut short before its own end, and what it did not find says nothing; raise "
+                "max_effort or max_seconds, or leave them out"
+            ),
+        }.get(self.finding, "")
+        text = "; ".join(part for part in (what, found) if part)
+        return f"array record {self.record!r}: {text}" if self.record else text
+
+
+class Interrupts:
+    """Notes an interrupt (SIGINT, Ctrl-C) that came during a block, though something inside took it.
+
+    Signals reach the main thread alone; in any other one nothing is noted.
+
+    Attributes
+    ----------
+    came : bool
+        Whether there was one.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+        self._before: Any = None
+
+    def __enter__(self) -> Interrupts:
+        before = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is threading.main_thread() and callable(before):
+            self._before = before
+            signal.signal(signal.SIGINT, self._hear)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        try:
+            self._before(number, frame)
+        except KeyboardInterrupt:  # another handler may do without, and then it is none
+            self.came = True
+            raise
+
+
 def audited(
     model: nn.Module | Callable[[], nn.Module],
     before: State | Exception,
@@ -54,22 +161,22 @@ def audited(
     options : mapping
         The other arguments of `check_update`.
     """
-    result, error, is_interrupted = None, "", False
+    result, error, is_interrupted, interrupts = None, "", False, Interrupts()
     with caught_warnings():
         start = time.perf_counter()
         try:
-            with Interrupts() as interrupts:
+            with interrupts:
                 for state in (before, after):
                     if isinstance(state, Exception):
                         raise state
                 result = check_update(model, before, after, **options)
-            error = _not_finite(result)
-            is_interrupted = interrupts.came or result.is_interrupted
+            error, is_interrupted = _not_finite(result), result.is_interrupted
         except KeyboardInterrupt:
             is_interrupted = True
         except Exception as problem:  # whatever it is, it must not break a training
-            error, is_interrupted = f"{type(problem).__name__}: {problem}", interrupts.came
-        return Outcome(result, error, time.perf_counter() - start, is_interrupted)
+            error = f"{type(problem).__name__}: {problem}"
+        seconds = time.perf_counter() - start
+    return Outcome(result=result, error=error, seconds=seconds, is_interrupted=is_interrupted or interrupts.came)
 
 
 def _not_finite(result: AuditResult) -> str:

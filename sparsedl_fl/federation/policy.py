@@ -15,18 +15,13 @@ from torch import nn
 
 from sparsedl.process import neutral_modes
 from sparsedl_fl.audit import Verdict
-from sparsedl_fl.federation.arguments import check_choice, check_client, check_folder, check_model
-from sparsedl_fl.federation.checked import Checked, Finding
+from sparsedl_fl.federation.arguments import check_arguments
 from sparsedl_fl.federation.checking import State, state_of
-from sparsedl_fl.federation.outcome import Outcome, audited
-from sparsedl_fl.federation.rounds import RoundTable
+from sparsedl_fl.federation.outcome import Checked, Finding, Outcome, audited
+from sparsedl_fl.federation.round_table import RoundTable
 from sparsedl_fl.tracing.naming import unwrapped
 
-__all__ = ["MODES", "OUT_OF_RANGE", "LeakPolicy", "LeakWarning"]
-
-MODES = ("report", "warn", "block")
-
-OUT_OF_RANGE = ("hold", "release")
+__all__ = ["LeakPolicy", "LeakWarning"]
 
 LEAKS = tuple(verdict for verdict in Verdict if verdict.is_leak)
 """Verdicts that always count as a leak."""
@@ -101,20 +96,15 @@ class LeakPolicy:
     _shapes: nn.Module | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
-        self.check_arguments()
-        check_folder("out", self.out)
+        self._check_arguments()
+        check_arguments(out=self.out)
         self.leaks = _all_leaks(self.leaks)
         self.table = RoundTable(self.out)
 
-    def check_arguments(self) -> None:
-        """Raise ``ValueError`` or ``TypeError`` that names the first argument with which nothing can be audited."""
-        check_model(self.model)
-        check_choice("mode", self.mode, MODES)
-        check_choice("out_of_range", self.out_of_range, OUT_OF_RANGE)
+    def _check_arguments(self) -> None:
+        check_arguments(model=self.model, mode=self.mode, out_of_range=self.out_of_range)
         _all_leaks(self.leaks)
-        check_client(**self._options)
-        if not isinstance(self.n_jobs, int) or isinstance(self.n_jobs, bool) or self.n_jobs == 0:
-            raise ValueError(f"n_jobs must be an integer other than zero, got {self.n_jobs!r}")
+        check_arguments(**self._options, n_jobs=self.n_jobs)
 
     @property
     def is_blocking(self) -> bool:
@@ -161,12 +151,12 @@ class LeakPolicy:
         """
         notes, tasks = [], []
         for client, before, after, facts in updates:
-            facts = dict(facts)
-            notes.append({"client": str(client), "record": facts.pop("record", ""),
-                          "not_looked_at": facts.pop("not_looked_at", ())})  # fmt: skip
-            tasks.append((self.model, before, after, self._options | facts))
+            kept = {name: value for name, value in facts.items() if name in ("record", "not_looked_at")}
+            known = {name: value for name, value in facts.items() if name not in kept}
+            notes.append({"client": str(client), **kept})
+            tasks.append((self.model, before, after, self._options | known))
         try:
-            self.check_arguments()
+            self._check_arguments()
         except (TypeError, ValueError) as problem:  # set after the policy was made
             tasks = [(self.model, problem, problem, {}) for _ in tasks]
         checked, is_interrupted = [], False
@@ -216,9 +206,8 @@ class LeakPolicy:
             text = f"the report of client {checked.client} could not be written: {problem}"
             warnings.warn(text, LeakWarning, stacklevel=4)
             error = "; ".join(part for part in (outcome.error, text) if part)
-            written = self._judged(replace(outcome, error=error), server_round=server_round, **note)
-            self.table.replace(checked, written)
-            checked = written
+            checked = self._judged(replace(outcome, error=error), server_round=server_round, **note)
+            self.table.audits[-1] = checked
         if self.mode != "report" and self._is_held(checked.finding):
             word = "blocked: " if checked.is_blocked else ""
             text = f"client {checked.client}, round {server_round}: {word}{checked.reason}"
@@ -228,8 +217,7 @@ class LeakPolicy:
     def _judged(self, outcome: Outcome, **note: Any) -> Checked:
         finding = self._finding(outcome)
         is_blocked = self.is_blocking and self._is_held(finding)
-        return Checked(result=outcome.result, error=outcome.error, is_blocked=is_blocked, seconds=outcome.seconds,
-                       finding=finding, **note)  # fmt: skip
+        return Checked(**vars(outcome), is_blocked=is_blocked, finding=finding, **note)
 
     def _finding(self, outcome: Outcome) -> Finding:
         result = outcome.result

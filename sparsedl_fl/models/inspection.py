@@ -102,98 +102,91 @@ def inspect_model(
     tensors = plain_parameters(model)
     sent = {name for name, tensor in tensors.items() if tensor.requires_grad} if sent is None else set(sent)
     tables = [name for name in token_tables(model, trace.example) if name in sent]
-    trace = trace.of_sent(sent)
-    modules = plain_modules(model)
-    rows = [_linear_row(model, use, trace, tensors, modules, sent, tables) for use in _first_uses(trace)]
-    seen = {name for row in rows for name in row.parameters}
-    return [*rows, *_other_rows(model, trace, tensors, modules, sent, tables, seen)]
-
-
-def _first_uses(trace: Trace) -> list[LinearUse]:
-    found: dict[str, LinearUse] = {}
-    for use in trace.layers:
-        found.setdefault(use.weight, use)
-    return list(found.values())
-
-
-def _linear_row(
-    model: nn.Module,
-    use: LinearUse,
-    trace: Trace,
-    tensors: Mapping[str, torch.Tensor],
-    modules: Mapping[str, nn.Module],
-    sent: set[str],
-    tables: list[str],
-) -> LayerRow:
-    """Return the row of a linear layer."""
-    owner = modules.get(use.weight.rpartition(".")[0], model)
-    own = tuple(name for name in (use.weight, use.bias) if name)
-    use = replace(use, behind=_adapter(use, trace, tensors, sent) or use.behind)
-    obstacle = _not_sent(use.weight, tensors, sent) or _bias_not_sent(use, sent) or obstacle_to(model, use, trace)
-    use = use if trace.n_uses(use.name) == 1 else trace.all_of(use.name) or use
-    attack, most = ("", 0) if obstacle else reach_of(use, trace, tensors)
-    attack = "rows" if use.weight in tables else attack
-    behind = use.behind + (f", dropout of {use.dropout:g}" if use.dropout else "")
-    shape = tuple(tensors[use.weight].shape)
-    return LayerRow(use.name, type(owner).__name__, shape, own, behind, obstacle, use.feeds, attack, most, use.dropout)
+    looked = _Inspection(model, trace.of_sent(sent), tensors, plain_modules(model), sent, tables)
+    uses = {use.weight: use for use in reversed(looked.trace.layers)}
+    rows = [looked.linear_row(uses[name]) for name in dict.fromkeys(use.weight for use in looked.trace.layers)]
+    return [*rows, *looked.other_rows({name for row in rows for name in row.parameters})]
 
 
 _MISSING = "the update has no gradient of {!r}: it was not sent, or is spoilt by NaN or infinity"
 
-
-def _not_sent(name: str, tensors: Mapping[str, torch.Tensor], sent: set[str]) -> str:
-    """Return why the gradient of a parameter is not there, or nothing where it is."""
-    if name in sent:
-        return ""
-    return _MISSING.format(name) if tensors[name].requires_grad else "never sent: it is frozen"
+_NORMALISED = "its weight is computed from other parameters (weight or spectral normalisation)"
 
 
-def _bias_not_sent(use: LinearUse, sent: set[str]) -> str:
-    if not use.bias or use.bias in sent or use.norm is not None:
-        return ""
-    return f"{_MISSING.format(use.bias)}, or frozen: without it the scale of each input is not known"
+@dataclass(frozen=True, eq=False)
+class _Inspection:
+    """What is looked at."""
 
+    model: nn.Module
+    trace: Trace
+    tensors: Mapping[str, torch.Tensor]
+    modules: Mapping[str, nn.Module]
+    sent: set[str]
+    tables: list[str]
 
-def _adapter(use: LinearUse, trace: Trace, tensors: Mapping[str, torch.Tensor], sent: set[str]) -> str:
-    """Say that a layer is the first factor of a product of low rank, as adapters are; or nothing."""
-    other = trace.using(use.factor)
-    if other is None:
-        return ""
-    shape = (other.width, tensors[use.weight].numel() // use.width)
-    is_beside = any(base.weight not in sent and tuple(tensors[base.weight].shape) == shape for base in trace.layers)
-    what = "a low-rank adapter (LoRA)" if is_beside else "a product of low rank"
-    return f"'{other.name}', the second factor of {what}, rank {use.width}"
+    def linear_row(self, use: LinearUse) -> LayerRow:
+        """Return the row of a linear layer."""
+        own = tuple(name for name in (use.weight, use.bias) if name)
+        use = replace(use, behind=self._adapter(use) or use.behind)
+        obstacle = self._not_sent(use.weight) or self._bias_not_sent(use) or obstacle_to(self.model, use, self.trace)
+        use = use if self.trace.n_uses(use.name) == 1 else self.trace.all_of(use.name) or use
+        attack, most = ("", 0) if obstacle else reach_of(use, self.trace, self.tensors)
+        attack = "rows" if use.weight in self.tables else attack
+        kind = type(self.modules.get(use.weight.rpartition(".")[0], self.model)).__name__
+        behind = use.behind + (f", dropout of {use.dropout:g}" if use.dropout else "")
+        shape = tuple(self.tensors[use.weight].shape)
+        return LayerRow(use.name, kind, shape, own, behind, obstacle, use.feeds, attack, most, use.dropout)
 
+    def _not_sent(self, name: str) -> str:
+        """Return why the gradient of a parameter is not there, or nothing where it is."""
+        if name in self.sent:
+            return ""
+        return _MISSING.format(name) if self.tensors[name].requires_grad else "never sent: it is frozen"
 
-def _other_rows(
-    model: nn.Module,
-    trace: Trace,
-    tensors: Mapping[str, torch.Tensor],
-    modules: Mapping[str, nn.Module],
-    sent: set[str],
-    tables: list[str],
-    seen: set[str],
-) -> Iterator[LayerRow]:
-    """Yield a row for everything that is no linear layer, and for those that did not run."""
-    owners: dict[str, list[str]] = {}
-    for name in tensors:
-        if name not in seen:
-            # A table that is no module of its own has a row of its own.
-            is_table = name in tables and not isinstance(modules.get(name.rpartition(".")[0]), nn.Embedding)
-            owners.setdefault(name if is_table else name.rpartition(".")[0], []).append(name)
-    convolutions = [owner for owner in owners if isinstance(modules.get(owner), nn.modules.conv._ConvNd)]
-    for owner, names in owners.items():
-        if owner in convolutions[1:]:
-            continue
-        if owner in convolutions:
-            names = [name for each in convolutions for name in owners[each]]
-        module, shape = modules.get(owner, model), tuple(tensors[names[0]].shape)
-        frozen = all(name not in sent for name in names) and _not_sent(names[0], tensors, sent)
-        ids = not frozen and any(name in tables for name in names)
-        why = frozen or (IDS if ids else _why_not(module, trace))
-        name = _joined(convolutions) if owner in convolutions else owner
-        feeds, attack = ("token ids", "rows") if ids else ("", "")
-        yield LayerRow(name, type(module).__name__, shape, tuple(names), "", why, feeds, attack)
+    def _bias_not_sent(self, use: LinearUse) -> str:
+        if not use.bias or use.bias in self.sent or use.norm is not None:
+            return ""
+        return f"{_MISSING.format(use.bias)}, or frozen: without it the scale of each input is not known"
+
+    def _adapter(self, use: LinearUse) -> str:
+        """Say that a layer is the first factor of a product of low rank, as adapters are; or nothing."""
+        other = self.trace.using(use.factor)
+        if other is None:
+            return ""
+        shape = (other.width, self.tensors[use.weight].numel() // use.width)
+        unsent = (base.weight for base in self.trace.layers if base.weight not in self.sent)
+        is_beside = any(tuple(self.tensors[name].shape) == shape for name in unsent)
+        what = "a low-rank adapter (LoRA)" if is_beside else "a product of low rank"
+        return f"'{other.name}', the second factor of {what}, rank {use.width}"
+
+    def other_rows(self, seen: set[str]) -> Iterator[LayerRow]:
+        """Yield a row for everything that is no linear layer, and for those that did not run."""
+        owners: dict[str, list[str]] = {}
+        for name in self.tensors:
+            if name not in seen:
+                owner = name.rpartition(".")[0]
+                # A table that is no module of its own has a row of its own.
+                is_table = name in self.tables and not isinstance(self.modules.get(owner), nn.Embedding)
+                owners.setdefault(name if is_table else owner, []).append(name)
+        convolutions = [owner for owner in owners if isinstance(self.modules.get(owner), nn.modules.conv._ConvNd)]
+        for owner, names in owners.items():
+            if owner in convolutions[1:]:
+                continue
+            if owner in convolutions:
+                names = [name for each in convolutions for name in owners[each]]
+            module, shape = self.modules.get(owner, self.model), tuple(self.tensors[names[0]].shape)
+            frozen = "" if self.sent.intersection(names) else self._not_sent(names[0])
+            ids = not frozen and any(name in self.tables for name in names)
+            why = frozen or (IDS if ids else self._why_not(module))
+            name = _joined(convolutions) if owner in convolutions else owner
+            feeds, attack = ("token ids", "rows") if ids else ("", "")
+            yield LayerRow(name, type(module).__name__, shape, tuple(names), "", why, feeds, attack)
+
+    def _why_not(self, module: nn.Module) -> str:
+        """Say why no attack looks at a module; nothing for a linear layer of a model that could not be run."""
+        if isinstance(module, nn.Linear) and self.trace.failure:
+            return ""
+        return f"not examined: {_kind_of(module)}"
 
 
 def _joined(names: list[str]) -> str:
@@ -201,35 +194,19 @@ def _joined(names: list[str]) -> str:
     return few if len(names) <= MOST_NAMED else f"{few} and {len(names) - MOST_NAMED} more"
 
 
-def _why_not(module: nn.Module, trace: Trace) -> str:
-    """Say why no attack looks at a module; nothing for a linear layer of a model that could not be run."""
-    if not isinstance(module, nn.Linear):
-        return f"not examined: {_kind_of(module)}"
-    if trace.failure:
-        return ""
-    return _REPARAMETRISED if _is_reparametrised(module) else "not examined: it did not run"
-
-
-_REPARAMETRISED = "not examined: its weight is computed from other parameters (weight or spectral normalisation)"
-
-
-def _is_reparametrised(module: nn.Module) -> bool:
-    return hasattr(module, "parametrizations") or hasattr(module, "weight_g")
-
-
 def _kind_of(module: nn.Module) -> str:
     """Say what a module is, for one that no attack looks at."""
-    if _is_reparametrised(module) or isinstance(module, nn.utils.parametrize.ParametrizationList):
-        return "its weight is computed from other parameters (weight or spectral normalisation)"
+    is_normalised = hasattr(module, "parametrizations") or hasattr(module, "weight_g")
+    if is_normalised or isinstance(module, nn.utils.parametrize.ParametrizationList):
+        return _NORMALISED
+    if isinstance(module, nn.Linear):
+        return "it did not run"
     kinds = {
-        nn.modules.conv._ConvNd: "a convolution",
-        nn.RNNBase: "a recurrent layer",
-        nn.Embedding: "an embedding",
-        nn.EmbeddingBag: "an embedding",
-        nn.MultiheadAttention: "attention",
-        nn.modules.batchnorm._NormBase: "a normalisation",
-        nn.LayerNorm: "a normalisation",
-        nn.GroupNorm: "a normalisation",
+        "a convolution": nn.modules.conv._ConvNd,
+        "a recurrent layer": nn.RNNBase,
+        "an embedding": (nn.Embedding, nn.EmbeddingBag),
+        "attention": nn.MultiheadAttention,
+        "a normalisation": (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm),
     }
-    named = next((text for kind, text in kinds.items() if isinstance(module, kind)), "no linear layer")
+    named = next((text for text, kind in kinds.items() if isinstance(module, kind)), "no linear layer")
     return f"{named} ({type(module).__name__})"

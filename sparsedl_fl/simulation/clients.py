@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from sparsedl.arrays import chunks, draw_generator, draw_seed
 from sparsedl.process import neutral_modes
+from sparsedl_fl.wording import installs
 
 __all__ = ["client_gradient", "dp_sgd_gradient", "fedavg_update", "fully_connected", "opacus_gradient"]
 
@@ -212,11 +213,9 @@ def opacus_gradient(
         If Opacus is not installed.
     """
     inputs, labels = _checked_batch(inputs, labels)
-    try:
+    with installs("opacus_gradient needs Opacus", "dp"):
         from opacus.grad_sample import GradSampleModule
         from opacus.optimizers import DPOptimizer
-    except ImportError as error:
-        raise ImportError("opacus_gradient needs Opacus: pip install 'sparsedl[dp]'") from error
     private = GradSampleModule(deepcopy(model))
     optimizer = DPOptimizer(
         torch.optim.SGD(private.parameters(), lr=1.0),

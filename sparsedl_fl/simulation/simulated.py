@@ -151,8 +151,9 @@ class SimulatedClient:
             found = self._trained(model, inputs, labels, loss, generator)
         elif self.record_clipping:
             noise = self.noise_multiplier * self.record_clipping / len(inputs)
-            found = dp_sgd_gradient(model, inputs, labels, clipping=self.record_clipping, noise_std=noise, loss=loss,
-                                    random_state=_seed(generator))  # fmt: skip
+            seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
+            clipping = {"clipping": self.record_clipping, "noise_std": noise}
+            found = dp_sgd_gradient(model, inputs, labels, **clipping, loss=loss, random_state=seed)
         else:
             found = client_gradient(model, inputs, labels, loss)
         found = {plain_name(name): tensor.detach() for name, tensor in found.items()}
@@ -183,10 +184,6 @@ class SimulatedClient:
                 loss(local(inputs[part]), labels[part]).backward()
                 optimizer.step()
                 n_steps += 1
-        decay = self.weight_decay if self.optimizer == "sgd" else 0.0
-        return gradients_of_update(before, dict(local.named_parameters()), self.learning_rate, n_steps=n_steps,
-                                   momentum=self.momentum, weight_decay=decay)  # fmt: skip
-
-
-def _seed(generator: torch.Generator) -> int:
-    return int(torch.randint(2**31 - 1, (1,), generator=generator))
+        client = {"momentum": self.momentum, "weight_decay": self.weight_decay if self.optimizer == "sgd" else 0.0}
+        after = dict(local.named_parameters())
+        return gradients_of_update(before, after, self.learning_rate, n_steps=n_steps, **client)

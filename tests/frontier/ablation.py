@@ -87,7 +87,7 @@ def _without_columns_from_downstream() -> None:
 
 
 def _without_equilibration() -> None:
-    for place in ("sparsedl_fl.inverter", "sparsedl_fl.audit.likely_smooth"):
+    for place in ("sparsedl_fl.inverter", "sparsedl_fl.audit.likely"):
         _replace(f"{place}.in_units_of_rounding", lambda given, batch_size: (given, np.ones(given.shape[0])))
 
 

@@ -5,21 +5,17 @@ from __future__ import annotations
 import pickle
 import re
 import warnings
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from sparsedl_fl.audit.files.unpacking import check_expanded, check_unpacked, largest_unpacked
-from sparsedl_fl.wording import first_line
+from sparsedl_fl.audit.files.unpacking import check_size, check_unpacked, largest_unpacked
+from sparsedl_fl.wording import first_line, installs
 
-__all__ = ["SUFFIXES", "load_tensors", "read_file"]
-
-SUFFIXES = (".safetensors", ".pt", ".pth", ".npz", ".npy")
-"""Files that are read."""
+__all__ = ["load_tensors", "read_file"]
 
 MOST_DEEP = 4
 """How deep mappings in a checkpoint are looked at."""
@@ -49,7 +45,7 @@ def read_file(path: str | Path, most: int | None = None) -> Any:
     Parameters
     ----------
     path : str or Path
-        One of `SUFFIXES`. Arrays that ``numpy.savez`` named itself, ``arr_0`` and so on, come as a list.
+        One of `READERS`. Arrays that ``numpy.savez`` named itself, ``arr_0`` and so on, come as a list.
     most : int or None, default=None
         Bytes that it may plausibly unpack to; None takes its own size.
 
@@ -61,15 +57,27 @@ def read_file(path: str | Path, most: int | None = None) -> Any:
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"{path} is a folder, and a file is needed" if path.is_dir() else f"there is no file {path}")
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path} must be a .safetensors file (or {', '.join(SUFFIXES[1:])}), got {path.suffix!r}")
+    if path.suffix not in READERS:
+        raise ValueError(f"{path} must be a .safetensors file (or {', '.join([*READERS][1:])}), got {path.suffix!r}")
     try:
         most = largest_unpacked(path) if most is None else most
         check_unpacked(path, most)
-        found = {".safetensors": _safetensors, ".npz": _arrays, ".npy": _array}.get(path.suffix, _pickled)(path)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
-    check_expanded(path, _leaves(path, found), most)
+    read, kind = READERS[path.suffix]
+    try:
+        found = read(path)
+    except ImportError:
+        raise
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"{path} is refused: it holds more than tensors, and reading it could run code. Save the state_dict() as "
+            ".safetensors"
+        ) from error
+    except Exception as error:  # a broken file may raise anything
+        raise ValueError(f"{path} is no {kind}: {first_line(error)}") from error
+    # One with strides of zero has more numbers than the file.
+    check_size(path, sum(t.numel() * t.element_size() for t in _leaves(path, found)), most)
     return found
 
 
@@ -86,46 +94,27 @@ def _leaves(path: Path, found: Any, name: str = "", depth: int = 0) -> Iterator[
 
 
 def _safetensors(path: Path) -> dict[str, torch.Tensor]:
-    try:
+    with installs("reading .safetensors needs safetensors", "audit"):
         from safetensors.torch import load_file
-    except ImportError as error:
-        raise ImportError("reading .safetensors needs safetensors: pip install 'sparsedl[audit]'") from error
-    try:
-        return load_file(path)
-    except Exception as error:  # safetensors has an error class of its own
-        raise ValueError(f"{path} is no safetensors file: {first_line(error)}") from error
+    return load_file(path)
 
 
 def _pickled(path: Path) -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of storages that are written in an old way
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ValueError(
-            f"{path} is refused: it holds more than tensors, and reading it could run code. Save the state_dict() as "
-            ".safetensors"
-        ) from error
-    except Exception as error:  # a broken file may raise anything
-        raise ValueError(f"{path} is no file of torch.save, or broken: {first_line(error)}") from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of storages that are written in an old way
+        return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _arrays(path: Path) -> dict[str, torch.Tensor] | list[torch.Tensor]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            found = {name: _tensor(path, name, file[name]) for name in file.files}
-    except (ValueError, EOFError, zipfile.BadZipFile, KeyError, MemoryError) as error:
-        raise ValueError(f"{path} is no npz file, or broken: {first_line(error)}") from error
+    with np.load(path, allow_pickle=False) as file:
+        found = {name: _tensor(path, name, file[name]) for name in file.files}
     if found and all(re.fullmatch(r"arr_\d+", name) for name in found):
         return [found[name] for name in sorted(found, key=lambda name: int(name[4:]))]
     return found
 
 
 def _array(path: Path) -> torch.Tensor:
-    try:
-        return _tensor(path, "the array", np.load(path, allow_pickle=False))
-    except (ValueError, EOFError, MemoryError) as error:
-        raise ValueError(f"{path} is no npy file, or broken: {first_line(error)}") from error
+    return _tensor(path, "the array", np.load(path, allow_pickle=False))
 
 
 def _tensor(path: Path, name: str, array: np.ndarray) -> torch.Tensor:
@@ -134,3 +123,13 @@ def _tensor(path: Path, name: str, array: np.ndarray) -> torch.Tensor:
     if array.dtype.itemsize > 8 and array.dtype.kind == "f":
         array = array.astype(np.float64)
     return torch.from_numpy(np.array(array.astype(array.dtype.newbyteorder("=")), order="C"))
+
+
+READERS: dict[str, tuple[Callable[[Path], Any], str]] = {
+    ".safetensors": (_safetensors, "safetensors file"),
+    ".pt": (_pickled, "file of torch.save, or broken"),
+    ".pth": (_pickled, "file of torch.save, or broken"),
+    ".npz": (_arrays, "npz file, or broken"),
+    ".npy": (_array, "npy file, or broken"),
+}
+"""Files that are read, by what, and what a broken one is said not to be."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -45,7 +48,8 @@ def entry_of(
     """
     entries = dict(_entries(found))
     if not entries:
-        raise ValueError(f"{what} must hold tensors by name, or a list of them; it has {_keys(found)}")
+        keys = list(map(str, found))[:MOST_NAMED] if isinstance(found, Mapping) else f"a {type(found).__name__}"
+        raise ValueError(f"{what} must hold tensors by name, or a list of them; it has {keys}")
     if list(entries) == [""]:
         return fits(entries[""])
     if key is not None:
@@ -71,10 +75,6 @@ def _listed(entries: Mapping[str, Any]) -> str:
     names = [name for name in entries if name]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return f"it has {names[:MOST_NAMED]}{more}"
-
-
-def _keys(found: Any) -> str:
-    return str(list(map(str, found))[:MOST_NAMED]) if isinstance(found, Mapping) else f"a {type(found).__name__}"
 
 
 def _entries(found: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Tensors]]:
@@ -115,89 +115,80 @@ def named_for(model: nn.Module, given: Tensors, what: str, *, is_update: bool = 
     ValueError
         If it does not fit; the first tensor that does not is named.
     """
-    inner = unwrapped(model)
-    state = {name: tensor for name, tensor in inner.state_dict().items() if isinstance(tensor, torch.Tensor)}
-    parameters = {name: tensor.detach() for name, tensor in inner.named_parameters()}
+    own = _Own(unwrapped(model), what, is_update)
     if not isinstance(given, Mapping):
-        return _checked(_in_order(inner, list(given), what), state, parameters, what, is_update)
+        return own.checked(own.in_order(list(given)))
     names = plain_names(what, given)
-    if any(name in state for name in names):
-        return _checked(names, state, parameters, what, is_update)
+    if any(name in own.state for name in names):
+        return own.checked(names)
+    renamed = [{name.removeprefix(first): t for name, t in names.items()} for first in _shared(names)]
+    prefixed = [{first + name: t for name, t in names.items()} for first in _shared(own.parameters)]
     fitting = {}
-    for renamed in (*_stripped(names), *_prefixed(names, parameters)):
-        try:
-            fitting[tuple(renamed)] = _checked(renamed, state, parameters, what, is_update)
-        except ValueError:
-            continue
-    if len(fitting) == 1:
-        return next(iter(fitting.values()))
-    if fitting:
+    for candidate in renamed + [found for found in prefixed if found.keys() >= own.parameters.keys()]:
+        with suppress(ValueError):
+            fitting[tuple(candidate)] = own.checked(candidate)
+    if len(fitting) > 1:
         raise ValueError(
             f"{what}: several prefixes of its names, such as {next(iter(names))!r}, make them fit the model: save it "
             "under the names of the model's state_dict()"
         )
-    return _checked(names, state, parameters, what, is_update)
+    return next(iter(fitting.values())) if fitting else own.checked(names)
 
 
-def _checked(
-    given: Mapping[str, torch.Tensor],
-    state: Mapping[str, Any],
-    parameters: Mapping[str, Any],
-    what: str,
-    is_update: bool,
-) -> dict[str, torch.Tensor]:
-    """Return tensors in the shapes of a model's, after checking that they are its own."""
-    given = {
-        name: tensor.to_dense() if tensor.layout is not torch.strided else tensor for name, tensor in given.items()
-    }
-    given = {name: t.reshape(state[name].shape) if name in state and t.numel() == state[name].numel() == 1 else t
-             for name, t in given.items()}  # fmt: skip
-    if is_update:
-        known = {name: tensor for name, tensor in given.items() if name in parameters or name not in state}
-        check_same_tensors(parameters, known, what, needed=() if known else None)
-        return given
-    counters = {name for name, tensor in state.items() if name not in parameters and not tensor.is_floating_point()}
-    check_same_tensors(state, given, what, needed=[name for name in state if name not in counters])
-    return {name: tensor for name, tensor in state.items() if name in counters} | given
+@dataclass(frozen=True, eq=False)
+class _Own:
+    """What a model has, against which a file is held."""
+
+    model: nn.Module
+    what: str
+    is_update: bool
+
+    @cached_property
+    def state(self) -> dict[str, torch.Tensor]:
+        return {name: tensor for name, tensor in self.model.state_dict().items() if isinstance(tensor, torch.Tensor)}
+
+    @cached_property
+    def parameters(self) -> dict[str, torch.Tensor]:
+        return dict(self.model.named_parameters())
+
+    def checked(self, given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return tensors in the shapes of the model's, after checking that they are its own."""
+        state, parameters = self.state, self.parameters
+        given = {name: t if t.layout is torch.strided else t.to_dense() for name, t in given.items()}
+        numbers = [name for name, t in given.items() if name in state and t.numel() == state[name].numel() == 1]
+        given |= {name: given[name].reshape(state[name].shape) for name in numbers}
+        if self.is_update:
+            known = {name: tensor for name, tensor in given.items() if name in parameters or name not in state}
+            check_same_tensors(parameters, known, self.what, needed=() if known else None)
+            return given
+        counters = {n: tensor for n, tensor in state.items() if n not in parameters and not tensor.is_floating_point()}
+        check_same_tensors(state, given, self.what, needed=[name for name in state if name not in counters])
+        return counters | given
+
+    def in_order(self, given: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return a list by the names whose order it has: of the state, or of the parameters."""
+        state, parameters = self.state, self.parameters
+        orders = [
+            list(state),
+            list(parameters),
+            [name for name, tensor in parameters.items() if tensor.requires_grad],
+            [name for name, tensor in state.items() if tensor.is_floating_point()],
+        ]
+        named = [dict(zip(order, given, strict=True)) for order in orders if len(order) == len(given)]
+        if not named:
+            raise ValueError(
+                f"{self.what} has {len(given)} arrays, and the model {len(state)} in its state, {len(parameters)} of "
+                "them parameters: they are not of the same model"
+            )
+        sizes = {name: tensor.numel() for name, tensor in (*state.items(), *parameters.items())}
+        alike = (found for found in named if all(sizes[name] == t.numel() for name, t in found.items()))
+        return next(alike, named[0])
 
 
-def _in_order(model: nn.Module, given: list[torch.Tensor], what: str) -> dict[str, torch.Tensor]:
-    """Return a list by the names whose order it has: of the state, or of the parameters."""
-    state = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)}
-    parameters = dict(model.named_parameters())
-    orders = [
-        list(state),
-        list(parameters),
-        [name for name, tensor in parameters.items() if tensor.requires_grad],
-        [name for name, tensor in state.items() if tensor.is_floating_point()],
-    ]
-    fitting = [order for order in orders if len(order) == len(given)]
-    if not fitting:
-        raise ValueError(
-            f"{what} has {len(given)} arrays, and the model {len(state)} in its state, {len(parameters)} of them "
-            "parameters: they are not of the same model"
-        )
-    shapes = {name: tensor.shape for name, tensor in (*state.items(), *parameters.items())}
-    named = [dict(zip(order, given, strict=True)) for order in fitting]
-    alike = (found for found in named if all(shapes[name].numel() == t.numel() for name, t in found.items()))
-    return next(alike, named[0])
-
-
-def _stripped(names: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the names without the first, first two, ... parts, as far as all of them have these."""
+def _shared(names: Iterable[str]) -> Iterator[str]:
+    """Yield the first, first two, ... parts of names, as far as all of them have these."""
     parts = [name.split(".") for name in names]
     for n in range(1, min(map(len, parts), default=1)):
         if any(part[:n] != parts[0][:n] for part in parts):
             return
-        yield {".".join(part[n:]): tensor for part, tensor in zip(parts, names.values(), strict=True)}
-
-
-def _prefixed(names: Mapping[str, Any], parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the names behind the parts with which all of a model's begin; those of all its parameters are needed."""
-    parts = [name.split(".") for name in parameters]
-    for n in range(1, min(map(len, parts), default=1)):
-        if any(part[:n] != parts[0][:n] for part in parts):
-            return
-        renamed = {".".join([*parts[0][:n], name]): tensor for name, tensor in names.items()}
-        if all(name in renamed for name in parameters):
-            yield renamed
+        yield ".".join(parts[0][:n]) + "."

@@ -46,16 +46,15 @@ def load_object(spec: str, what: str = "MODEL") -> Any:
     if not separator or not place or not name:
         raise ValueError(f"{what} must be package.module:name or file.py:name, got {spec!r}")
     with users_code(f"{what} {spec!r} cannot be imported"):
-        module = _module_at(Path(place)) if place.endswith(".py") else _module_of(place)
+        if place.endswith(".py"):
+            module = _module_at(Path(place))
+        else:
+            _look_in(Path.cwd())
+            module = importlib.import_module(place)
     found = getattr(module, name, None)
     if found is None:
         raise ValueError(f"{what} {spec!r}: {place} has no {name!r}")
     return found
-
-
-def _module_of(name: str) -> Any:
-    _look_in(Path.cwd())
-    return importlib.import_module(name)
 
 
 def _module_at(path: Path) -> Any:

@@ -27,7 +27,7 @@ import torch
 
 from sparsedl_fl.wording import first_line
 
-__all__ = ["RECORDS_FREE", "RECORDS_MOST", "check_expanded", "check_unpacked", "largest_unpacked", "readable_size"]
+__all__ = ["RECORDS_FREE", "RECORDS_MOST", "check_size", "check_unpacked", "largest_unpacked", "readable_size"]
 
 RECORDS_MOST = 100
 """Most records pack by less: with numpy.savez_compressed 8 x 8 digits by 12, photographs as float32 by 4, padded token
@@ -79,23 +79,17 @@ def check_unpacked(path: Path, most: int) -> None:
         if path.suffix == ".npy":
             with path.open("rb") as file:
                 size = _array_bytes(file)
-        elif path.suffix == ".npz":
-            size = max(_zip_bytes(path), _arrays_bytes(path))
         elif path.suffix == ".safetensors":
             size = _safetensors_bytes(path)
         else:
-            size = _zip_bytes(path) if is_zip else _storages_bytes(path)
+            size = _zip_bytes(path) if is_zip or path.suffix == ".npz" else _storages_bytes(path)
     except (zipfile.BadZipFile, ValueError, EOFError, OSError, KeyError, NotImplementedError, struct.error) as error:
         raise ValueError(f"{path} is no {path.suffix[1:]} file, or broken: {first_line(error)}") from error
-    _check_size(path, size, most)
+    check_size(path, size, most)
 
 
-def check_expanded(path: Path, tensors: Iterator[torch.Tensor], most: int) -> None:
-    """Raise ``ValueError`` where tensors have more numbers than ``most`` bytes, as those with strides of zero may."""
-    _check_size(path, sum(tensor.numel() * tensor.element_size() for tensor in tensors), most)
-
-
-def _check_size(path: Path, size: int, most: int) -> None:
+def check_size(path: Path, size: int, most: int) -> None:
+    """Raise ``ValueError`` where what is in a file has more than ``most`` bytes."""
     if size > most:
         raise ValueError(
             f"{path} is refused: it has {readable_size(path.stat().st_size)} and unpacks to {readable_size(size)}, "
@@ -104,19 +98,14 @@ def _check_size(path: Path, size: int, most: int) -> None:
 
 
 def _zip_bytes(path: Path) -> int:
-    with zipfile.ZipFile(path) as archive:
-        return sum(info.file_size for info in archive.infolist())
-
-
-def _arrays_bytes(path: Path) -> int:
-    """Return what the arrays of an ``.npz`` declare in their heads."""
+    """Return what a zip says of its files, or what the arrays in it declare in their heads, if that is more."""
     with zipfile.ZipFile(path) as archive:
         size = 0
         for name in archive.namelist():
             if name.endswith(".npy"):
                 with archive.open(name) as file:
                     size += _array_bytes(file)
-    return size
+        return max(size, sum(info.file_size for info in archive.infolist()))
 
 
 def _array_bytes(file: BinaryIO | Any) -> int:

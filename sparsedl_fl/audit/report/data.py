@@ -1,4 +1,7 @@
-"""An audit as plain data, which follows the published schema."""
+"""An audit as plain data, which follows the published schema, and in words for somebody who signs a document.
+
+The words are a plain sentence first, what else there is to say, and what to do next.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,18 @@ from typing import Any
 import numpy as np
 
 from sparsedl_fl.audit.facts import AuditFacts
-from sparsedl_fl.audit.findings import LayerAudit
-from sparsedl_fl.audit.report.words import next_steps, plain_sentences, what_features_are
+from sparsedl_fl.audit.findings import ATTACKED, Fed, LayerAudit, LikelySample, Sample, Verdict
 from sparsedl_fl.certify import EvidenceKind
+from sparsedl_fl.models import LayerRow
+from sparsedl_fl.propagate.replay import Replay
 from sparsedl_fl.wording import plain_json
 
 __all__ = ["SCHEMA_VERSION", "as_dict", "as_json", "schema"]
 
 SCHEMA_VERSION = "2.0"
+
+SWEEP = "Measure what stops it before the training goes on: sparsedl-fl sweep tries larger batches, noise and more."
+BLOCK = "Until then let no such update leave a client: LeakPolicy(mode='block') holds them."
 
 
 def schema() -> dict[str, Any]:
@@ -31,102 +38,224 @@ def as_json(result: AuditFacts, show_samples: bool = False) -> str:
 
 def as_dict(result: AuditFacts, show_samples: bool = False) -> dict[str, Any]:
     """Return a report as plain data; what was recovered is left out unless asked for."""
-    replayed = result.replay
+    shown = {}
+    if show_samples:
+        shown = {"tokens": result.tokens, "samples": [_plain(sample) for sample in result.samples]}
     return {
         "schema_version": SCHEMA_VERSION,
         "verdict": str(result.verdict),
         "meaning": result.verdict.meaning,
         "reason": result.reason,
-        "plain": plain_sentences(result),
-        "next_steps": next_steps(result),
-        "features": what_features_are(result),
-        "is_complete": result.is_complete,
-        "is_interrupted": result.is_interrupted,
+        "plain": _plain_sentences(result),
+        "next_steps": _next_steps(result),
+        "features": _what_features_are(result),
+        **_picked(result, "is_complete", "is_interrupted"),
         "notes": list(result.notes),
-        "batch_size": result.batch_size,
-        "is_batch_size_known": result.is_batch_size_known,
+        **_picked(result, "batch_size", "is_batch_size_known"),
         **_labels(result, show_samples),
         "n_tokens": len(result.tokens),
-        "tokens": result.tokens if show_samples else [],
+        "tokens": [],
         "layers": [_layer(layer) for layer in result.layers],
-        "replay": None
-        if replayed is None
-        else {
-            "n_tensors": len(replayed.deviations),
-            "n_matching": replayed.n_matching,
-            "tolerance": replayed.tolerance,
-            "worst": max(replayed.deviations.values(), default=None),
-            "start": replayed.start,
-            "summary": str(replayed),
-        },
+        "replay": None if result.replay is None else _replay(result.replay),
         "replay_reason": result.replay_reason,
         "samples_shown": show_samples,
-        "samples": [
-            {
-                "index": sample.index,
-                "kind": sample.kind,
-                "layer": sample.layer,
-                "label": sample.label,
-                "error": sample.error,
-                "values": sample.values.tolist(),
-            }
-            for sample in result.samples
-        ]
-        if show_samples
-        else [],
-        "likely": [
-            {
-                "index": sample.index,
-                "kind": sample.kind,
-                "layer": sample.layer,
-                "correlation": sample.correlation,
-                "values": sample.values.tolist() if show_samples else [],
-            }
-            for sample in result.likely
-        ],
+        "samples": [],
+        "likely": [_plain(sample) if show_samples else {**vars(sample), "values": []} for sample in result.likely],
         "run": dict(result.context),
+        **shown,
+    }
+
+
+def _picked(of: Any, *names: str) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in names}
+
+
+def _plain(sample: Sample | LikelySample) -> dict[str, Any]:
+    return {**vars(sample), "values": sample.values.tolist()}
+
+
+def _replay(replay: Replay) -> dict[str, Any]:
+    return {
+        "n_tensors": len(replay.deviations),
+        **_picked(replay, "n_matching", "tolerance"),
+        "worst": max(replay.deviations.values(), default=None),
+        "start": replay.start,
+        "summary": str(replay),
     }
 
 
 def _labels(result: AuditFacts, show_samples: bool) -> dict[str, Any]:
-    present = result.labels_present
-    estimated = result.label_signs.estimated
+    present, estimated = result.labels_present, result.label_signs.estimated
     if not set(present) <= set(estimated) or estimated == present:  # of another batch size than the labels', or no news
         estimated = {}
+    counts = {"labels_present": present, "labels_estimated": estimated}
     return {
         "n_labels": len(result.labels),
         "n_labels_present": len(present),
-        "labels_present": {str(label): count for label, count in present.items()} if show_samples else {},
-        "labels_estimated": {str(k): n for k, n in estimated.items()} if show_samples else {},
+        **{name: {str(k): n for k, n in found.items()} if show_samples else {} for name, found in counts.items()},
         "labels_condition": result.label_signs.condition,
     }
 
 
 def _layer(layer: LayerAudit) -> dict[str, Any]:
-    row, batch = layer.row, layer.batch
-    kinds = [] if layer.inverter is None or layer.source != "attacked" else layer.inverter.evidence_.tolist()
-    certified = np.zeros(0) if batch is None else batch.errors[batch.certified]
+    row = LayerRow("", "", (), (), "", "") if layer.row is None else layer.row
+    kinds = layer.inverter.evidence_.tolist() if layer.source == ATTACKED else []
+    certified = np.zeros(0) if layer.batch is None else layer.batch.errors[layer.batch.certified]
     return {
         "name": layer.name,
-        "kind": "" if row is None else row.kind,
-        "shape": [] if row is None else list(row.shape),
-        "feeds": "" if row is None else row.feeds,
-        "behind": "" if row is None else row.behind,
-        "attack": "" if row is None else row.attack,
-        "largest_batch": 0 if row is None else row.largest_batch,
+        "kind": row.kind,
+        "shape": list(row.shape),
+        **_picked(row, "feeds", "behind", "attack", "largest_batch"),
         "verdict": str(layer.verdict),
-        "reason": layer.reason,
-        "source": layer.source,
-        "why_open": layer.why_open,
-        "n_inputs": layer.n_inputs,
-        "n_certified": layer.n_certified,
+        **_picked(layer, "reason", "source", "why_open", "n_inputs", "n_certified"),
         "n_likely": len(layer.likely_candidates),
         "n_tokens": len(layer.tokens),
-        "at_least": layer.at_least,
-        "count": layer.count,
-        "n_labels": layer.n_labels,
+        **_picked(layer, "at_least", "count", "n_labels"),
         "error_median": float(np.median(certified)) if len(certified) else None,
         "error_worst": float(certified.max()) if len(certified) else None,
         "evidence": {kind: kinds.count(kind) for kind in dict.fromkeys(kinds) if kind != EvidenceKind.NONE},
         "seconds": round(layer.seconds, 3),
     }
+
+
+def _plain_sentences(result: AuditFacts) -> list[str]:
+    """Return what was recovered of how many records, how sure that is, and what was not looked at."""
+    parts = (_of_nothing, _of_samples, _of_targets, _of_likely, _of_tokens, _of_labels, _not_looked_at)
+    return [text for text in (part(result) for part in parts) if text]
+
+
+def _batch(result: AuditFacts) -> str:
+    if not result.batch_size:
+        return "an unknown number of records"
+    known = "" if result.is_batch_size_known else "at least "
+    return f"{known}{result.batch_size} record{'s' if result.batch_size != 1 else ''}"
+
+
+def _of_samples(result: AuditFacts) -> str:
+    best = result.best
+    if best is None or not best.n_certified:
+        return ""
+    what = {
+        Fed.INPUTS: "whole, as the model was fed them",
+        Fed.TOKENS: "as tokens inside the model",
+        Fed.FEATURES: "as the numbers that the model makes of them inside",
+    }[best.what]
+    number = f"{best.n_certified} of {_batch(result)}" if best.n_samples else f"{best.n_certified} tokens"
+    return (
+        f"Whoever sees this one update can rebuild {number}, {what}. This is proven; the worst of them is expected to "
+        f"be off by {best.worst_error:.1g}, in the units of its numbers."
+    )
+
+
+def _of_targets(result: AuditFacts) -> str:
+    if result.targets is None or not len(result.targets):
+        return ""
+    return "What each of these records was trained for (its numbers, or its several labels) follows from them."
+
+
+def _of_likely(result: AuditFacts) -> str:
+    if not result.likely:
+        return ""
+    least = min(one.correlation for one in result.likely)
+    number = f"{len(result.likely)} {'more ' if result.samples else ''}"
+    what = {Fed.FEATURES: f"The features of {number}records", Fed.TOKENS: f"{number}tokens"}
+    return (
+        f"{what.get(result.likely[0].kind, f'{number}records')} can probably be rebuilt, roughly: chance does not "
+        "explain these, and nothing proves them. Each is expected to resemble a true one (correlation of "
+        f"{least:.2f} or more; 1 is a perfect copy)."
+    )
+
+
+def _of_tokens(result: AuditFacts) -> str:
+    if not result.tokens:
+        return ""
+    return (
+        f"Which {len(result.tokens)} different tokens (words or parts of words) the texts hold can be read off, "
+        "without their order."
+    )
+
+
+def _of_labels(result: AuditFacts) -> str:
+    present = result.labels_present
+    if not present:
+        return ""
+    many = len(present) != 1
+    text = f"{len(present)} label{'s' if many else ''} can be seen to be in the batch"
+    is_known = result.label_signs.is_certain or len(result.labels)
+    return f"{text}." if is_known else f"{text}, {result.label_signs.condition}."
+
+
+def _of_nothing(result: AuditFacts) -> str:
+    if result.verdict.is_leak:
+        return ""
+    if result.verdict is Verdict.NOT_RECOVERED:
+        return (
+            f"These attacks ran to their end on {_batch(result)} and rebuilt none. Other attacks, or more time, may "
+            "still rebuild some."
+        )
+    if result.is_interrupted:
+        return "The audit was interrupted, so that nothing can be said of this update. That is no reassurance."
+    return "This audit cannot say what the update gives away. That is no reassurance: a leak was not ruled out."
+
+
+def _not_looked_at(result: AuditFacts) -> str:
+    skipped = sorted(
+        {layer.row.kind for layer in result.layers if layer.batch is None and not layer.tokens and layer.row}
+    )
+    layers = f"layers that none of these attacks reads or reached ({', '.join(skipped)}); " if skipped else ""
+    return (
+        f"Not looked at: {layers}attacks that know similar data, use several rounds or change the model, and whether "
+        "a given person's record was in the batch."
+    )
+
+
+def _what_features_are(result: AuditFacts) -> str:
+    """Return what features say of a record, where features came back; else nothing."""
+    best = result.best
+    if best is None or best.what is Fed.INPUTS:
+        return ""
+    if best.what is Fed.TOKENS:
+        return (
+            "A token inside the model is a row of numbers: it stands for a word of a text or a patch of a picture, and "
+            "can be matched with the words or patches that the model makes such numbers of."
+        )
+    if len(result.input_shape) != 3:
+        return (
+            "Features are the numbers that the layers in front make of a record. They are not the record, and they say "
+            "much of what it holds: whom they belong to can be found by comparing them with those of other records."
+        )
+    return (
+        "Features of a picture are the numbers that the layers in front make of it. They are not the picture, and they "
+        "say what it shows: whom they belong to can be found by comparing them with those of other pictures."
+    )
+
+
+def _next_steps(result: AuditFacts) -> list[str]:
+    """Return what to do next, for the verdict."""
+    if result.samples or result.likely:
+        start = (
+            "Treat this as a leak of personal data, if the records are about people."
+            if result.samples
+            else "Treat this as a leak: that it is not proven protects nobody."
+        )
+        return [start, SWEEP, BLOCK]
+    if result.tokens:
+        return [
+            "Do not send the gradient of the embedding: freeze it, or let secure aggregation sum over many clients.",
+            SWEEP,
+            BLOCK,
+        ]
+    if result.verdict is Verdict.NOT_RECOVERED:
+        return [
+            "Keep this page with the model, the batch size and the client's settings: it holds for these alone.",
+            "Audit again when any of them changes, and smaller batches too: they leak more.",
+        ]
+    steps = [
+        "Do not read this as a pass. The chapter on what was not tested says of each layer why, and what would help.",
+        "Until there is a conclusion, treat the update as one that may leak: LeakPolicy(mode='block') holds it.",
+    ]
+    if result.is_interrupted or not result.is_complete:
+        steps.append(
+            "Let the audit run to its end: no interrupt, and no cap (--seconds, --effort) that is spent before."
+        )
+    return [*steps, "Audit a smaller batch of the same client: what leaks of it may leak of a larger one."]

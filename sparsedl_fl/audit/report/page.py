@@ -1,7 +1,12 @@
-"""The page: chapters from templates, everything inline, no script."""
+"""An audit to look at: the page, with what was recovered as pictures, rows of a table or numbers; a table, a drawing.
+
+The page is chapters from templates, everything inline, no script.
+"""
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
@@ -10,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from sparsedl_fl.audit.facts import AuditFacts
-from sparsedl_fl.audit.findings import LayerAudit
+from sparsedl_fl.audit.findings import Fed, Sample, Verdict
 from sparsedl_fl.audit.report.data import as_dict
-from sparsedl_fl.audit.report.samples import shown_samples
-from sparsedl_fl.audit.verdicts import Verdict
+from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.models.reach import LEAKS_BY
-from sparsedl_fl.wording import escaped
+from sparsedl_fl.tabular import decode_table
+from sparsedl_fl.wording import escaped, installs
 
-__all__ = ["SECTIONS", "as_html", "as_table"]
+__all__ = ["SECTIONS", "as_html", "as_table", "plot_layers"]
 
 SECTIONS = {
     "summary": "Summary and verdict",
@@ -35,9 +40,14 @@ SECTIONS = {
 """Chapters in their order, each a template in ``sections/``. After ISO/IEC 29134, ICO's steps of a data protection
 impact assessment, and NIST AI 100-2."""
 
-
 OPEN = ("summary", "recovered")
 """Chapters that are not folded away: what somebody who signs reads."""
+
+MOST_SHOWN = 48
+"""Samples in a report; the JSON has all of them."""
+
+FIRST = 12
+"""Numbers of a plain vector that are shown."""
 
 
 def as_html(
@@ -47,13 +57,10 @@ def as_html(
     decoder: Any = None,
     sweep: Any = None,
     vocabulary: Mapping[int, str] | None = None,
-    title: str = "",
 ) -> str:
     """Return a report as one self-contained page (see `AuditFacts.to_html`)."""
-    try:
+    with installs("the report is a page made with Jinja2", "audit"):
         from jinja2 import Environment, FunctionLoader, StrictUndefined
-    except ImportError as error:
-        raise ImportError("the report is a page made with Jinja2: pip install 'sparsedl[audit]'") from error
     folder = files("sparsedl_fl.audit.report")
     environment = Environment(
         loader=FunctionLoader(lambda name: folder.joinpath(*name.split("/")).read_text(encoding="utf-8")),
@@ -65,13 +72,13 @@ def as_html(
     )
     environment.filters["number"] = _number
     return environment.get_template("page.html").render(
-        title=title or "Audit of a federated-learning update",
+        title="Audit of a federated-learning update",
         report=as_dict(result, show_samples),
         sections=SECTIONS,
         unfolded=OPEN,
         leaks_by=LEAKS_BY,
         vocabulary=vocabulary or {},
-        samples=shown_samples(result, decoder) if show_samples else None,
+        samples=_shown_samples(result, decoder) if show_samples else None,
         sweep=None if sweep is None else sweep.to_dict(),
     )
 
@@ -81,19 +88,13 @@ def as_table(result: AuditFacts) -> str:
     rows = "".join(
         f"<tr><td>{_text(layer.name)}</td><td>{_text(layer.what)}</td><td><b>{layer.verdict}</b></td>"
         f"<td>{_text('' if layer.verdict is Verdict.OUT_OF_RANGE else layer.count)}</td>"
-        f"<td>{_number(layer.worst_error)}</td><td>{_text(_how(layer))}</td></tr>"
+        f"<td>{_number(layer.worst_error)}</td><td>{_text(layer.how)}</td></tr>"
         for layer in result.layers
     )
     return (
         f"<p><b>{result.verdict}</b>: {_text(result.reason)}</p><table><tr><th>layer</th><th>what it is fed</th>"
         f"<th>verdict</th><th>certified</th><th>expected error</th><th>how, or why not</th></tr>{rows}</table>"
     )
-
-
-def _how(layer: LayerAudit) -> str:
-    """Return where what came back comes from; of a layer without a conclusion, why there is none."""
-    why = layer.why_open or layer.reason if layer.verdict is Verdict.OUT_OF_RANGE else ""
-    return why or layer.source or layer.reason
 
 
 def _text(text: str) -> str:
@@ -112,3 +113,92 @@ def _number(value: float | None, digits: int = 2) -> str:
     if value == int(value) and abs(value) < 1e6:
         return str(int(value))
     return f"{value:.{digits}g}"
+
+
+def _shown_samples(result: AuditFacts, decoder: Any = None) -> dict[str, Any]:
+    """Return what the chapter on recovered samples shows: ``kind`` is "images", "table", "numbers" or "nothing".
+
+    Parameters
+    ----------
+    result : AuditFacts
+        The audit.
+    decoder : callable or fitted sklearn.compose.ColumnTransformer, default=None
+        As of `AuditFacts.to_html`.
+    """
+    samples = result.samples[:MOST_SHOWN]
+    if not samples:
+        return {"kind": "nothing", "n_left_out": 0}
+    values = np.stack([sample.values for sample in samples])
+    is_input = samples[0].kind is Fed.INPUTS
+    decoded = _decoded(values, decoder) if decoder is not None and is_input else None
+    if decoded is None and decoder is None and is_input:
+        decoded = _as_images(values, result.input_shape)
+    common = {"n_left_out": len(result.samples) - len(samples), "what": samples[0].kind, "layer": samples[0].layer}
+    captions = [_caption(sample) for sample in samples]
+    if isinstance(decoded, Mapping):
+        columns = {str(name): [str(value) for value in np.asarray(column)] for name, column in decoded.items()}
+        rows = [[column[i] for column in columns.values()] for i in range(len(samples))]
+        return {"kind": "table", "columns": list(columns), "rows": rows, "captions": captions, **common}
+    if decoded is not None:
+        return {"kind": "images", "pictures": [_png(image) for image in decoded], "captions": captions, **common}
+    rows = [
+        {"first": [f"{value:.4g}" for value in row[:FIRST]], "mean": row.mean(), "low": row.min(), "high": row.max()}
+        for row in values
+    ]
+    return {"kind": "numbers", "rows": rows, "length": values.shape[1], "captions": captions, **common}
+
+
+def _caption(sample: Sample) -> str:
+    label = "" if sample.label == NO_LABEL else f"label {sample.label}, "
+    return f"{label}±{sample.error:.1g}"
+
+
+def _decoded(values: np.ndarray, decoder: Any) -> Any:
+    """Return what a decoder makes of the values: a mapping of columns, or images."""
+    found = decode_table(decoder, values) if hasattr(decoder, "transformers_") else decoder(values)
+    if isinstance(found, Mapping):
+        return found
+    images = np.asarray(found, dtype=np.float64)
+    if images.ndim not in (3, 4) or len(images) != len(values):
+        raise ValueError(
+            "decoder must return a mapping of column names to columns, or images of shape (k, height, width[, 3]), "
+            f"got shape {images.shape} for {len(values)} samples"
+        )
+    return images
+
+
+def _as_images(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Return values as images where the model's input has the shape of one, each stretched to [0, 1]."""
+    if len(shape) != 3 or shape[0] not in (1, 3) or values.shape[1] != np.prod(shape):
+        return None
+    images = values.reshape(-1, *shape).transpose(0, 2, 3, 1)
+    low, high = (edge(images, axis=(1, 2, 3), keepdims=True) for edge in (np.min, np.max))
+    return (images - low) / np.maximum(high - low, np.finfo(float).tiny)
+
+
+def _png(image: np.ndarray) -> str:
+    """Return an image in [0, 1] as a data address."""
+    with installs("pictures in a report need matplotlib", "audit"):
+        from matplotlib.image import imsave
+    image = np.clip(np.nan_to_num(image), 0, 1)
+    image = image[..., 0] if image.ndim == 3 and image.shape[-1] == 1 else image
+    target = io.BytesIO()
+    imsave(target, image, format="png", **({"cmap": "gray", "vmin": 0, "vmax": 1} if image.ndim == 2 else {}))
+    return "data:image/png;base64," + base64.b64encode(target.getvalue()).decode()
+
+
+def plot_layers(result: AuditFacts, axes: Any = None) -> Any:
+    """Draw how much of its batch each layer gives away, on matplotlib axes; returns these."""
+    with installs("plot needs matplotlib", "audit"):
+        from matplotlib.figure import Figure
+    layers = [layer for layer in result.layers if layer.n_inputs]
+    if axes is None:
+        axes = Figure(figsize=(6, 0.4 * len(layers) + 1.2), layout="constrained").subplots()
+    names = [f"{layer.name}\n{layer.what}" for layer in layers]
+    axes.barh(names, [layer.n_inputs for layer in layers], color="0.85", label="in the gradient")
+    axes.barh(names, [layer.n_certified for layer in layers], color="tab:red", label="recovered, certified")
+    axes.invert_yaxis()
+    axes.set_xlabel("inputs of the layer")
+    axes.set_title(str(result.verdict))
+    axes.legend(loc="lower right", frameon=False, fontsize="small")
+    return axes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,16 @@ from torch.nn.functional import cross_entropy
 
 from sparsedl.process import neutral_modes
 from sparsedl_fl.audit.attack import audit_model
+from sparsedl_fl.audit.findings import Fed, LayerAudit, Verdict
 from sparsedl_fl.audit.result import AuditResult
-from sparsedl_fl.audit.sweeping.clients import check_client, seeded, whole_records
-from sparsedl_fl.audit.sweeping.cost import accuracy_lost, epsilon_of
-from sparsedl_fl.audit.sweeping.records import append_record, digest_of_sweep, key_of, read_records
-from sparsedl_fl.audit.sweeping.result import SweepResult, SweepRow
-from sparsedl_fl.audit.sweeping.settings import Setting, default_settings
-from sparsedl_fl.audit.verdicts import Verdict
-from sparsedl_fl.doubts import caught_warnings
+from sparsedl_fl.audit.sweeping.defences import Setting, default_settings
+from sparsedl_fl.audit.sweeping.records_on_file import append_record, digest_of_sweep, key_of, read_records
+from sparsedl_fl.audit.sweeping.sweep_clients import accuracy_lost, check_client, epsilon_of, seeded, whole_records
+from sparsedl_fl.audit.sweeping.sweep_result import SweepResult, SweepRow
+from sparsedl_fl.caught_warnings import caught_warnings
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.layers.running_model import RunFrom, in_double
 from sparsedl_fl.metrics import are_wrong, match_batches
-from sparsedl_fl.propagate.backward import KnownBatch
 from sparsedl_fl.tracing.tracing import trace_model
 
 __all__ = ["sweep"]
@@ -101,142 +100,111 @@ def sweep(
     too_large = next((setting for setting in settings if setting.client.n_records > len(inputs)), None)
     if too_large is not None:
         raise ValueError(f"{too_large.defence}, {too_large.name}, takes more records than the {len(inputs)} there are")
-    seeds = range(random_state, random_state + n_batches)
-    known = (model, inputs, labels)
-    limits = {"max_effort": max_effort, "max_seconds": max_seconds}
-    shape = None if example is None else (*example.shape, str(example.dtype))
-    name = digest_of_sweep(*known, loss, limits | {"example": shape})
-    tasks = {key_of(s, seed, name): (s, seed) for s in settings for seed in seeds}
-    done = _all_audited(known, tasks, example, loss, limits, n_jobs, out, report)
-    rows = []
-    for setting in settings:
-        cost = accuracy_lost(*known, setting, loss, n_rounds, random_state)
-        rows.append(_row(setting, [done[key_of(setting, seed, name)] for seed in seeds], cost, len(inputs), n_rounds))
-    return SweepResult(tuple(rows), n_batches, data)
+    work = _Sweep(model, inputs, labels, example, loss, {"max_effort": max_effort, "max_seconds": max_seconds})
+    rows = work.run(settings, range(random_state, random_state + n_batches), n_rounds, n_jobs, out, report)
+    return SweepResult(rows, n_batches, data)
 
 
-def _all_audited(
-    known: tuple[nn.Module, torch.Tensor, torch.Tensor],
-    tasks: dict[str, tuple[Setting, int]],
-    example: torch.Tensor | None,
-    loss: Any,
-    limits: dict[str, float | None],
-    n_jobs: int | None,
-    out: str | Path | None,
-    report: Callable[[int, int], None] | None,
-) -> dict[str, dict[str, Any]]:
-    """Return a record for each task by key; what is on file is not run again, and no half audit is kept.
+@dataclass(frozen=True, eq=False)
+class _Sweep:
+    """What is the same at all settings."""
 
-    Raises
-    ------
-    KeyboardInterrupt
-        If an audit was interrupted, which ends the sweep; that audit's record is not written.
-    """
-    on_file = read_records(out, is_timed=limits["max_seconds"] is not None)
-    done = {key: record for key, record in on_file.items() if key in tasks}
-    waiting = {key: task for key, task in tasks.items() if key not in done}
-    run = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")
-    finished = run(joblib.delayed(_audited)(*known, key, *task, example, loss, limits) for key, task in waiting.items())
-    for count, record in enumerate(finished, len(tasks) - len(waiting) + 1):
-        if record is None:
-            raise KeyboardInterrupt
-        done[record["key"]] = record
-        append_record(out, record)
-        if report is not None:
-            report(count, len(tasks))
-    return done
+    model: nn.Module
+    inputs: torch.Tensor
+    labels: torch.Tensor
+    example: torch.Tensor | None
+    loss: Any
+    limits: dict[str, float | None]
 
+    def run(
+        self,
+        settings: Sequence[Setting],
+        seeds: range,
+        n_rounds: int,
+        n_jobs: int | None,
+        out: str | Path | None,
+        report: Callable[[int, int], None] | None,
+    ) -> tuple[SweepRow, ...]:
+        """Return a row for each setting; what is on file is not run again, and no half audit is kept.
 
-def _audited(
-    model: nn.Module,
-    inputs: torch.Tensor,
-    labels: torch.Tensor,
-    key: str,
-    setting: Setting,
-    seed: int,
-    example: torch.Tensor | None,
-    loss: Any,
-    limits: dict[str, float | None],
-) -> dict[str, Any] | None:
-    """Audit one update of one setting, and compare with the truth; None where that was interrupted."""
-    client = setting.client
-    chosen = torch.randperm(len(inputs), generator=seeded(seed))[: client.n_records]
-    x, y = inputs[chosen], labels[chosen]
-    result = {"key": key, "verdict": str(Verdict.OUT_OF_RANGE), "share": 0.0, "label_share": 0.0}
-    result |= {"n_wrong": 0, "errors": [], "what": "", "seconds": 0.0, "is_complete": True}
-    if not client.is_in_range:
-        return result
-    sent = client.update(model, x, y, loss=loss, seed=seed)
-    # The server is told how many records there are, where the rank does not say.
-    known = None if client.is_exact else client.n_records
-    inverter = GradientInverter(batch_size=known, noise_level=sent.noise_level, random_state=seed)
-    with caught_warnings():
-        audit = audit_model(
-            model, sent.gradients, inverter, example=example, loss="cross_entropy" if loss is cross_entropy else loss,
-            learning_rate=sent.learning_rate, **limits,
-        )  # fmt: skip
-    return None if audit.is_interrupted else result | _compared(audit, model, x, y)
+        Raises
+        ------
+        KeyboardInterrupt
+            If an audit was interrupted, which ends the sweep; that audit's record is not written.
+        """
+        shape = None if self.example is None else (*self.example.shape, str(self.example.dtype))
+        known = (self.model, self.inputs, self.labels)
+        name = digest_of_sweep(*known, self.loss, self.limits | {"example": shape})
+        tasks = {key_of(setting, seed, name): (setting, seed) for setting in settings for seed in seeds}
+        on_file = read_records(out, is_timed=self.limits["max_seconds"] is not None)
+        done = {key: record for key, record in on_file.items() if key in tasks}
+        waiting = [joblib.delayed(self.audited)(key, *task) for key, task in tasks.items() if key not in done]
+        finished = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")(waiting)
+        for count, record in enumerate(finished, len(tasks) - len(waiting) + 1):
+            if record is None:
+                raise KeyboardInterrupt
+            done[record["key"]] = record
+            append_record(out, record)
+            if report is not None:
+                report(count, len(tasks))
+        rows = []
+        for setting in settings:
+            cost = accuracy_lost(*known, setting, self.loss, n_rounds, seeds.start)
+            epsilon = epsilon_of(setting, len(self.inputs), n_rounds)
+            rows.append(SweepRow.of(setting, [done[key_of(setting, seed, name)] for seed in seeds], epsilon, cost))
+        return tuple(rows)
 
+    def audited(self, key: str, setting: Setting, seed: int) -> dict[str, Any] | None:
+        """Audit one update of one setting, and compare with the truth; None where that was interrupted."""
+        client = setting.client
+        chosen = torch.randperm(len(self.inputs), generator=seeded(seed))[: client.n_records]
+        x, y = self.inputs[chosen], self.labels[chosen]
+        result = {"key": key, "verdict": str(Verdict.OUT_OF_RANGE), "share": 0.0, "label_share": 0.0}
+        result |= {"n_wrong": 0, "errors": [], "what": "", "seconds": 0.0, "is_complete": True}
+        if not client.is_in_range:
+            return result
+        sent = client.update(self.model, x, y, loss=self.loss, seed=seed)
+        # The server is told how many records there are, where the rank does not say.
+        known = None if client.is_exact else client.n_records
+        inverter = GradientInverter(batch_size=known, noise_level=sent.noise_level, random_state=seed)
+        loss = "cross_entropy" if self.loss is cross_entropy else self.loss
+        options = {"example": self.example, "loss": loss, "learning_rate": sent.learning_rate, **self.limits}
+        with caught_warnings():
+            audit = audit_model(self.model, sent.gradients, inverter, **options)
+        return None if audit.is_interrupted else result | self._compared(audit, x, y)
 
-def _compared(audit: AuditResult, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
-    """Compare what an audit found with the truth, at the layer that gives most away."""
-    found = {"verdict": str(audit.verdict), "seconds": audit.context["seconds"], "is_complete": audit.is_complete}
-    best = audit.best
-    if best is None or best.batch is None:
-        return found
-    true = _fed(model, best.name, best.what, x)
-    match = match_batches(true, best.batch.inputs)
-    sizes = np.sqrt(np.mean(true**2, axis=1))
-    errors = np.sqrt(match.squared_errors)
-    is_found = match.order >= 0
-    order = np.maximum(match.order, 0)
-    is_as_said = errors <= np.maximum(DEVIATIONS * best.batch.errors[order], ROUNDING * sizes)
-    right = is_found & best.batch.certified[order] & is_as_said & (errors <= RIGHT * sizes)
-    # Several local steps have weights of their own, and so other features.
-    is_known = best.what == "inputs of the model" or audit.context.get("learning_rate") is None
-    labels = best.batch.labels[order]
-    return found | {
-        "share": float(right.mean()),
-        "label_share": float(np.mean(is_found & (labels == y.numpy()))),
-        "n_wrong": _n_wrong(best.batch, true) if is_known else 0,
-        "errors": errors[right].tolist(),
-        "what": best.what,
-    }
+    def _compared(self, audit: AuditResult, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
+        """Compare what an audit found with the truth, at the layer that gives most away."""
+        found = {"verdict": str(audit.verdict), "seconds": audit.context["seconds"], "is_complete": audit.is_complete}
+        best = audit.best
+        if best is None or best.batch is None:
+            return found
+        batch, true = best.batch, self._fed(best, x)
+        match = match_batches(true, batch.inputs)
+        sizes = np.sqrt(np.mean(true**2, axis=1))
+        errors = np.sqrt(match.squared_errors)
+        is_found, order = match.order >= 0, np.maximum(match.order, 0)
+        is_as_said = errors <= np.maximum(DEVIATIONS * batch.errors[order], ROUNDING * sizes)
+        right = is_found & batch.certified[order] & is_as_said & (errors <= RIGHT * sizes)
+        # Several local steps have weights of their own, and so other features.
+        is_known = best.what is Fed.INPUTS or audit.context.get("learning_rate") is None
+        certified = batch.inputs[batch.certified], batch.errors[batch.certified]
+        wrong = are_wrong(true, *certified, multiple=DEVIATIONS, small=ROUNDING) if is_known else np.zeros(0)
+        return found | {
+            "share": float(right.mean()),
+            "label_share": float(np.mean(is_found & (batch.labels[order] == y.numpy()))),
+            "n_wrong": int(wrong.sum()),
+            "errors": errors[right].tolist(),
+            "what": str(best.what),
+        }
 
-
-def _n_wrong(batch: KnownBatch, true: np.ndarray) -> int:
-    """Return how many certified inputs are further from any true one than they say."""
-    inputs, errors = batch.inputs[batch.certified], batch.errors[batch.certified]
-    return int(are_wrong(true, inputs, errors, multiple=DEVIATIONS, small=ROUNDING).sum())
-
-
-def _fed(model: nn.Module, layer: str, what: str, x: torch.Tensor) -> np.ndarray:
-    """Return what a layer is fed."""
-    if what == "inputs of the model":
-        return x.flatten(1).double().numpy()
-    trace = trace_model(model, x[:2])
-    run = RunFrom(in_double(model), trace.use_of(layer), trace)
-    found: dict[str, np.ndarray] = {}
-    with run.watched(found), torch.no_grad():
-        run.model(x.double())
-    return found[layer]
-
-
-def _row(setting: Setting, records: list[dict], cost: float | None, n_records: int, n_rounds: int) -> SweepRow:
-    errors = [error for record in records for error in record["errors"]]
-    verdicts = [record["verdict"] for record in records]
-    whats = [record["what"] for record in records if record["what"]]
-    return SweepRow(
-        defence=setting.defence,
-        setting=setting.name,
-        n_records=setting.client.n_records,
-        share=float(np.mean([record["share"] for record in records])),
-        label_share=float(np.mean([record["label_share"] for record in records])),
-        n_wrong=sum(record["n_wrong"] for record in records),
-        error=float(np.median(errors)) if errors else None,
-        what=max(whats, key=whats.count, default=""),
-        verdicts={verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)},
-        epsilon=epsilon_of(setting, n_records, n_rounds),
-        accuracy_lost=cost,
-        seconds=float(np.median([record["seconds"] for record in records])),
-    )
+    def _fed(self, layer: LayerAudit, x: torch.Tensor) -> np.ndarray:
+        """Return what a layer is fed."""
+        if layer.what is Fed.INPUTS:
+            return x.flatten(1).double().numpy()
+        trace = trace_model(self.model, x[:2])
+        run = RunFrom(in_double(self.model), trace.use_of(layer.name), trace)
+        found: dict[str, np.ndarray] = {}
+        with run.watched(found), torch.no_grad():
+            run.model(x.double())
+        return found[layer.name]

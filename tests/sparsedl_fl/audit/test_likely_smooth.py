@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from sparsedl_fl import LayerGradient
-from sparsedl_fl.audit.likely_smooth import EXPECTED, log_chances_of_mixtures, smooth_candidates
+from sparsedl_fl.audit.likely import EXPECTED, log_chances_of_mixtures, smooth_candidates
 
 B = 5
 

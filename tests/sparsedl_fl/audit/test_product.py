@@ -15,7 +15,7 @@ from torch import nn
 
 from sparsedl_fl import GradientInverter
 from sparsedl_fl.audit import AuditResult, LayerAudit, Verdict, audit_model, example
-from sparsedl_fl.audit.label_signs import LabelSigns
+from sparsedl_fl.audit.last_layer import LabelSigns
 from sparsedl_fl.audit.report import SECTIONS, as_html, schema
 from sparsedl_fl.directions import ActivationDirections
 from sparsedl_fl.metrics import match_batches

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sparsedl_fl.audit import STOCK, Setting, Verdict, default_settings, example, sweep
-from sparsedl_fl.audit.sweeping.cost import accuracy_after
+from sparsedl_fl.audit.sweeping.sweep_clients import accuracy_after
 from sparsedl_fl.simulation import SimulatedClient
 
 
@@ -110,7 +110,7 @@ def test_records_are_those_of_a_model_its_data_and_options(model, digits, tmp_pa
 
 
 def test_broken_lines_and_records_of_others_are_passed_over(tmp_path):
-    from sparsedl_fl.audit.sweeping.records import FIELDS, append_record, read_records
+    from sparsedl_fl.audit.sweeping.records_on_file import FIELDS, append_record, read_records
 
     whole = dict.fromkeys(FIELDS, 0) | {"key": "a", "is_complete": True}
     capped = whole | {"key": "b", "is_complete": False}

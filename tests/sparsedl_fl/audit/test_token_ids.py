@@ -97,13 +97,3 @@ def test_adam_leaves_rows_alone_that_no_token_touches(ids):
     audit = out_of_range(model, "optimizer='adam' is out of range", ids[:1], gradients=update)
     assert audit.verdict is Verdict.PARTLY
     assert audit.tokens == sorted(set(ids.flatten().tolist()))
-
-
-def test_a_bag_of_words_shows_how_often():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.EmbeddingBag(VOCABULARY, 8, mode="mean"), nn.Linear(8, 2))
-    ids = torch.tensor([[3, 5, 5, 9, 9, 9]])
-    gradient = sent(model, ids, torch.tensor([1]))["0.weight"]
-    found = token_ids(model[0].weight, gradient)
-    assert found.counts == {3: 1, 5: 2, 9: 3}

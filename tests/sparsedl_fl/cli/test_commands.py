@@ -43,7 +43,7 @@ def test_no_command_is_an_error(capsys):
 )
 def test_what_is_not_installed_is_named_before_anything_runs(arguments, needs, extra, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sparsedl_fl.cli._extras.find_spec", lambda name: None if name == needs else name)
+    monkeypatch.setattr("sparsedl_fl.cli._model.find_spec", lambda name: None if name == needs else name)
     with pytest.raises(SystemExit) as stop:
         cli.main(arguments)
     assert stop.value.code == 2  # 1 would say that something was recovered
@@ -107,7 +107,9 @@ def test_every_verdict_has_its_status_and_more_may_fail(verdict, labels):
     plain = {"NOT RECOVERED": 0, "OUT OF RANGE": 3}.get(verdict, 1)
     assert _exit_status(result, []) == plain
     assert _exit_status(result, ["labels"]) == (1 if labels else plain)
-    for name, other in VERDICTS.items():
+    called = {str(one): name for one in Verdict for name in VERDICTS if name.replace("-", " ") == one.lower()}
+    assert len(called) == len(VERDICTS) == len(Verdict)
+    for other, name in called.items():
         assert _exit_status(result, [name]) == (1 if other == verdict else plain)
 
 

@@ -11,7 +11,7 @@ import torch
 from joblib import parallel_config
 
 from sparsedl_fl.audit import Verdict
-from sparsedl_fl.doubts import caught_warnings
+from sparsedl_fl.caught_warnings import caught_warnings
 from sparsedl_fl.federation import LeakPolicy, LeakWarning, check_update
 
 RATE = 0.05

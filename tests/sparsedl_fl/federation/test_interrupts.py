@@ -6,7 +6,7 @@ from threading import Thread
 
 import pytest
 
-from sparsedl_fl.federation.interrupts import Interrupts
+from sparsedl_fl.federation.outcome import Interrupts
 
 
 @pytest.fixture

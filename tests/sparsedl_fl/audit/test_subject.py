@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sparsedl_fl import LayerGradient
-from sparsedl_fl.audit import Verdict, audit_model, layer_attack, room, subject
+from sparsedl_fl.audit import Verdict, audit_model, layer_attack, subject
 from sparsedl_fl.cli import main
 from sparsedl_fl.layers.bias_as_input import LayerGradientWithBias, gradient_with_bias, unit_of_bias, with_bias_as_input
 from sparsedl_fl.layers.blocks import OutOfTime, column_blocks, cut_at
@@ -30,7 +30,7 @@ def small_chunks(monkeypatch):
 def test_a_model_too_large_is_said_before_the_work(monkeypatch):
     model, gradient, _ = client()
     total = sum(tensor.nbytes for tensor in model.parameters())
-    monkeypatch.setattr(room, "_available", lambda: 6 * total - 1)
+    monkeypatch.setattr(subject, "_available", lambda: 6 * total - 1)
     monkeypatch.setattr("sparsedl_fl.audit.attack.trace_model", lambda *_: pytest.fail("work was begun"))
     with pytest.raises(ValueError, match=r"too large for this machine.*GB.*layers"):
         audit_model(model, gradient)
@@ -39,23 +39,23 @@ def test_a_model_too_large_is_said_before_the_work(monkeypatch):
 def test_fewer_layers_take_less(monkeypatch):
     model, gradient, batch = client()
     total = sum(tensor.nbytes for tensor in model.parameters())
-    monkeypatch.setattr(room, "_available", lambda: 6 * total - 1)
+    monkeypatch.setattr(subject, "_available", lambda: 6 * total - 1)
     found = audit_model(model, gradient, layers=iter([0]), example=batch[:1])
     assert found.verdict is Verdict.RECOVERED
     name = found.layers[0].name
-    room.check_room(model, [name])
-    monkeypatch.setattr(room, "_available", lambda: 2 * total)
+    subject.check_room(model, [name])
+    monkeypatch.setattr(subject, "_available", lambda: 2 * total)
     with pytest.raises(ValueError, match="name fewer"):
-        room.check_room(model, [name])
+        subject.check_room(model, [name])
 
 
 def test_memory_that_is_not_known_stops_nobody(monkeypatch):
-    monkeypatch.setattr(room, "_available", lambda: None)
-    room.check_room(client()[0], None)
+    monkeypatch.setattr(subject, "_available", lambda: None)
+    subject.check_room(client()[0], None)
 
 
 def test_the_command_line_says_it_in_one_line(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(room, "_available", lambda: 0)
+    monkeypatch.setattr(subject, "_available", lambda: 0)
     text = "import torch\ndef build():\n    torch.manual_seed(0)\n    return torch.nn.Linear(4, 3)\n"
     (tmp_path / "model.py").write_text(text)
     update = tmp_path / "update.npz"

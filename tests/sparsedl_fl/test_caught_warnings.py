@@ -3,7 +3,7 @@
 import warnings
 from threading import Event, Thread
 
-from sparsedl_fl.doubts import caught_warnings
+from sparsedl_fl.caught_warnings import caught_warnings
 
 
 def test_threads_wait_for_each_other_and_leave_the_filters_as_they_were():

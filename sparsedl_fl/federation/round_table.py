@@ -6,11 +6,20 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
+from sparsedl_fl.audit import AuditResult
 from sparsedl_fl.audit.writing import write_whole
+from sparsedl_fl.federation.outcome import Checked
 
-__all__ = ["RoundTable"]
+__all__ = ["RoundTable", "write_reports"]
+
+
+def write_reports(result: AuditResult, folder: Path, name: str) -> None:
+    """Write the reports of an audit into a folder, which is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    result.to_json(folder / f"{name}.json")
+    with suppress(ImportError):  # without Jinja2 there is the JSON
+        result.to_html(folder / f"{name}.html")
 
 
 class RoundTable:
@@ -30,88 +39,73 @@ class RoundTable:
 
     def __init__(self, out: str | Path | None = None) -> None:
         self.out = None if out is None else Path(out)
-        self.audits: list[Any] = []
+        self.audits: list[Checked] = []
 
-    def add(self, checked: Any) -> None:
+    def add(self, checked: Checked) -> None:
         """Keep an audit, and write it where there is a folder."""
         self.audits.append(checked)
         if self.out is None:
             return
         folder = self.out / f"round-{checked.server_round:03}"
         folder.mkdir(parents=True, exist_ok=True)
-        name = "-".join(
-            ["client", *(re.sub(r"[^\w.-]", "_", part) for part in (checked.client, checked.record) if part)]
-        )
+        name = "-".join(re.sub(r"[^\w.-]", "_", part) for part in ("client", checked.client, checked.record) if part)
         if checked.result is not None:
-            checked.result.to_json(folder / f"{name}.json")
-            with suppress(ImportError):  # without Jinja2 there is the JSON
-                checked.result.to_html(folder / f"{name}.html")
+            write_reports(checked.result, folder, name)
         else:
             write_whole(folder / f"{name}.txt", checked.reason + "\n")
         write_whole(folder / "round.md", self.of_round(checked.server_round))
         write_whole(self.out / "rounds.md", self.to_table())
 
-    def replace(self, old: Any, new: Any) -> None:
-        """Put what is known by now in the place of an audit."""
-        self.audits[self.audits.index(old)] = new
-
     def __len__(self) -> int:
         return len(self.audits)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Checked]:
         return iter(self.audits)
 
     def to_table(self) -> str:
         """Return a Markdown table, a row a client and a column a round."""
         rounds = sorted({checked.server_round for checked in self.audits})
         clients = sorted({checked.client for checked in self.audits})
-        cells: dict[tuple[str, int], list[str]] = {}
-        for checked in self.audits:
-            cells.setdefault((checked.client, checked.server_round), []).append(_cell(checked))
-        lines = [
-            "| client | " + " | ".join(f"round {number}" for number in rounds) + " |",
-            "| --- |" + " --- |" * len(rounds),
-        ]
+        lines = [_line("client", *(f"round {number}" for number in rounds)), "| --- |" + " --- |" * len(rounds)]
         for client in clients:
-            row = ["; ".join(cells.get((client, number), ())) for number in rounds]
-            lines.append(f"| {_plain(client)} | " + " | ".join(row) + " |")
+            mine = [checked for checked in self.audits if checked.client == client]
+            cells = ("; ".join(_cell(one) for one in mine if one.server_round == number) for number in rounds)
+            lines.append(_line(client, *cells))
         return "\n".join(lines) + "\n"
 
     def of_round(self, server_round: int) -> str:
         """Return the report of one round in Markdown: what each client's update gives away, and why."""
         lines = [f"# Round {server_round}", "", "| client | verdict | why | seconds |", "| --- | --- | --- | --- |"]
-        for checked in self.audits:
-            if checked.server_round == server_round:
-                why = checked.result.reason if _is_told_by_verdict(checked) else checked.reason
-                row = (checked.client, ", ".join(_words(checked)), why, f"{checked.seconds:.1f}")
-                lines.append("| " + " | ".join(map(_plain, row)) + " |")
-        aside = {name: None for checked in self.audits if checked.server_round == server_round
-                 for name in checked.not_looked_at}  # fmt: skip
+        here = [checked for checked in self.audits if checked.server_round == server_round]
+        for checked in here:
+            why = checked.result.reason if checked.finding.is_conclusion else checked.reason
+            lines.append(_line(checked.client, ", ".join(_words(checked)), why, f"{checked.seconds:.1f}"))
+        aside = dict.fromkeys(name for checked in here for name in checked.not_looked_at)
         if aside:
             lines += ["", f"Not looked at: {', '.join(map(_plain, aside))}."]
         return "\n".join(lines) + "\n"
 
 
-def _is_told_by_verdict(checked: Any) -> bool:
-    return checked.finding in ("clear", "leak", "out of range")
+def _line(*cells: str) -> str:
+    return "| " + " | ".join(map(_plain, cells)) + " |"
 
 
-def _words(checked: Any) -> list[str]:
+def _words(checked: Checked) -> list[str]:
     """Return the verdict, or that there is none, what stood in its way, and whether the update is held."""
     words = ["audit failed" if checked.result is None else str(checked.result.verdict)]
-    if not _is_told_by_verdict(checked):
+    if not checked.finding.is_conclusion:
         words.append(str(checked.finding))
     return [*words, "blocked"] if checked.is_blocked else words
 
 
-def _cell(checked: Any) -> str:
-    words = _words(checked)
-    words[1:1] = [] if checked.result is None else _counts(checked.result)
+def _cell(checked: Checked) -> str:
+    verdict, *words = _words(checked)
+    found = [] if checked.result is None else _counts(checked.result)
     record = f"{checked.record}: " if checked.record else ""
-    return _plain(f"{record}{', '.join(words)} ({checked.seconds:.1f} s)")
+    return f"{record}{', '.join([verdict, *found, *words])} ({checked.seconds:.1f} s)"
 
 
-def _counts(result: Any) -> list[str]:
+def _counts(result: AuditResult) -> list[str]:
     """Return how much was found, of each kind."""
     best, found = result.best, []
     if best is not None and best.n_certified:

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from sparsedl_fl.audit import Verdict, audit_model
-from sparsedl_fl.audit.label_signs import LabelSigns
+from sparsedl_fl.audit.last_layer import LabelSigns
 from sparsedl_fl.simulation import client_gradient
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sparsedl_fl.simulation import SimulatedClient
 
@@ -38,47 +39,34 @@ def default_settings(batch_size: int = 16, *, most: int = 256) -> list[Setting]:
     most : int, default=256
         Largest batch that is tried; not more than there are records.
     """
+    quarter, noisy = max(1, batch_size // 4), "noise per record, C = 1"
+    trained, momentum = {"n_epochs": 1}, {"n_epochs": 5, "momentum": 0.9}
+    adam = {"n_epochs": 1, "optimizer": "adam", "learning_rate": 1e-3}
+    ladder: list[tuple[str, str, dict[str, Any]]] = [
+        *(("batch size", str(b), {"batch_size": b}) for b in (1, 4, 16, 32, 64, 128, 256) if b <= most),
+        *(("local epochs, rate 0.01", str(n), {"n_epochs": n}) for n in (1, 5, 20)),
+        *(("local epochs, rate 0.1", str(n), {"n_epochs": n, "learning_rate": 0.1}) for n in (1, 5)),
+        *(
+            ("mini-batches, 1 epoch", f"of {quarter}, rate {x}", trained | {"mini_batch": quarter, "learning_rate": x})
+            for x in (0.01, 0.1)
+        ),
+        ("optimiser", "SGD, momentum 0.9, 5 epochs", momentum),
+        ("optimiser", "the same, weight decay 0.001", momentum | {"weight_decay": 1e-3}),
+        ("optimiser", "Adam, 1 epoch, rate 0.001", adam),
+        *(("number format", wire, {"wire": wire}) for wire in ("float16", "bfloat16", "int8", "int8 by row", "int4")),
+        *(("sparsification", wire, {"wire": wire}) for wire in ("top half", "top tenth")),
+        *(
+            (noisy, f"sigma {sigma:g}", {"record_clipping": 1.0, "noise_multiplier": sigma})
+            for sigma in (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
+        ),
+        *(
+            ("noise per client, C = 1", f"deviation {noise:g}", {"client_clipping": 1.0, "client_noise": noise})
+            for noise in (1e-6, 1e-5, 1e-4, 1e-3)
+        ),
+        *(("clients in a secure sum", str(n), {"n_clients": n}) for n in (2, 4, 8) if n * batch_size <= most),
+    ]
     plain = SimulatedClient(batch_size=batch_size)
-    found = [
-        Setting("batch size", str(b), replace(plain, batch_size=b)) for b in (1, 4, 16, 32, 64, 128, 256) if b <= most
-    ]
-    trained = replace(plain, n_epochs=1)
-    found += [Setting("local epochs, rate 0.01", str(n), replace(trained, n_epochs=n)) for n in (1, 5, 20)] + [
-        Setting("local epochs, rate 0.1", str(n), replace(trained, n_epochs=n, learning_rate=0.1)) for n in (1, 5)
-    ]
-    quarter = max(1, batch_size // 4)
-    found += [
-        Setting("mini-batches, 1 epoch", f"of {quarter}, rate {rate}",
-                replace(trained, mini_batch=quarter, learning_rate=rate)) for rate in (0.01, 0.1)
-    ]  # fmt: skip
-    found += [
-        Setting("optimiser", "SGD, momentum 0.9, 5 epochs", replace(trained, n_epochs=5, momentum=0.9)),
-        Setting("optimiser", "the same, weight decay 0.001",
-                replace(trained, n_epochs=5, momentum=0.9, weight_decay=1e-3)),
-        Setting("optimiser", "Adam, 1 epoch, rate 0.001", replace(trained, optimizer="adam", learning_rate=1e-3)),
-    ]  # fmt: skip
-    found += [
-        Setting("number format", wire, replace(plain, wire=wire))
-        for wire in ("float16", "bfloat16", "int8", "int8 by row", "int4")
-    ]
-    found += [Setting("sparsification", wire, replace(plain, wire=wire)) for wire in ("top half", "top tenth")]
-    found += [
-        Setting("noise per record, C = 1", f"sigma {sigma:g}",
-                replace(plain, record_clipping=1.0, noise_multiplier=sigma)) 
-        for sigma in (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
-    ]  # fmt: skip
-    found += [
-        Setting(
-            "noise per client, C = 1", f"deviation {noise:g}", replace(plain, client_clipping=1.0, client_noise=noise)
-        )
-        for noise in (1e-6, 1e-5, 1e-4, 1e-3)
-    ]
-    found += [
-        Setting("clients in a secure sum", str(n), replace(plain, n_clients=n))
-        for n in (2, 4, 8)
-        if n * batch_size <= most
-    ]
-    return found
+    return [Setting(defence, name, replace(plain, **changes)) for defence, name, changes in ladder]
 
 
 STOCK = [

@@ -15,7 +15,7 @@ from torch import nn
 
 from sparsedl import __version__
 from sparsedl_fl.audit.context import digest
-from sparsedl_fl.audit.sweeping.settings import Setting
+from sparsedl_fl.audit.sweeping.defences import Setting
 from sparsedl_fl.tracing.naming import unwrapped
 from sparsedl_fl.tracing.tracing import in_evaluation
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
-from sparsedl_fl.audit.verdicts import Verdict
+import numpy as np
+
+from sparsedl_fl.audit.findings import Verdict
+from sparsedl_fl.audit.sweeping.defences import Setting
 from sparsedl_fl.audit.writing import written
-from sparsedl_fl.wording import plain_json
+from sparsedl_fl.wording import installs, plain_json
 
 __all__ = ["SweepResult", "SweepRow"]
 
@@ -59,10 +63,35 @@ class SweepRow:
     accuracy_lost: float | None
     seconds: float
 
+    @classmethod
+    def of(
+        cls, setting: Setting, records: list[dict[str, Any]], epsilon: float | None, accuracy_lost: float | None
+    ) -> SweepRow:
+        """Return what came of a setting, of the records of its audits."""
+        share, label_share, n_wrong, errors, whats, verdicts, seconds = (
+            [record[name] for record in records]
+            for name in ("share", "label_share", "n_wrong", "errors", "what", "verdict", "seconds")
+        )
+        errors, whats = sum(errors, []), [what for what in whats if what]
+        return cls(
+            defence=setting.defence,
+            setting=setting.name,
+            n_records=setting.client.n_records,
+            share=float(np.mean(share)),
+            label_share=float(np.mean(label_share)),
+            n_wrong=sum(n_wrong),
+            error=float(np.median(errors)) if errors else None,
+            what=max(whats, key=whats.count, default=""),
+            verdicts={verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)},
+            epsilon=epsilon,
+            accuracy_lost=accuracy_lost,
+            seconds=float(np.median(seconds)),
+        )
+
     @property
     def n_coarse(self) -> int:
         """Batches that leak something, if only to within an error that is more than 5 % of its size."""
-        return sum(count for verdict, count in self.verdicts.items() if Verdict(verdict).exit_status == 1)
+        return sum(count for verdict, count in self.verdicts.items() if Verdict(verdict).is_leak)
 
     @property
     def is_stopped(self) -> bool:
@@ -101,13 +130,8 @@ class SweepResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        return {
-            "sweep_version": VERSION,
-            "n_batches": self.n_batches,
-            "data": self.data,
-            "settings": [asdict(row) for row in self.rows],
-            "weakest": self.weakest,
-        }
+        found = {"sweep_version": VERSION, "n_batches": self.n_batches, "data": self.data}
+        return found | {"settings": [asdict(row) for row in self.rows], "weakest": self.weakest}
 
     def to_json(self, path: str | Path | None = None) -> str:
         """Return everything as JSON, and write it where a path is given."""
@@ -125,22 +149,16 @@ class SweepResult:
                 share = f"0%; a leak all the same in {row.n_coarse} of {sum(row.verdicts.values())}"
             elif not row.share and str(Verdict.OUT_OF_RANGE) in row.verdicts:
                 share = "out of range"
-            numbers = [
-                "-" if x is None else f"{x:.2g}" for x in (row.error, row.epsilon, row.accuracy_lost, row.seconds)
-            ]
-            lines.append(
-                f"| {row.defence} | {row.setting} | {row.n_records} | {share} | {row.label_share:.0%} | "
-                + " | ".join(numbers)
-                + " |"
-            )
+            numbers = (row.error, row.epsilon, row.accuracy_lost, row.seconds)
+            cells = [row.defence, row.setting, str(row.n_records), share, f"{row.label_share:.0%}"]
+            cells += ["-" if x is None else f"{x:.2g}" for x in numbers]
+            lines.append(f"| {' | '.join(cells)} |")
         return "\n".join(lines) + "\n"
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the share recovered at each setting; needs matplotlib. Returns the axes."""
-        try:
+        with installs("plot needs matplotlib", "audit"):
             from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ImportError("plot needs matplotlib: pip install 'sparsedl[audit]'") from error
         if axes is None:
             axes = Figure(figsize=(7, 0.28 * len(self.rows) + 1.2), layout="constrained").subplots()
         colours = {name: f"C{i}" for i, name in enumerate(dict.fromkeys(row.defence for row in self.rows))}
@@ -156,6 +174,4 @@ class SweepResult:
         return axes
 
     def _repr_html_(self) -> str:
-        from html import escape
-
         return f"<pre>{escape(self.to_table())}</pre>"
