@@ -30,6 +30,7 @@ from sparsedl.process import one_thread
 from sparsedl_fl.activations import resolve
 from sparsedl_fl.audit.conclusion import MOST_EXCESS
 from sparsedl_fl.audit.findings import BY_CHANCE, Candidate
+from sparsedl_fl.certify.candidates import Provenance
 from sparsedl_fl.constraints import RestView, View
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.inverter import GradientInverter
