@@ -12,7 +12,6 @@ from sparsedl.arrays import chunks
 from sparsedl.linalg import normalized
 from sparsedl_fl.constraints import ActivationSpan
 from sparsedl_fl.search.columns_and_forward_pass import WORKING, PrincipalForward, TwoViews, leaders
-from sparsedl_fl.search.reflection import Reflection
 from sparsedl_fl.solvers import douglas_rachford, log_uniform
 from sparsedl_fl.solvers.douglas_rachford import Points
 
@@ -48,8 +47,8 @@ class Projection(BaseEstimator):
     overshoot, step : float, default=1 and 1
         How far a reflection at the graph goes on behind it, as a share of the way to it, and how much of the way to the
         next pair is gone; Douglas and Rachford's are 1 and 1.
-    worth_newton, worth_newton_by_columns : float, default=0.1 and 0.25
-        Distances from the span, relative, up to which Newton's method takes over; the column view knows nothing of it.
+    worth_newton : float, default=0.1
+        Distance from the span, relative, up to which Newton's method takes over.
     n_newton, n_polishing : int, default=15 and 3
         Its steps in single and in double precision.
     damping, damping_shrinkage, last_damping : float, default=0.02, 0.65 and 1e-6
@@ -87,7 +86,6 @@ class Projection(BaseEstimator):
     overshoot: float = 1.0
     step: float = 1.0
     worth_newton: float = 0.1
-    worth_newton_by_columns: float = 0.25
     n_newton: int = 15
     n_polishing: int = 3
     damping: float = 0.02
@@ -114,12 +112,7 @@ class Projection(BaseEstimator):
         return cls(crowded=0.3, first_ridges=(1e-4, 1e-2), span_weight=8.0, overshoot=0.3, step=1.5, is_last=False)
 
     def run(
-        self,
-        views: TwoViews,
-        span: ActivationSpan,
-        n_starts: int,
-        generator: torch.Generator,
-        by_columns: Reflection | None = None,
+        self, views: TwoViews, span: ActivationSpan, n_starts: int, generator: torch.Generator
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run random starts and return the inputs among their ends.
 
@@ -133,9 +126,6 @@ class Projection(BaseEstimator):
             Number of starts.
         generator : torch.Generator
             Source of randomness.
-        by_columns : Reflection or None, default=None
-            What leads the starts near inputs by the column view, instead of the span. Mixtures of many inputs that are
-            much alike are nearly in the span and hold starts up there, at any width; they are not columns.
 
         Returns
         -------
@@ -148,11 +138,8 @@ class Projection(BaseEstimator):
         forward = PrincipalForward.of(views)
         orthonormal = forward.orthonormal
         single, rough = orthonormal.to(WORKING), replace(span, basis=span.basis.to(WORKING))
-        if by_columns is not None:
-            ends, worth = by_columns.ends(views, forward, n_starts, generator)[1], self.worth_newton_by_columns
-        else:
-            ends, worth = self.reflections(forward, rough, n_starts, generator), self.worth_newton
-        ends = ends[rough.distances(ends @ single.T) < worth]
+        ends = self.reflections(forward, rough, n_starts, generator)
+        ends = ends[rough.distances(ends @ single.T) < self.worth_newton]
         ends = ends[leaders(ends).unique()]
         ends = self._newton(single, rough, ends, self.n_newton, self.damping, self.near).to(orthonormal.dtype)
         ends = ends[span.distances(ends @ orthonormal.T) < self.worth_polishing]

@@ -107,13 +107,13 @@ RECIPES = (
     Recipe(
         "zero-slope region, samples with much in common",
         lambda state: state.is_alike,
-        ("scaled reflection", "chained reflection", "projection", "projection by columns"),
+        ("scaled reflection", "chained reflection", "projection"),
         "ReLU (80, 200) behind pixels in [0, 1]: of chained starts 94 % end at samples, none by one subspace.",
     ),
     Recipe(
         "zero-slope region",
         lambda state: True,
-        ("projection", "projection by columns"),
+        ("projection",),
         "ReLU (60, 200) to (98, 200), (250, 1000).",
     ),
 )

@@ -85,7 +85,7 @@ class Reflection(BaseEstimator):
         generator : torch.Generator
             Source of randomness.
         """
-        q, left = self.ends(views, PrincipalForward.of(views), n_starts, generator)[0], views.left.to(WORKING)
+        q, left = self.ends(views, PrincipalForward.of(views), n_starts, generator), views.left.to(WORKING)
         entries = (q @ left.T).abs()
         m, b = left.shape
         smallest = entries.topk(round(self.sparse_share * m), dim=1, largest=False).values
@@ -109,8 +109,8 @@ class Reflection(BaseEstimator):
 
     def ends(
         self, views: TwoViews, forward: PrincipalForward, n_starts: int, generator: torch.Generator
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return where starts end: unit rows ``q`` of shape (n_starts, b), and ``z`` along the principal directions."""
+    ) -> torch.Tensor:
+        """Return where starts end: unit rows ``q`` of shape (n_starts, b)."""
         m, b = views.left.shape
         n_reflections = round(self.fewest + self.more * b * len(forward.sizes) / m**2)
 
@@ -147,5 +147,5 @@ class Reflection(BaseEstimator):
         def unit(points: Points) -> Points:
             return [normalize(part, dim=1) for part in points]
 
-        z, d = douglas_rachford((z, d), nearest, fitted, n_reflections, normalize=unit)
-        return normalize(d @ columns @ axes.T.to(WORKING), dim=1), normalize(z @ regressors, dim=1)
+        _, d = douglas_rachford((z, d), nearest, fitted, n_reflections, normalize=unit)
+        return normalize(d @ columns @ axes.T.to(WORKING), dim=1)

@@ -169,7 +169,6 @@ class Projections(_ByConstraint):
 
     name, by = "projection", "first"
     lacking = "needs the next layer's gradient; this layer has none"
-    is_led_by_columns = False
 
     def requires(self, state: SearchState) -> str | None:
         """Ask for a subspace that needs no scale."""
@@ -180,21 +179,14 @@ class Projections(_ByConstraint):
 
     def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
         """Run random starts."""
-        reflection = state.numerics.reflection if self.is_led_by_columns else None
         subspace = state.remaining.first.spans[0].up_to_scale()
-        inputs, is_determined = state.numerics.projection.run(state.views, subspace, n_starts, generator, reflection)
+        inputs, is_determined = state.numerics.projection.run(state.views, subspace, n_starts, generator)
         if not state.is_flat:  # with two slopes an end may be in the first subspace by a wrong one
             starts = state.fits.at_scale(inputs)
             return Proposals(*state.settled(state.descended(starts, state.remaining["subspaces"], generator)))
         if state.views.free.shape[1] > 1:  # a last one follows from all columns
             is_determined &= state.fits.near_spans(inputs, state.knowledge.inputs)
         return Proposals(inputs, is_determined)
-
-
-class ProjectionsByColumns(Projections):
-    """The same, led near samples by the columns of the gradient."""
-
-    name, is_led_by_columns = "projection by columns", True
 
 
 class Reflections(Stage):
@@ -248,7 +240,6 @@ STAGES: dict[str, Stage] = {
         ChainedReflections,
         PairedReflections,
         Projections,
-        ProjectionsByColumns,
         Reflections,
         Alternations,
     )

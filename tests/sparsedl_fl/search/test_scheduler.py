@@ -87,7 +87,7 @@ def state_of(activation, **changes):
     ("state", "expected", "last"),
     [
         (lambda: state_of(nn.ReLU, subspaces=False), ["alternation"], None),
-        (lambda: state_of(nn.ReLU), ["projection", "projection by columns"], "alternation"),
+        (lambda: state_of(nn.ReLU), ["projection"], "alternation"),
         (lambda: state_of(nn.LeakyReLU), ["projection", "scaled reflection", "descent"], None),
         (lambda: state_of(nn.GELU), ["descent", "tail descent", "joint descent", "scaled reflection"], None),
     ],
