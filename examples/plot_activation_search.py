@@ -19,7 +19,7 @@ from sparsedl.surrogates import L1
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections
-from sparsedl_fl.search import Alternation, TwoViews
+from sparsedl_fl.search import Alternation, SampleCoordinates
 from sparsedl_fl.simulation import client_gradient, fully_connected
 
 warnings.simplefilter("ignore", ConvergenceWarning)
@@ -44,7 +44,7 @@ def problem(batch_size, seed):
 
 # %%
 # The path of one start: the share of rows at which the two views agree, and the zeros of ``U q``.
-views = TwoViews.of_problem(LayerProblem.of(problem(sizes[-1] // 2, 0)))
+views = SampleCoordinates.of_problem(LayerProblem.of(problem(sizes[-1] // 2, 0)))
 path = []
 Alternation().run(views, 16, 0.02, torch.Generator().manual_seed(0), observe=lambda q, z: path.append((q, z)))
 moduli = torch.stack([(q @ views.left.T.float()).abs() for q, _ in path])

@@ -23,7 +23,7 @@ from sparsedl_fl.activations import KNOWN, check_activation
 from sparsedl_fl.audit import audit_model
 from sparsedl_fl.certify import certificate
 from sparsedl_fl.cli import COMMANDS, main
-from sparsedl_fl.constraints import Linearization, Together
+from sparsedl_fl.constraints import Linearization, Stacked
 from sparsedl_fl.directions import ActivationDirections
 from sparsedl_fl.federation import LeakPolicy
 from sparsedl_fl.metrics import match_batches
@@ -173,7 +173,7 @@ def test_constraint_finds_what_there_were_too_few_equations_for():
     class WithFact(ActivationDirections):
         def _equations(self, problem, behind):
             fact = Binary(inverse, -inverse @ model[0].bias.detach().double(), problem.batch_size)
-            return Together.of(super()._equations(problem, behind), fact)
+            return Stacked.of(super()._equations(problem, behind), fact)
 
     n_exact = []
     for strategy in (ActivationDirections, WithFact):

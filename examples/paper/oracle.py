@@ -9,7 +9,7 @@ import torch
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.certify.candidates import Candidates
-from sparsedl_fl.constraints import SpansBehind, View
+from sparsedl_fl.constraints import Constraint, DownstreamSubspaces
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import ActivationDirections, KnownInputs
 from sparsedl_fl.search.state import SearchState
@@ -36,7 +36,11 @@ class ToldTheBatch(ActivationDirections):
         return None if columns is None else search.from_columns(problem, columns[0], torch.Generator().manual_seed(0))
 
     def _state(
-        self, problem: LayerProblem, behind: SpansBehind | None, equations: View | None, generator: torch.Generator
+        self,
+        problem: LayerProblem,
+        behind: DownstreamSubspaces | None,
+        equations: Constraint | None,
+        generator: torch.Generator,
     ) -> SearchState:
         state = super()._state(problem, behind, equations, generator)
         told = self._columns(problem)

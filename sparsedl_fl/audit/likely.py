@@ -31,7 +31,7 @@ from sparsedl_fl.activations import resolve
 from sparsedl_fl.audit.conclusion import MOST_EXCESS
 from sparsedl_fl.audit.findings import BY_CHANCE, Candidate
 from sparsedl_fl.certify.candidates import Provenance
-from sparsedl_fl.constraints import RestView, View
+from sparsedl_fl.constraints import Constraint, TailGradient
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.layers.blocks import times
@@ -209,7 +209,7 @@ def log_chances_of_mixtures(inverter: GradientInverter, given: LayerGradient, am
     return np.minimum(nothing, np.min(by_view, axis=0) + np.log10(len(views))) if views else nothing
 
 
-def _log_chances(problem: LayerProblem, view: View, whitened: np.ndarray, means: np.ndarray) -> np.ndarray:
+def _log_chances(problem: LayerProblem, view: Constraint, whitened: np.ndarray, means: np.ndarray) -> np.ndarray:
     """Return the same for one view."""
     n_free = view.n_equations - view.n_unknowns
     near, typical = (_distances(problem, view, places) for places in (whitened, means))
@@ -218,8 +218,8 @@ def _log_chances(problem: LayerProblem, view: View, whitened: np.ndarray, means:
     return np.where(is_near, n_free * np.log10(np.clip(ratio, np.finfo(float).tiny, 1.0)), 0.0)
 
 
-def _distances(problem: LayerProblem, view: View, whitened: np.ndarray) -> np.ndarray:
+def _distances(problem: LayerProblem, view: Constraint, whitened: np.ndarray) -> np.ndarray:
     """Return how far places are from fulfilling a view, no less than the noise leaves."""
     here = view.at(as_tensor(problem.at(whitened)[0].T.copy()))
     distances = here.distances.detach().numpy()
-    return np.maximum(distances, here.expected.detach().numpy()) if isinstance(view, RestView) else distances
+    return np.maximum(distances, here.expected.detach().numpy()) if isinstance(view, TailGradient) else distances

@@ -16,7 +16,7 @@ from sparsedl_fl.certify.hypothesis import Hypothesis, pattern_agreement
 from sparsedl_fl.certify.uncertainty import errors_from_zeros
 from sparsedl_fl.constraints import LEAST_DISTANCE
 
-__all__ = ["Case", "Evidence", "EvidenceKind"]
+__all__ = ["Case", "Criterion", "EvidenceKind"]
 
 ALIKE = 0.99
 """Cosine of the gradients of two units from which on they say the same; not varied."""
@@ -127,7 +127,7 @@ class EvidenceKind(StrEnum):
     ZEROS_OF_ALL = "columns alone, pattern not confirmed"
 
 
-class Evidence(ABC):
+class Criterion(ABC):
     """One kind of evidence.
 
     Attributes

@@ -13,7 +13,7 @@ from sparsedl_fl.certify.certificate import Certificate, certify
 from sparsedl_fl.certify.collinear import errors_of_lines
 from sparsedl_fl.certify.hypothesis import Hypothesis
 from sparsedl_fl.certify.maximum_likelihood import maximum_likelihood
-from sparsedl_fl.certify.near_duplicates import Indistinguishable
+from sparsedl_fl.certify.near_duplicates import NearDuplicates
 from sparsedl_fl.constraints import BESIDE, FAR
 from sparsedl_fl.layers.blocks import residual_norms, row_norms
 from sparsedl_fl.layers.layer_gradient import LayerGradient
@@ -93,7 +93,7 @@ class Assembly:
     beside : float, default=2
         Times the noise of the spans behind from which on one input is none, and a fit of all at once would move the
         others. (Two mixtures had 3.9 where the others had 0.4; not varied.)
-    pairs : Indistinguishable
+    pairs : NearDuplicates
         Which inputs have to be taken for two.
     """
 
@@ -106,7 +106,7 @@ class Assembly:
     off_scale: float = 0.1
     clearly: float = 10.0
     beside: float = BESIDE
-    pairs: Indistinguishable = Indistinguishable()
+    pairs: NearDuplicates = NearDuplicates()
 
     def of(self, hypothesis: Hypothesis) -> Batch:
         """Estimate the columns again from all their zero rows, scale them, compute the inputs and certify them.
@@ -162,7 +162,7 @@ class Assembly:
         has_pattern, sizes = problem.activation.has_flat_part, np.sqrt(np.mean(inputs**2, axis=1))
         certificate, is_off_scale = self._with_doubt_in_scale(hypothesis, ends[0], sizes, certify(case))
         is_worthless = certificate.errors > self.worthless * np.maximum(sizes, np.finfo(float).tiny)
-        rest = problem.rest_from_places if problem.is_straight or not has_pattern else None
+        rest = problem.tail_from_prior if problem.is_straight or not has_pattern else None
         expected = None if rest is None else rest.sizes(as_tensor(ends[0].T.copy())).numpy()
         # Dense gradients of what only completes the basis could be of any input; the span says itself what moves one.
         by_span = certificate.evidence == EvidenceKind.SPAN_OF_NEXT_LAYER

@@ -4,15 +4,15 @@
 evidence               statement
 =====================  ================================================================================================
 `ZerosOfOthers`        all other columns are proven, and the pattern confirms that weights and gradient belong together
-`ThroughRest`          the gradient that the rest of the network returns for it lies in the gradient's column space
-`SpanOfNextLayer`      the activations of the input lie in the spans of the gradients behind
-`ThroughRestAndSpans`  what it returns and the activations do so together, where each alone leaves too much open
+`ByTail`          the gradient that the rest of the network returns for it lies in the gradient's column space
+`BySubspace`      the activations of the input lie in the spans of the gradients behind
+`ByTailAndSubspaces`  what it returns and the activations do so together, where each alone leaves too much open
 `ReplayOfAll`          the whole batch, run through the rest of the network, returns the gradient
 `ZerosOfInput`         the input has more zeros of its own than chance, which determine it
 `ZerosOfAll`           all columns are proven; the pattern does not fit (dropout, stale weights), yet contradicts none
 =====================  ================================================================================================
 
-Another kind is a class in `sparsedl_fl.certify.zero_criteria` or `constraint_criteria` and a place in `EVIDENCE`.
+Another kind is a class in `sparsedl_fl.certify.zero_criteria` or `constraint_criteria` and a place in `CRITERIA`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sparsedl.process import one_thread
-from sparsedl_fl.certify._base import Case, Evidence, EvidenceKind
-from sparsedl_fl.certify.constraint_criteria import ReplayOfAll, SpanOfNextLayer, ThroughRest, ThroughRestAndSpans
+from sparsedl_fl.certify._base import Case, Criterion, EvidenceKind
+from sparsedl_fl.certify.constraint_criteria import BySubspace, ByTail, ByTailAndSubspaces, ReplayOfAll
 from sparsedl_fl.certify.zero_criteria import ZerosOfAll, ZerosOfInput, ZerosOfOthers
 
-__all__ = ["EVIDENCE", "Certificate", "Evidence", "certify"]
+__all__ = ["CRITERIA", "Certificate", "Criterion", "certify"]
 
-EVIDENCE: tuple[Evidence, ...] = (
+CRITERIA: tuple[Criterion, ...] = (
     ZerosOfOthers(),
-    ThroughRest(),
-    SpanOfNextLayer(),
-    ThroughRestAndSpans(),
+    ByTail(),
+    BySubspace(),
+    ByTailAndSubspaces(),
     ReplayOfAll(),
     ZerosOfInput(),
     ZerosOfAll(),
@@ -64,7 +64,7 @@ class Certificate:
         return Certificate(np.where(doubtful, EvidenceKind.NONE, self.evidence), self.errors)
 
 
-def certify(case: Case, kinds: tuple[Evidence, ...] = EVIDENCE) -> Certificate:
+def certify(case: Case, kinds: tuple[Criterion, ...] = CRITERIA) -> Certificate:
     """Ask every kind of evidence; none counts where no expected error is true."""
     evidence, errors = np.full(len(case.columns), EvidenceKind.NONE, dtype=object), np.full(len(case.columns), np.inf)
     # One thread: the matrices of single inputs are small, and spinning threads cost more than they bring.

@@ -15,7 +15,7 @@ import torch
 
 from sparsedl.arrays import as_tensor
 from sparsedl.linalg import normalized
-from sparsedl_fl.constraints import RestView
+from sparsedl_fl.constraints import TailGradient
 
 __all__ = ["ONE_INPUT", "errors_by_weights", "errors_of_lines"]
 
@@ -25,13 +25,13 @@ the network says, for it to be that of one input; not varied."""
 
 
 def errors_of_lines(
-    rest: RestView, preactivations: np.ndarray, inputs: np.ndarray, gradients: np.ndarray
+    rest: TailGradient, preactivations: np.ndarray, inputs: np.ndarray, gradients: np.ndarray
 ) -> np.ndarray:
     """Return how far each input may be off, root mean square, since several on a line may have come back as fewer.
 
     Parameters
     ----------
-    rest : RestView
+    rest : TailGradient
         What the rest of the network says of each input and label.
     preactivations, gradients : ndarray of shape (m, b)
         Of the inputs, and ``D``.

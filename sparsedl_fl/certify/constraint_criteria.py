@@ -9,7 +9,7 @@ import torch
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import Activation
-from sparsedl_fl.certify._base import Case, Evidence, EvidenceKind
+from sparsedl_fl.certify._base import Case, Criterion, EvidenceKind
 from sparsedl_fl.certify.mixtures import are_no_mixtures
 from sparsedl_fl.certify.uncertainty import errors_from_views
 from sparsedl_fl.constraints import (
@@ -17,19 +17,19 @@ from sparsedl_fl.constraints import (
     IN_LINE,
     LEAST_DISTANCE,
     LOG_CHANCE,
-    RestAt,
-    RestView,
-    SpansAt,
-    SpansBehind,
-    Together,
-    View,
+    Constraint,
+    DownstreamSubspaces,
+    Stacked,
+    SubspacesAt,
+    TailGradient,
+    TailGradientAt,
     log_chance,
 )
 
-__all__ = ["ReplayOfAll", "SpanOfNextLayer", "ThroughRest", "ThroughRestAndSpans", "are_vertices"]
+__all__ = ["ReplayOfAll", "BySubspace", "ByTail", "ByTailAndSubspaces", "are_vertices"]
 
 
-class SpanOfNextLayer(Evidence):
+class BySubspace(Criterion):
     """The activations lie in the span of the next layer's gradient.
 
     An input whose units are off leaves the span fewer equations that it could break. Then the zeros of its column count
@@ -60,14 +60,14 @@ class SpanOfNextLayer(Evidence):
         return proven | by_chain, np.minimum(errors, errors_by_chain)
 
     @staticmethod
-    def _by_spans(case: Case, spans: SpansBehind | None) -> tuple[np.ndarray, np.ndarray]:
+    def _by_spans(case: Case, spans: DownstreamSubspaces | None) -> tuple[np.ndarray, np.ndarray]:
         problem, b = case.hypothesis.problem, len(case.columns)
         if spans is None or not spans.identifies:
             return case.nothing
         here = spans.at(case.preactivations)
         is_vertex = torch.from_numpy(are_vertices(here, problem.activation))
         if problem.is_straight:
-            is_vertex &= _returns(problem.rest_from_places, case.preactivations)
+            is_vertex &= _returns(problem.tail_from_prior, case.preactivations)
         proven = here.is_proof & is_vertex
         if problem.activation.has_flat_part and not proven.all() and np.isfinite(case.whitened).all():
             chances = torch.cat([here.own_log_chances, as_tensor(case.log_chances_of_zeros.T.copy())], dim=1)
@@ -77,7 +77,7 @@ class SpanOfNextLayer(Evidence):
         return proven, errors * here.beyond_noise.numpy()
 
 
-class ThroughRest(Evidence):
+class ByTail(Criterion):
     """The rest of the network returns a gradient in the column space, behind activations without flat parts.
 
     Behind the others the gradient depends on the pattern alone, which many inputs share.
@@ -99,7 +99,7 @@ class ThroughRest(Evidence):
         return _by_view(case, case.hypothesis.problem.rest)
 
 
-class ThroughRestAndSpans(Evidence):
+class ByTailAndSubspaces(Criterion):
     """The rest of the network together with the spans, where each alone has too few equations.
 
     What lies beside these is off by as much more: the rest holds the layers behind.
@@ -115,10 +115,10 @@ class ThroughRestAndSpans(Evidence):
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Measure the distances from all of them."""
-        return _by_view(case, Together((case.hypothesis.problem.behind, case.hypothesis.problem.rest)))
+        return _by_view(case, Stacked((case.hypothesis.problem.behind, case.hypothesis.problem.rest)))
 
 
-class ReplayOfAll(Evidence):
+class ReplayOfAll(Criterion):
     """The whole batch, run through the rest of the network, returns the gradient.
 
     Each input has too few equations for a proof of its own where a head has hardly more classes than there are inputs.
@@ -140,10 +140,10 @@ class ReplayOfAll(Evidence):
         """Compare what comes back with the columns."""
         problem, b = case.hypothesis.problem, len(case.columns)
         has_zeros, is_straight = problem.activation.has_flat_part, problem.is_straight
-        is_asked = not has_zeros or problem.is_beyond or is_straight
+        is_asked = not has_zeros or problem.is_beyond_half or is_straight
         if problem.rest is None or not np.isfinite(case.whitened).all() or not is_asked:
             return case.nothing
-        view = (problem.rest_from_places if is_straight else problem.rest).settled(case.preactivations)
+        view = (problem.tail_from_prior if is_straight else problem.rest).settled(case.preactivations)
         here = view.at(case.preactivations)
         overlaps = view.overlaps(case.preactivations, as_tensor(case.whitened), as_tensor(problem.forward.scale))
         off = overlaps - torch.eye(b, dtype=overlaps.dtype)
@@ -158,7 +158,7 @@ class ReplayOfAll(Evidence):
         return proven, errors * problem.beyond_noise(case.whitened)
 
     @staticmethod
-    def _by_patterns(case: Case, here: RestAt, off: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    def _by_patterns(case: Case, here: TailGradientAt, off: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Return all as proven or none, by patterns, where ``P Q`` is off from ``I`` by so much.
 
         The columns are as exact as the patterns are right: what is left is the noise of the gradient, and what the
@@ -169,7 +169,7 @@ class ReplayOfAll(Evidence):
         is_near = off.abs().amax(dim=1) <= here.view.largest_tolerance
         if not (case.hypothesis.proposed.all() and (here.is_inside & is_near & (chances <= LOG_CHANCE)).all()):
             return case.nothing
-        if problem.is_straight and not problem.is_beyond:
+        if problem.is_straight and not problem.is_beyond_half:
             known, nearest = case.hypothesis.known_errors, (FAR * here.expected).clamp(min=LEAST_DISTANCE)
             is_known = known is not None and np.isfinite(known).all() and bool((here.distances <= nearest).all())
             return np.full(b, is_known), np.full(b, np.inf)
@@ -178,7 +178,7 @@ class ReplayOfAll(Evidence):
         return np.ones(b, dtype=bool), np.hypot(case.errors_by_columns[2], change) * np.maximum(over_noise, 1.0)
 
 
-def are_vertices(here: SpansAt, activation: Activation, *, clearly: float = 1e-3) -> np.ndarray:
+def are_vertices(here: SubspacesAt, activation: Activation, *, clearly: float = 1e-3) -> np.ndarray:
     """Return which ends fulfil the equations of spans as inputs do, and not as something between some inputs.
 
     Among straight pieces alone there is anything to ask: of the noise (see `_in_line`) and, where there are no zeros
@@ -201,7 +201,7 @@ def are_vertices(here: SpansAt, activation: Activation, *, clearly: float = 1e-3
         told &= is_vertex
 
 
-def _returns(rest: RestView | None, preactivations: torch.Tensor) -> torch.Tensor:
+def _returns(rest: TailGradient | None, preactivations: torch.Tensor) -> torch.Tensor:
     """Return for which inputs the rest of the network returns a gradient in the column space; none without a rest.
 
     Where most units are on, a mixture of two inputs that differ at one unit may lie in the spans once that is flat on
@@ -221,7 +221,7 @@ def _in_line(over_noise: np.ndarray, *, least: float = IN_LINE, most: float = FA
     return over_noise <= np.maximum(least, most * np.median(over_noise))
 
 
-def _in_line_by_rest(here: RestAt) -> np.ndarray:
+def _in_line_by_rest(here: TailGradientAt) -> np.ndarray:
     """Return the same by what the rest of the network returns, behind anything.
 
     (Two that stood for three on a line, at a head, had 4 and 8.5, where the others had 0.1.)
@@ -229,19 +229,19 @@ def _in_line_by_rest(here: RestAt) -> np.ndarray:
     return _in_line((here.distances / here.expected).numpy(), least=2.0)
 
 
-def _by_view(case: Case, view: View) -> tuple[np.ndarray, np.ndarray]:
+def _by_view(case: Case, view: Constraint) -> tuple[np.ndarray, np.ndarray]:
     """Return which inputs a view proves, each by itself, and how far they may be off by it."""
     proven, errors = case.nothing
     if view.identifies:
         here = view.at(case.preactivations)
         proven = here.is_proof.numpy()
-        if isinstance(here, RestAt):
+        if isinstance(here, TailGradientAt):
             proven &= _in_line_by_rest(here)
         proven, errors = _with_errors(case, view, proven)
     return proven, errors * case.hypothesis.problem.beyond_noise(case.whitened)
 
 
-def _with_errors(case: Case, view: View, proven: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _with_errors(case: Case, view: Constraint, proven: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return which of the inputs that are proven a view determines, and how far they may be off by it."""
     problem, b = case.hypothesis.problem, len(case.columns)
     errors = np.full(b, np.inf)

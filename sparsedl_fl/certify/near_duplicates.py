@@ -15,14 +15,14 @@ from scipy.special import ndtr
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.layers.blocks import row_norms
 
-__all__ = ["Indistinguishable"]
+__all__ = ["NearDuplicates"]
 
 N_HALVINGS = 40
 """Halvings of the interval of distances: down to the end of double precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Indistinguishable:
+class NearDuplicates:
     """Says how far apart two inputs may lie that come back as one, and which inputs have to be taken for such a pair.
 
     The numbers were chosen on some 250 float16, bfloat16 and noisy batches of 3 to 20 with a pair 0.2 to 5 % apart and

@@ -67,7 +67,7 @@ def _with_known(hypothesis: Hypothesis, candidates: Candidates) -> Hypothesis:
 
 
 def _overlaps(inputs: np.ndarray, columns: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the cosine of each ``x = V S p`` and what each column is dual to (see `TwoViews.overlaps`)."""
+    """Return the cosine of each ``x = V S p`` and what each column is dual to (see `SampleCoordinates.overlaps`)."""
     inputs, duals = inputs * sizes, columns / sizes[:, None]
     return inputs @ duals / np.linalg.norm(inputs, axis=1, keepdims=True) / np.linalg.norm(duals, axis=0)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from sparsedl.arrays import rows_of
-from sparsedl_fl.certify._base import Case, Evidence, EvidenceKind
+from sparsedl_fl.certify._base import Case, Criterion, EvidenceKind
 from sparsedl_fl.certify.uncertainty import errors_from_inputs
 from sparsedl_fl.layers.blocks import row_norms
 from sparsedl_fl.lowrank.factors import LowRankGradient
@@ -16,7 +16,7 @@ from sparsedl_fl.lowrank.factors import LowRankGradient
 __all__ = ["ZerosOfAll", "ZerosOfInput", "ZerosOfOthers"]
 
 
-class ZerosOfOthers(Evidence):
+class ZerosOfOthers(Criterion):
     """All other columns are proven, and the pattern fits."""
 
     kind = EvidenceKind.ZEROS_OF_OTHERS
@@ -27,7 +27,7 @@ class ZerosOfOthers(Evidence):
         return case.follows & case.fits & has_pattern, case.errors_by_columns[0]
 
 
-class ZerosOfInput(Evidence):
+class ZerosOfInput(Criterion):
     """Narrow zeros of its own lead to the input, as those of the gradient to a column: ``G^T`` is the same problem.
 
     But inputs are data, and some mixtures of them have more zeros than chance: ``2 (x, 1) - (2 x, 1)`` has no entry but
@@ -114,7 +114,7 @@ class ZerosOfInput(Evidence):
 
 
 @dataclass(frozen=True)
-class ZerosOfAll(Evidence):
+class ZerosOfAll(Criterion):
     """All columns are proven, whose pattern does not fit: dropout, or weights that are a little off.
 
     Parameters

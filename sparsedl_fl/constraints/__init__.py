@@ -1,14 +1,14 @@
 """What ties a candidate to a true input, one file a fact.
 
-- `ForwardView`: the weights say what the pre-activations of a candidate are, and so which units it switches.
-- `ActivationSpan`: the next layer's gradient spans the activations of the batch.
-- `SpansBehind`: the gradients of all layers behind do, each at its own layer.
-- `BackwardChain`: what the loss sends back passes all layers, and at each it lies in the column space of its gradient.
-- `RestView`: the rest of the network says what gradient comes back for a candidate and a label.
-- `ColumnView`: the next layer's weights say what may reach the activations of a known input from behind.
+- `ForwardPass`: the weights say what the pre-activations of a candidate are, and so which units it switches.
+- `ActivationSubspace`: the next layer's gradient spans the activations of the batch.
+- `DownstreamSubspaces`: the gradients of all layers behind do, each at its own layer.
+- `BackwardSubspaces`: what the loss sends back passes all layers, at each within the column space of its gradient.
+- `TailGradient`: the rest of the network says what gradient comes back for a candidate and a label.
+- `KnownWeights`: the next layer's weights say what may reach the activations of a known input from behind.
 
-`View.besides` leaves out what some inputs account for: each that is known leaves the others more equations, in the
-spans by its `WayBack`. `Together` adds up the equations of several views. The zeros of the gradient are
+`Constraint.without` leaves out what some inputs account for: each that is known leaves the others more equations, in
+the spans by its `SubspaceDeflation`. `Stacked` adds up the equations of several views. The zeros of the gradient are
 `sparsedl_fl.lowrank.factors.LowRankGradient`'s.
 """
 
@@ -16,19 +16,19 @@ from sparsedl_fl.constraints._base import (
     LEAST_DISTANCE,
     LEAST_SURPLUS,
     LOG_CHANCE,
+    Constraint,
     Inputs,
     Linearization,
-    View,
     log_chance,
 )
-from sparsedl_fl.constraints.activation_subspace import ActivationSpan
-from sparsedl_fl.constraints.backward_subspace import BackwardChain
-from sparsedl_fl.constraints.downstream_residuals import BESIDE, FAR, IN_LINE, SpansAt
-from sparsedl_fl.constraints.downstream_subspaces import SpansBehind
-from sparsedl_fl.constraints.forward_pass import ForwardView
-from sparsedl_fl.constraints.known_weights import ColumnView
-from sparsedl_fl.constraints.stacked import Together
-from sparsedl_fl.constraints.tail_gradient import RestAt, RestView
+from sparsedl_fl.constraints.activation_subspace import ActivationSubspace
+from sparsedl_fl.constraints.backward_subspace import BackwardSubspaces
+from sparsedl_fl.constraints.downstream_residuals import BESIDE, FAR, IN_LINE, SubspacesAt
+from sparsedl_fl.constraints.downstream_subspaces import DownstreamSubspaces
+from sparsedl_fl.constraints.forward_pass import ForwardPass
+from sparsedl_fl.constraints.known_weights import KnownWeights
+from sparsedl_fl.constraints.stacked import Stacked
+from sparsedl_fl.constraints.tail_gradient import TailGradient, TailGradientAt
 
 __all__ = [
     "BESIDE",
@@ -37,17 +37,17 @@ __all__ = [
     "LEAST_DISTANCE",
     "LEAST_SURPLUS",
     "LOG_CHANCE",
-    "ActivationSpan",
-    "BackwardChain",
-    "ColumnView",
-    "ForwardView",
+    "ActivationSubspace",
+    "BackwardSubspaces",
+    "KnownWeights",
+    "ForwardPass",
     "Inputs",
     "Linearization",
-    "RestAt",
-    "RestView",
-    "SpansAt",
-    "SpansBehind",
-    "Together",
-    "View",
+    "TailGradientAt",
+    "TailGradient",
+    "SubspacesAt",
+    "DownstreamSubspaces",
+    "Stacked",
+    "Constraint",
     "log_chance",
 ]

@@ -16,7 +16,7 @@ __all__ = [
     "Counted",
     "Inputs",
     "Linearization",
-    "View",
+    "Constraint",
     "complement",
     "log_chance",
     "total",
@@ -34,7 +34,7 @@ LOG_CHANCE, LOG_LIKELY = -10.0, -2.0
 passes; and the largest that a search goes on with."""
 
 
-class View(ABC):
+class Constraint(ABC):
     """Equations for the pre-activations ``z`` of one input, each by itself."""
 
     @property
@@ -56,19 +56,19 @@ class View(ABC):
         """Whether the batch is small enough for the equations to leave nothing but its inputs."""
         return self.n_equations - self.n_unknowns >= LEAST_SURPLUS
 
-    def scaled_to(self, preactivations: torch.Tensor) -> View:
+    def scaled_to(self, preactivations: torch.Tensor) -> Constraint:
         """Return the same with residuals relative to typical ones."""
         return self
 
-    def by_noise(self, preactivations: torch.Tensor) -> View:
+    def by_noise(self, preactivations: torch.Tensor) -> Constraint:
         """Return the same with residuals in units of the noise that inputs have, about these pre-activations."""
         return self
 
-    def by_rounding(self, preactivations: torch.Tensor) -> View:
+    def by_rounding(self, preactivations: torch.Tensor) -> Constraint:
         """Return the same with residuals in units of the rounding, before inputs show how large these are."""
         return self.by_noise(preactivations)
 
-    def balanced(self, preactivations: torch.Tensor) -> View:
+    def balanced(self, preactivations: torch.Tensor) -> Constraint:
         """Return the same with parts of different noise in units of it: the noisier would pull ends away."""
         return self
 
@@ -77,32 +77,32 @@ class View(ABC):
         """Whether `smoothed` makes a difference."""
         return False
 
-    def smoothed(self, share: float) -> View:
+    def smoothed(self, share: float) -> Constraint:
         """Return the same with its kinks smoothed over a share of what is typical, where it has any."""
         return self
 
     @abstractmethod
-    def weighted(self, n: int, spread: float, generator: torch.Generator) -> View:
+    def weighted(self, n: int, spread: float, generator: torch.Generator) -> Constraint:
         """Return the same for ``n`` inputs, with random weights of its parts for each: other ways to the same ends."""
 
-    def unweighted(self) -> View:
+    def unweighted(self) -> Constraint:
         """Return the same with its parts as they are, and whatever else is settled for each input."""
         return self
 
-    def settled(self, preactivations: torch.Tensor) -> View:
+    def settled(self, preactivations: torch.Tensor) -> Constraint:
         """Return the same with what only candidates show, a label for one, settled for each of these."""
         return self
 
-    def besides(self, inputs: Inputs) -> View:
+    def without(self, inputs: Inputs) -> Constraint:
         """Return the same for the other inputs of the batch, where it knows anything of these."""
         return self
 
     @abstractmethod
-    def of_some(self, index: torch.Tensor) -> View:
+    def of_some(self, index: torch.Tensor) -> Constraint:
         """Return the same for some of the inputs that it was weighted for."""
 
     @abstractmethod
-    def to(self, dtype: torch.dtype) -> View:
+    def to(self, dtype: torch.dtype) -> Constraint:
         """Return the same in another precision."""
 
 

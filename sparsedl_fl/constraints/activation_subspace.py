@@ -20,7 +20,7 @@ from sparsedl_fl.constraints._base import LEAST_SURPLUS, complement
 from sparsedl_fl.layers.blocks import in_double
 from sparsedl_fl.lowrank.spectrum import leading_left
 
-__all__ = ["ROUNDING_SHARE", "ActivationSpan", "lengths"]
+__all__ = ["ROUNDING_SHARE", "ActivationSubspace", "lengths"]
 
 ROUNDING_SHARE = 10.0
 """Times the expected rounding that counts as inside."""
@@ -43,7 +43,7 @@ that cannot be for inputs that left little of a gradient: then columns of the ne
 
 
 @dataclass(frozen=True)
-class ActivationSpan:
+class ActivationSubspace:
     """The row space of the next layer's weight gradient.
 
     Attributes
@@ -86,7 +86,7 @@ class ActivationSpan:
         activation: Activation,
         layer: tuple[np.ndarray, np.ndarray] | None = None,
         gap: float = 1.0,
-    ) -> ActivationSpan | None:
+    ) -> ActivationSubspace | None:
         """Return the span, or None where there is no gradient, too narrow a layer, or too much noise to use it.
 
         Noise is too much where it would take every input about as far out as the nearest ends that are none. Where
@@ -134,7 +134,7 @@ class ActivationSpan:
             largest_tolerance=largest_tolerance,
         )
 
-    def to(self, dtype: torch.dtype) -> ActivationSpan:
+    def to(self, dtype: torch.dtype) -> ActivationSubspace:
         """Return the same in another precision."""
         duals, stand_for = (None if part is None else part.to(dtype) for part in (self.duals, self.stand_for))
         return replace(self, basis=self.basis.to(dtype), duals=duals, stand_for=stand_for)
@@ -150,7 +150,7 @@ class ActivationSpan:
         """Whether the batch is small enough for the span to leave nothing but its inputs."""
         return self.n_equations - self.basis.shape[1] >= LEAST_SURPLUS
 
-    def orthogonal_to(self, duals: torch.Tensor) -> ActivationSpan:
+    def orthogonal_to(self, duals: torch.Tensor) -> ActivationSubspace:
         """Return the part of the span that is orthogonal to rows of shape (n, m) in it."""
         return replace(self, basis=self.basis @ complement(normalized(duals @ self.basis, dim=1)))
 
@@ -208,7 +208,7 @@ class ActivationSpan:
             found[index, n_on - len(held) : n_on] = (1 - held).clamp(min=0).sqrt()
         return found
 
-    def up_to_scale(self) -> ActivationSpan | None:
+    def up_to_scale(self) -> ActivationSubspace | None:
         """Return the span for a search whose pre-activations have no scale yet, or None where these need one."""
         shape = self.activation.shape_at_kink()
         return None if shape is None else replace(self, activation=shape)

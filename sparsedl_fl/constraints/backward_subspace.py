@@ -21,11 +21,11 @@ from sparsedl_fl.layers.next_layers import Head
 from sparsedl_fl.lowrank.factors import LowRankGradient
 from sparsedl_fl.lowrank.spectrum import leading_left
 
-__all__ = ["BackwardChain"]
+__all__ = ["BackwardSubspaces"]
 
 
 @dataclass(frozen=True)
-class BackwardChain:
+class BackwardSubspaces:
     """Where the gradients of every layer lie, from the one attacked to the last hidden one.
 
     Attributes
@@ -46,7 +46,7 @@ class BackwardChain:
     activations: tuple[FlatPart, ...]
 
     @classmethod
-    def of(cls, given: LayerGradient, factors: LowRankGradient) -> BackwardChain | None:
+    def of(cls, given: LayerGradient, factors: LowRankGradient) -> BackwardSubspaces | None:
         """Return the chain, or None where the head is not known, units are not on or off, or weights moved."""
         head, hidden = given.tail.head, given.layers[:-1]
         names = [given.activation, *(layer.activation for layer in hidden)]
@@ -63,7 +63,7 @@ class BackwardChain:
         """Whether units are off on one side alone."""
         return all(math.isinf(phi.upper) for phi in self.activations)
 
-    def to(self, dtype: torch.dtype) -> BackwardChain:
+    def to(self, dtype: torch.dtype) -> BackwardSubspaces:
         """Return the same in another precision."""
         layers = tuple((W.to(dtype), bias.to(dtype)) for W, bias in self.layers)
         return replace(self, bases=tuple(basis.to(dtype) for basis in self.bases), layers=layers)

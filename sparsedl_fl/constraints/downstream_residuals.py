@@ -11,9 +11,9 @@ from typing import Protocol
 import torch
 
 from sparsedl_fl.constraints._base import LEAST_DISTANCE, Counted, Linearization, total
-from sparsedl_fl.constraints.activation_subspace import ActivationSpan, lengths
+from sparsedl_fl.constraints.activation_subspace import ActivationSubspace, lengths
 
-__all__ = ["BESIDE", "FAR", "IN_LINE", "SpansAt"]
+__all__ = ["BESIDE", "FAR", "IN_LINE", "SubspacesAt"]
 
 USUAL_SHARE = 0.3
 """What is not linear in activations, relative, from which on the largest tolerance holds: ReLU has 0.35 to 0.5,
@@ -32,7 +32,7 @@ class Weighted(Counted, Protocol):
     """Spans one after the other, with the layers between them and their weights: what residuals are taken of."""
 
     @property
-    def spans(self) -> tuple[ActivationSpan, ...]: ...
+    def spans(self) -> tuple[ActivationSubspace, ...]: ...
 
     @property
     def layers(self) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]: ...
@@ -45,7 +45,7 @@ class Weighted(Counted, Protocol):
 
 
 @dataclass(frozen=True)
-class SpansAt(Linearization):
+class SubspacesAt(Linearization):
     """The spans at some pre-activations.
 
     Attributes

@@ -14,22 +14,22 @@ import torch
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import Activation, resolve
-from sparsedl_fl.constraints._base import Inputs, View
-from sparsedl_fl.constraints.activation_subspace import ROUNDING_SHARE, ActivationSpan, lengths
-from sparsedl_fl.constraints.downstream_residuals import SpansAt
-from sparsedl_fl.constraints.subspace_deflation import WayBack
+from sparsedl_fl.constraints._base import Constraint, Inputs
+from sparsedl_fl.constraints.activation_subspace import ROUNDING_SHARE, ActivationSubspace, lengths
+from sparsedl_fl.constraints.downstream_residuals import SubspacesAt
+from sparsedl_fl.constraints.subspace_deflation import SubspaceDeflation
 from sparsedl_fl.layers.layer_gradient import LayerGradient
 
-__all__ = ["SpansBehind"]
+__all__ = ["DownstreamSubspaces"]
 
 
 @dataclass(frozen=True)
-class SpansBehind(View):
+class DownstreamSubspaces(Constraint):
     """One span after the other, with the known layers between them.
 
     Attributes
     ----------
-    spans : tuple of ActivationSpan
+    spans : tuple of ActivationSubspace
         The next layer's first.
     layers : tuple of (weight, bias)
         ``W'`` and ``bias'`` between one span and the next, one fewer.
@@ -39,16 +39,16 @@ class SpansBehind(View):
         The same for each of ``n`` inputs, of shape (n, 1); none where all have the same weights.
     unknowns : int or None, default=None
         Numbers that a candidate is made of; None takes as many as there are inputs.
-    ways_back : tuple of WayBack, default=()
+    deflations : tuple of SubspaceDeflation, default=()
         The layer behind each span, as far as these are known.
     """
 
-    spans: tuple[ActivationSpan, ...]
+    spans: tuple[ActivationSubspace, ...]
     layers: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()
     weights: tuple[torch.Tensor, ...] = ()
     factors: tuple[torch.Tensor, ...] = ()
     unknowns: int | None = None
-    ways_back: tuple[WayBack, ...] = ()
+    deflations: tuple[SubspaceDeflation, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.weights:
@@ -57,14 +57,14 @@ class SpansBehind(View):
     @classmethod
     def of(
         cls, given: LayerGradient, batch_size: int, activation: Activation, gap: float = 1.0, *, whole: bool = False
-    ) -> SpansBehind | None:
+    ) -> DownstreamSubspaces | None:
         """Return all spans that the gradients behind have, or None where the next one has none.
 
         Where zeros and the first span identify the inputs, the others cost more than they bring, unless all are asked
         for. A FedAvg client's weights behind move, and the spans behind the next one need them.
         """
         in_front = given.weight, given.bias
-        first = ActivationSpan.of(given.next_layer.weight_grad, batch_size, activation, in_front, gap)
+        first = ActivationSubspace.of(given.next_layer.weight_grad, batch_size, activation, in_front, gap)
         if first is None:
             return None
         spans, layers = [first], []
@@ -73,24 +73,24 @@ class SpansBehind(View):
             follows = None if layer.activation is None else resolve(layer.activation)
             if follows is None:
                 break
-            span = ActivationSpan.of(after.weight_grad, batch_size, follows, (layer.weight, layer.bias), gap)
+            span = ActivationSubspace.of(after.weight_grad, batch_size, follows, (layer.weight, layer.bias), gap)
             if span is None:
                 break
             spans.append(span)
             layers.append((as_tensor(layer.weight.astype(float, copy=False)), as_tensor(layer.bias)))
-        ways_back = [
-            WayBack(as_tensor(layer.weight.astype(float)), as_tensor(layer.weight_grad.astype(float)))
+        deflations = [
+            SubspaceDeflation(as_tensor(layer.weight.astype(float)), as_tensor(layer.weight_grad.astype(float)))
             for layer in ([] if given.is_update else given.layers[: len(spans)])
             if layer.weight is not None
         ]
-        return cls(tuple(spans), tuple(layers), ways_back=tuple(ways_back))
+        return cls(tuple(spans), tuple(layers), deflations=tuple(deflations))
 
     @property
-    def first(self) -> SpansBehind:
+    def first(self) -> DownstreamSubspaces:
         """The next layer's span alone."""
         return self.up_to(1)
 
-    def up_to(self, n_spans: int) -> SpansBehind:
+    def up_to(self, n_spans: int) -> DownstreamSubspaces:
         """Return the first spans."""
         return replace(
             self,
@@ -98,7 +98,7 @@ class SpansBehind(View):
             layers=self.layers[: n_spans - 1],
             weights=self.weights[:n_spans],
             factors=self.factors[:n_spans],
-            ways_back=self.ways_back[:n_spans],
+            deflations=self.deflations[:n_spans],
         )
 
     @property
@@ -111,34 +111,34 @@ class SpansBehind(View):
         """``b``, or fewer."""
         return self.spans[0].basis.shape[1] if self.unknowns is None else self.unknowns
 
-    def scaled_to(self, preactivations: torch.Tensor) -> SpansBehind:
+    def scaled_to(self, preactivations: torch.Tensor) -> DownstreamSubspaces:
         """Return the same with residuals relative to the activations at typical pre-activations."""
         levels = replace(self, weights=()).at(preactivations).activations
         return replace(self, weights=tuple(1 / y.square().sum(dim=1).mean() for y in levels))
 
-    def by_noise(self, preactivations: torch.Tensor) -> SpansBehind:
+    def by_noise(self, preactivations: torch.Tensor) -> DownstreamSubspaces:
         """Return the same with residuals in units of what they are at inputs."""
         here = replace(self, weights=()).at(preactivations)
         return replace(self, weights=tuple(1 / part.square().sum(dim=1).mean() for part in here.outside))
 
-    def by_rounding(self, preactivations: torch.Tensor) -> SpansBehind:
+    def by_rounding(self, preactivations: torch.Tensor) -> DownstreamSubspaces:
         """Return the same with residuals in units of the rounding that the spans themselves show."""
         levels = zip(self.spans, self.at(preactivations).activations, strict=True)
         expected = [(lengths(y) * span.rounding_of(y) / ROUNDING_SHARE).square().mean() for span, y in levels]
         return replace(self, weights=tuple(1 / square for square in expected))
 
-    def weighted(self, n: int, spread: float, generator: torch.Generator) -> SpansBehind:
+    def weighted(self, n: int, spread: float, generator: torch.Generator) -> DownstreamSubspaces:
         """Return the same with weights of the spans that differ from input to input."""
         factors = [
             torch.exp(spread * torch.randn((n, 1), generator=generator, dtype=torch.float32)) for _ in self.weights
         ]
         return replace(self, factors=tuple(factor.to(self.weights[0].dtype) for factor in factors))
 
-    def unweighted(self) -> SpansBehind:
+    def unweighted(self) -> DownstreamSubspaces:
         """Return the same with the weights that all have."""
         return replace(self, factors=())
 
-    def besides(self, inputs: Inputs) -> SpansBehind:
+    def without(self, inputs: Inputs) -> DownstreamSubspaces:
         """Return the spans of the activations of the other inputs; one whose way back is not right stays within.
 
         (GELU, 550 inputs behind two layers of 1000: all come back in 13 minutes, where 63 did in 24.)
@@ -146,24 +146,24 @@ class SpansBehind(View):
         if len(inputs.whitened) == 0:
             return self
         here, spans, gradients = replace(self, factors=()).at(inputs.preactivations), list(self.spans), inputs.gradients
-        for level, way in enumerate(self.ways_back):
+        for level, way in enumerate(self.deflations):
             duals, is_right = way.duals(spans[level], gradients, here.activations[level], here.slopes[level])
             spans[level] = spans[level].orthogonal_to(duals[is_right])
             gradients = duals @ way.gradient.T
         return replace(self, spans=tuple(spans))
 
-    def of_some(self, index: torch.Tensor) -> SpansBehind:
+    def of_some(self, index: torch.Tensor) -> DownstreamSubspaces:
         """Return the same for some of the inputs."""
         return replace(self, factors=tuple(factor[index] for factor in self.factors))
 
-    def to(self, dtype: torch.dtype) -> SpansBehind:
+    def to(self, dtype: torch.dtype) -> DownstreamSubspaces:
         """Return the same in another precision."""
         spans = tuple(span.to(dtype) for span in self.spans)
         layers = tuple((W.to(dtype), bias.to(dtype)) for W, bias in self.layers)
         weights, factors = (tuple(part.to(dtype) for part in parts) for parts in (self.weights, self.factors))
         return replace(self, spans=spans, layers=layers, weights=weights, factors=factors)
 
-    def at(self, preactivations: torch.Tensor) -> SpansAt:
+    def at(self, preactivations: torch.Tensor) -> SubspacesAt:
         """Return the spans at pre-activations of shape (n, m)."""
         preactivations_of: list[torch.Tensor] = []
         activations: list[torch.Tensor] = []
@@ -176,4 +176,4 @@ class SpansBehind(View):
             activations.append(span.activation.value(z))
             slopes.append(span.activation.derivative(z))
             preactivations_of.append(z)
-        return SpansAt(self, preactivations_of, activations, slopes)
+        return SubspacesAt(self, preactivations_of, activations, slopes)

@@ -10,11 +10,11 @@ from sparsedl_fl.layers.blocks import times
 from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
-__all__ = ["ForwardView"]
+__all__ = ["ForwardPass"]
 
 
 @dataclass(frozen=True)
-class ForwardView:
+class ForwardPass:
     """What the known weights say about the pre-activations of a hypothesis.
 
     A FedAvg client moves its weights, and both ends of the way are known.
@@ -32,7 +32,7 @@ class ForwardView:
     scale: np.ndarray
 
     @classmethod
-    def of(cls, layer_gradient: LayerGradient, factors: LowRankGradient) -> ForwardView:
+    def of(cls, layer_gradient: LayerGradient, factors: LowRankGradient) -> ForwardPass:
         """Multiply the weights with the right factor."""
         U, S, bias = factors.left, factors.singular_values, layer_gradient.bias
         matrix = times(layer_gradient.weight, (S[:, None] * factors.right).T)

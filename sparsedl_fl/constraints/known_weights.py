@@ -15,20 +15,20 @@ from scipy.linalg import LinAlgError, eigh
 
 from sparsedl.arrays import as_tensor
 from sparsedl.linalg import normalized
-from sparsedl_fl.constraints.downstream_subspaces import SpansBehind
+from sparsedl_fl.constraints.downstream_subspaces import DownstreamSubspaces
 from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
-__all__ = ["ColumnView"]
+__all__ = ["KnownWeights"]
 
 
 @dataclass(frozen=True)
-class ColumnView:
+class KnownWeights:
     """What the weights behind say of the columns.
 
     Attributes
     ----------
-    behind : SpansBehind
+    behind : DownstreamSubspaces
         The way forward, one level for each layer behind that is used.
     weights : tuple of torch.Tensor
         ``W2``, ``W3``, ...: what takes gradients back to the activations of each level.
@@ -41,7 +41,7 @@ class ColumnView:
         Rounding leaves 1e-17 there (34 inputs behind 60 units); not varied.
     """
 
-    behind: SpansBehind
+    behind: DownstreamSubspaces
     weights: tuple[torch.Tensor, ...]
     outputs: tuple[torch.Tensor, ...]
     distinct: float = 0.1
@@ -52,10 +52,10 @@ class ColumnView:
         cls,
         layer_gradient: LayerGradient,
         factors: LowRankGradient,
-        behind: SpansBehind | None,
+        behind: DownstreamSubspaces | None,
         *,
         enough: float = 1.5,
-    ) -> ColumnView | None:
+    ) -> KnownWeights | None:
         """Return the view, or None where the next layer's weights or the span of its gradient are not known.
 
         As many layers are used as make ``enough`` equations for each unknown (a number not varied); each

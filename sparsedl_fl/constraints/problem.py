@@ -12,13 +12,13 @@ from sparsedl.arrays import as_tensor
 from sparsedl.process import one_thread
 from sparsedl.zeros import ZeroTest
 from sparsedl_fl.activations import Activation, resolve
-from sparsedl_fl.constraints.activation_subspace import ActivationSpan
-from sparsedl_fl.constraints.backward_subspace import BackwardChain
-from sparsedl_fl.constraints.downstream_residuals import SpansAt
-from sparsedl_fl.constraints.downstream_subspaces import SpansBehind
-from sparsedl_fl.constraints.forward_pass import ForwardView
-from sparsedl_fl.constraints.known_weights import ColumnView
-from sparsedl_fl.constraints.tail_gradient import RestView
+from sparsedl_fl.constraints.activation_subspace import ActivationSubspace
+from sparsedl_fl.constraints.backward_subspace import BackwardSubspaces
+from sparsedl_fl.constraints.downstream_residuals import SubspacesAt
+from sparsedl_fl.constraints.downstream_subspaces import DownstreamSubspaces
+from sparsedl_fl.constraints.forward_pass import ForwardPass
+from sparsedl_fl.constraints.known_weights import KnownWeights
+from sparsedl_fl.constraints.tail_gradient import TailGradient
 from sparsedl_fl.layers.diagnosis import is_sparsified
 from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.layers.stored_weights import step_of_stored_weights
@@ -40,20 +40,20 @@ class LayerProblem:
         The factorised gradient.
     activation : Activation
         What follows the layer; a layer of which that is not known is taken to have a ReLU.
-    forward : ForwardView
+    forward : ForwardPass
         What the weights say of a candidate.
-    behind : SpansBehind or None
+    behind : DownstreamSubspaces or None
         What the gradients of the layers behind say of it, where there are any that can be used.
-    column : ColumnView or None
+    column : KnownWeights or None
         What the next layer's weights say of the column of an input that is known.
     """
 
     layer_gradient: LayerGradient
     factors: LowRankGradient
     activation: Activation
-    forward: ForwardView
-    behind: SpansBehind | None
-    column: ColumnView | None = None
+    forward: ForwardPass
+    behind: DownstreamSubspaces | None
+    column: KnownWeights | None = None
 
     @classmethod
     def of(
@@ -70,36 +70,36 @@ class LayerProblem:
         """
         activation = resolve(layer_gradient.activation)
         layer_gradient, factors = factorize_with_bias(layer_gradient, batch_size, noise_level)
-        forward = ForwardView.of(layer_gradient, factors)
-        behind = SpansBehind.of(layer_gradient, factors.batch_size, activation, factors.signal_to_noise)
-        column = ColumnView.of(layer_gradient, factors, behind)
+        forward = ForwardPass.of(layer_gradient, factors)
+        behind = DownstreamSubspaces.of(layer_gradient, factors.batch_size, activation, factors.signal_to_noise)
+        column = KnownWeights.of(layer_gradient, factors, behind)
         return cls(layer_gradient, factors, activation, forward, behind, column)
 
     @cached_property
-    def rest(self) -> RestView | None:
+    def rest(self) -> TailGradient | None:
         """What the rest of the network says of a candidate and a label, where it is known."""
-        if self.activation.has_flat_part and self.has_rest:  # what comes back depends on the pattern alone
-            return RestView.unseen(self.layer_gradient.tail.rest, self.factors)
-        return self.rest_from_places
+        if self.activation.has_flat_part and self.has_tail:  # what comes back depends on the pattern alone
+            return TailGradient.unseen(self.layer_gradient.tail.rest, self.factors)
+        return self.tail_from_prior
 
     @property
-    def has_rest(self) -> bool:
+    def has_tail(self) -> bool:
         """Whether the rest of the network is known."""
         return self.layer_gradient.tail.rest is not None and not self.layer_gradient.is_update
 
     @cached_property
-    def rest_from_places(self) -> RestView | None:
+    def tail_from_prior(self) -> TailGradient | None:
         """The same, looked at from typical places, whatever the activation is."""
-        if not self.has_rest:
+        if not self.has_tail:
             return None
         with one_thread():
-            return RestView.of(self.layer_gradient.tail.rest, self.factors, self.forward)
+            return TailGradient.of(self.layer_gradient.tail.rest, self.factors, self.forward)
 
     @cached_property
-    def chain(self) -> SpansBehind | None:
+    def chain(self) -> DownstreamSubspaces | None:
         """All spans behind, where there are several: together they find inputs that one hardly tells apart."""
         given, factors = self.layer_gradient, self.factors
-        spans = SpansBehind.of(given, self.batch_size, self.activation, factors.signal_to_noise, whole=True)
+        spans = DownstreamSubspaces.of(given, self.batch_size, self.activation, factors.signal_to_noise, whole=True)
         return None if spans is None or len(spans.spans) == 1 else spans
 
     @property
@@ -108,14 +108,14 @@ class LayerProblem:
         return self.activation.is_straight_around_zero
 
     @property
-    def is_beyond(self) -> bool:
+    def is_beyond_half(self) -> bool:
         """Whether the batch is of more than about half of the width, behind flat parts: the first span is too small."""
         return self.activation.has_flat_part and self.behind is not None and not self.behind.first.identifies
 
     @cached_property
-    def backward(self) -> BackwardChain | None:
+    def backward(self) -> BackwardSubspaces | None:
         """What the loss sends back through the layers behind, where all of them are known."""
-        return BackwardChain.of(self.layer_gradient, self.factors)
+        return BackwardSubspaces.of(self.layer_gradient, self.factors)
 
     @cached_property
     def is_noise_hidden(self) -> bool:
@@ -143,7 +143,7 @@ class LayerProblem:
         return self.factors.transposed.zero_test
 
     @property
-    def span(self) -> ActivationSpan | None:
+    def span(self) -> ActivationSubspace | None:
         """What the next layer's gradient says of a candidate, where there is one that can be used."""
         return None if self.behind is None else self.behind.spans[0]
 
@@ -187,7 +187,7 @@ class LayerProblem:
         here = self._spans_at(whitened)
         return np.zeros(len(whitened)) if here is None else here.over_noise.numpy()
 
-    def _spans_at(self, whitened: np.ndarray) -> SpansAt | None:
+    def _spans_at(self, whitened: np.ndarray) -> SubspacesAt | None:
         if self.behind is None or not self.behind.identifies or self.layer_gradient.is_update:
             return None
         return self.behind.at(as_tensor(self.at(whitened)[0].T.copy()))

@@ -7,25 +7,25 @@ from dataclasses import dataclass
 
 import torch
 
-from sparsedl_fl.constraints._base import Inputs, Linearization, View, total
+from sparsedl_fl.constraints._base import Constraint, Inputs, Linearization, total
 
-__all__ = ["Together"]
+__all__ = ["Stacked"]
 
 
 @dataclass(frozen=True)
-class Together(View):
+class Stacked(Constraint):
     """The equations of several views.
 
     Attributes
     ----------
-    views : tuple of View
+    views : tuple of Constraint
         They count alike: each has residuals relative to what it looks at.
     """
 
-    views: tuple[View, ...]
+    views: tuple[Constraint, ...]
 
     @classmethod
-    def of(cls, *views: View | None) -> View | None:
+    def of(cls, *views: Constraint | None) -> Constraint | None:
         """Return the views there are as one, or None where there is none."""
         there = tuple(view for view in views if view is not None)
         return there[0] if len(there) == 1 else cls(there) if there else None
@@ -40,42 +40,42 @@ class Together(View):
         """The same for all."""
         return max(view.n_unknowns for view in self.views)
 
-    def _each(self, do: Callable[[View], View]) -> Together:
-        return Together(tuple(do(view) for view in self.views))
+    def _each(self, do: Callable[[Constraint], Constraint]) -> Stacked:
+        return Stacked(tuple(do(view) for view in self.views))
 
-    def scaled_to(self, preactivations: torch.Tensor) -> Together:
+    def scaled_to(self, preactivations: torch.Tensor) -> Stacked:
         """Return the same with residuals relative to typical ones."""
         return self._each(lambda view: view.scaled_to(preactivations))
 
-    def by_noise(self, preactivations: torch.Tensor) -> Together:
+    def by_noise(self, preactivations: torch.Tensor) -> Stacked:
         """Return the same with residuals in units of the noise."""
         return self._each(lambda view: view.by_noise(preactivations))
 
-    def balanced(self, preactivations: torch.Tensor) -> Together:
+    def balanced(self, preactivations: torch.Tensor) -> Stacked:
         """Return the same with residuals in units of the rounding: that of spans may be far larger than the rest's."""
         return self._each(lambda view: view.by_rounding(preactivations))
 
-    def weighted(self, n: int, spread: float, generator: torch.Generator) -> Together:
+    def weighted(self, n: int, spread: float, generator: torch.Generator) -> Stacked:
         """Return the same for ``n`` inputs, each view with random weights."""
         return self._each(lambda view: view.weighted(n, spread, generator))
 
-    def unweighted(self) -> Together:
+    def unweighted(self) -> Stacked:
         """Return the same with the weights that all have."""
         return self._each(lambda view: view.unweighted())
 
-    def besides(self, inputs: Inputs) -> Together:
+    def without(self, inputs: Inputs) -> Stacked:
         """Return the same for the other inputs of the batch."""
-        return self._each(lambda view: view.besides(inputs))
+        return self._each(lambda view: view.without(inputs))
 
-    def settled(self, preactivations: torch.Tensor) -> Together:
+    def settled(self, preactivations: torch.Tensor) -> Stacked:
         """Return the same with all settled that candidates show."""
         return self._each(lambda view: view.settled(preactivations))
 
-    def of_some(self, index: torch.Tensor) -> Together:
+    def of_some(self, index: torch.Tensor) -> Stacked:
         """Return the same for some of the inputs."""
         return self._each(lambda view: view.of_some(index))
 
-    def to(self, dtype: torch.dtype) -> Together:
+    def to(self, dtype: torch.dtype) -> Stacked:
         """Return the same in another precision."""
         return self._each(lambda view: view.to(dtype))
 
@@ -90,13 +90,13 @@ class TogetherAt(Linearization):
 
     Attributes
     ----------
-    view : Together
+    view : Stacked
         The views.
     parts : sequence of Linearization
         Each of them.
     """
 
-    view: Together
+    view: Stacked
     parts: Sequence[Linearization]
 
     @property

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 
 from sparsedl.linalg import normalized
-from sparsedl_fl.constraints.activation_subspace import ActivationSpan
+from sparsedl_fl.constraints.activation_subspace import ActivationSubspace
 
-__all__ = ["WayBack"]
+__all__ = ["SubspaceDeflation"]
 
 
 @dataclass(frozen=True)
-class WayBack:
+class SubspaceDeflation:
     """The layer behind a span.
 
     Its gradient is ``G' = D' Y^T``: the ``a`` in the span with ``G' a = d'`` of one input is orthogonal
@@ -31,7 +31,7 @@ class WayBack:
 
     def duals(
         self,
-        span: ActivationSpan,
+        span: ActivationSubspace,
         gradients: torch.Tensor,
         activations: torch.Tensor,
         slopes: torch.Tensor,
@@ -43,7 +43,7 @@ class WayBack:
 
         Parameters
         ----------
-        span : ActivationSpan
+        span : ActivationSubspace
             All of the span, or what is left of it.
         gradients : torch.Tensor of shape (n, m)
             ``d`` of ``n`` inputs, up to a factor.
@@ -73,6 +73,6 @@ class WayBack:
         own = overlaps.diagonal().clone()
         return duals, (torch.stack(left) < least) & (overlaps.fill_diagonal_(0.0).amax(dim=0) < least * own)
 
-    def to(self, dtype: torch.dtype) -> WayBack:
+    def to(self, dtype: torch.dtype) -> SubspaceDeflation:
         """Return the same in another precision."""
-        return WayBack(self.weight.to(dtype), self.gradient.to(dtype))
+        return SubspaceDeflation(self.weight.to(dtype), self.gradient.to(dtype))

@@ -13,22 +13,22 @@ import torch
 
 from sparsedl.arrays import as_tensor
 from sparsedl.linalg import normalized
-from sparsedl_fl.constraints._base import LEAST_DISTANCE, Inputs, View
+from sparsedl_fl.constraints._base import LEAST_DISTANCE, Constraint, Inputs
 from sparsedl_fl.constraints.column_space import ColumnSpace
-from sparsedl_fl.constraints.forward_pass import ForwardView
+from sparsedl_fl.constraints.forward_pass import ForwardPass
 from sparsedl_fl.constraints.label_terms import ANYWHERE, LabelTerms, distances_by_label, likely_labels
-from sparsedl_fl.constraints.tail_residuals import RestAt
+from sparsedl_fl.constraints.tail_residuals import TailGradientAt
 from sparsedl_fl.layers.network_tail import RestOfNetwork
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
-__all__ = ["RestView"]
+__all__ = ["TailGradient"]
 
 LEAST_VISIBLE = 10 * LEAST_DISTANCE
 """Distance of typical places from the column space along an axis from which on it tells them from inputs."""
 
 
 @dataclass(frozen=True)
-class RestView(View):
+class TailGradient(Constraint):
     """The gradients that come back through the rest of the network lie in the column space of the layer's.
 
     Attributes
@@ -69,7 +69,7 @@ class RestView(View):
     spreads: tuple[float, ...] = ()
 
     @classmethod
-    def unseen(cls, rest: RestOfNetwork, factors: LowRankGradient) -> RestView:
+    def unseen(cls, rest: RestOfNetwork, factors: LowRankGradient) -> TailGradient:
         """Return the view with nothing known of places and labels: it shows labels, and proves nothing."""
         space, anything = ColumnSpace.of(factors), torch.ones(rest.n_labels(len(factors.left)), dtype=torch.float64)
         return cls(
@@ -78,8 +78,8 @@ class RestView(View):
 
     @classmethod
     def of(
-        cls, rest: RestOfNetwork, factors: LowRankGradient, forward: ForwardView, *, usual_distance: float = 0.3
-    ) -> RestView:
+        cls, rest: RestOfNetwork, factors: LowRankGradient, forward: ForwardPass, *, usual_distance: float = 0.3
+    ) -> TailGradient:
         """Look at the rest from typical places.
 
         Wrong ends fulfil whatever does not depend on the input, and that is nearly all where the network is nearly
@@ -118,7 +118,7 @@ class RestView(View):
         """Whether gradients leave the column space along more axes than there are unknowns."""
         return self.n_equations > self.n_unknowns
 
-    def weighted(self, n: int, spread: float, generator: torch.Generator) -> RestView:
+    def weighted(self, n: int, spread: float, generator: torch.Generator) -> TailGradient:
         """Return the same with a label drawn for each input."""
         return replace(self, labels=torch.multinomial(self.shares, n, replacement=True, generator=generator))
 
@@ -127,17 +127,17 @@ class RestView(View):
         """Whether there are functions with kinks behind the layer."""
         return bool(self.spreads)
 
-    def smoothed(self, share: float) -> RestView:
+    def smoothed(self, share: float) -> TailGradient:
         """Return the same with its kinks smoothed over a share of what is typical."""
         return replace(self, rest=self.rest.smoothed([share * spread for spread in self.spreads]))
 
-    def besides(self, inputs: Inputs) -> RestView:
+    def without(self, inputs: Inputs) -> TailGradient:
         """Return the same for the other inputs: of the labels one less for each, and the other columns' space."""
         if len(inputs.whitened) == 0:
             return self
         return replace(self.without_labels(inputs.preactivations), space=self.space.orthogonal_to(inputs.whitened))
 
-    def without_labels(self, preactivations: torch.Tensor) -> RestView:
+    def without_labels(self, preactivations: torch.Tensor) -> TailGradient:
         """Return the same with the labels of these inputs less likely, by one of the batch each."""
         if len(preactivations) == 0:
             return self
@@ -146,11 +146,11 @@ class RestView(View):
         left = (self.shares - found).clamp(min=0) + ANYWHERE / len(found)
         return replace(self, shares=left / left.sum())
 
-    def by_noise(self, preactivations: torch.Tensor) -> RestView:
+    def by_noise(self, preactivations: torch.Tensor) -> TailGradient:
         """Return the same with distances in units of the noise."""
         return replace(self, weight=float(1 / self.at(preactivations).expected.square().mean()))
 
-    def settled(self, preactivations: torch.Tensor) -> RestView:
+    def settled(self, preactivations: torch.Tensor) -> TailGradient:
         """Return the same with the label of each row that fits best."""
         if self.labels is not None:
             return self
@@ -176,20 +176,20 @@ class RestView(View):
         """Return distances and cosines by label (see `distances_by_label`)."""
         return distances_by_label(self.rest, self.space, self.terms, z, among, own)
 
-    def of_some(self, index: torch.Tensor) -> RestView:
+    def of_some(self, index: torch.Tensor) -> TailGradient:
         """Return the same for some of the inputs."""
         return self if self.labels is None else replace(self, labels=self.labels[index])
 
-    def to(self, dtype: torch.dtype) -> RestView:
+    def to(self, dtype: torch.dtype) -> TailGradient:
         """Return the same in another precision."""
         return replace(self, space=self.space.to(dtype), terms=self.terms if dtype == torch.float64 else None)
 
-    def at(self, preactivations: torch.Tensor) -> RestAt:
+    def at(self, preactivations: torch.Tensor) -> TailGradientAt:
         """Return the gradients at pre-activations of shape (n, m)."""
         view = self.settled(preactivations)
         with torch.enable_grad():
             z = preactivations.detach().requires_grad_()
-            return RestAt(view, z, self.rest.gradients(z, view.labels))
+            return TailGradientAt(view, z, self.rest.gradients(z, view.labels))
 
     def sizes(self, preactivations: torch.Tensor) -> torch.Tensor:
         """Return how large the gradient of each row is, for the label that fits best, of shape (n,)."""

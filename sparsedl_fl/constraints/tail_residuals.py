@@ -12,7 +12,7 @@ from sparsedl_fl.constraints._base import Counted, Linearization
 from sparsedl_fl.constraints.activation_subspace import ROUNDING_SHARE, lengths
 from sparsedl_fl.constraints.column_space import ColumnSpace
 
-__all__ = ["RestAt"]
+__all__ = ["TailGradientAt"]
 
 
 class Target(Counted, Protocol):
@@ -38,7 +38,7 @@ class Target(Counted, Protocol):
 
 
 @dataclass(frozen=True)
-class RestAt(Linearization):
+class TailGradientAt(Linearization):
     """The gradients at some pre-activations, for one label each.
 
     Their Jacobian is the Hessian of the loss, which is symmetric: one more way back for each product.

@@ -14,7 +14,7 @@ from sparsedl_fl.certify.certificate import Certificate
 from sparsedl_fl.certify.collinear import ONE_INPUT
 from sparsedl_fl.certify.constraint_criteria import are_vertices
 from sparsedl_fl.certify.labels import NO_LABEL
-from sparsedl_fl.certify.near_duplicates import Indistinguishable
+from sparsedl_fl.certify.near_duplicates import NearDuplicates
 from sparsedl_fl.certify.uncertainty import errors_from_views
 from sparsedl_fl.constraints import LEAST_SURPLUS
 from sparsedl_fl.crowded.columns import NextColumns
@@ -208,7 +208,7 @@ def _with_pairs(
         none = np.zeros((int(known.sum()), int(known.sum())), dtype=bool)
         seen = replace(problem.layer, factors=_as_seen_behind(problem))
         at = [part[:, known] for part in ends]
-        resolution[known], errors[known] = Indistinguishable().errors(
+        resolution[known], errors[known] = NearDuplicates().errors(
             errors[known], seen, at, gradients[:, known], sizes[known], none, sizes_by_rest
         )
     # Records are alike more often than pictures: what is not as large as one input's gradient may be that of several.

@@ -106,7 +106,7 @@ class NextColumns:
         return self.problem.activations(whitened.numpy()) @ as_tensor(factors.left / factors.singular_values)
 
     def _overlaps(self, activations: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        """Return the cosine between activations and what each column is dual to (see `TwoViews.overlaps`)."""
+        """Return the cosine between activations and what each column is dual to (see `SampleCoordinates.overlaps`)."""
         factors = self.problem.next_layer
         inside = normalized(activations @ as_tensor(factors.left), dim=1)
         return (inside @ normalized(columns / as_tensor(factors.singular_values), dim=1).T).abs()

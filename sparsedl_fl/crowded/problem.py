@@ -10,7 +10,7 @@ import torch
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import resolve
-from sparsedl_fl.constraints import ForwardView, SpansBehind
+from sparsedl_fl.constraints import DownstreamSubspaces, ForwardPass
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.layers.bias_as_input import gradient_with_bias, unit_of_bias
 from sparsedl_fl.layers.blocks import in_double, times
@@ -78,7 +78,7 @@ class CrowdedProblem:
         next_layer = None if factors is None else _next_layer(given, batch_size)
         if next_layer is None or not _is_crowded(factors, next_layer, clearly_more):
             return None
-        behind = SpansBehind.of(given, next_layer.batch_size, activation)
+        behind = DownstreamSubspaces.of(given, next_layer.batch_size, activation)
         if behind is None:
             return None
         behind = replace(behind, unknowns=factors.batch_size)
@@ -87,7 +87,7 @@ class CrowdedProblem:
         features = factors.right[:, :-1]
         matrix = times(given.weight, (factors.singular_values[:, None] * features).T)
         scale = factors.singular_values * factors.right[:, -1] / unit_of_bias(given)
-        forward = ForwardView(((matrix, given.bias),), scale)
+        forward = ForwardPass(((matrix, given.bias),), scale)
         return cls(LayerProblem(given, factors, activation, forward, behind), next_layer)
 
     @property

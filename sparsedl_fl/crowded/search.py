@@ -14,13 +14,13 @@ from sparsedl.arrays import as_tensor, draw_generator
 from sparsedl.process import one_thread
 from sparsedl.progress import progress_bar
 from sparsedl_fl.certify.candidates import SearchEnd
-from sparsedl_fl.constraints import ActivationSpan, SpansBehind
+from sparsedl_fl.constraints import ActivationSubspace, DownstreamSubspaces
 from sparsedl_fl.crowded.columns import NextColumns
 from sparsedl_fl.crowded.problem import CrowdedProblem
-from sparsedl_fl.search import Descent, LastFit, ScaledReflection, TwoViews
+from sparsedl_fl.search import Descent, JointRefinement, SampleCoordinates, ScaledReflection
 from sparsedl_fl.search.budget import Budget, effort
 from sparsedl_fl.search.columns_and_forward_pass import ScaledForward, leaders
-from sparsedl_fl.search.natural_coordinates import NaturalForward
+from sparsedl_fl.search.natural_coordinates import NaturalCoordinates
 
 __all__ = ["CrowdedSearch", "Found"]
 
@@ -121,15 +121,15 @@ class _Rounds:
         activation = problem.layer.activation
         self.search, self.problem, self.generator = search, problem, generator
         self.reflection = ScaledReflection() if activation.is_piecewise_linear else ScaledReflection.for_smooth()
-        self.descent, self.last_fit, self.columns = Descent(), LastFit(), NextColumns(problem)
-        self.views, self.behind = TwoViews.of_problem(problem.layer), problem.layer.behind
+        self.descent, self.joint_refinement, self.columns = Descent(), JointRefinement(), NextColumns(problem)
+        self.views, self.behind = SampleCoordinates.of_problem(problem.layer), problem.layer.behind
         forward = ScaledForward.of(self.views)
         typical = forward.preactivations(forward.draw(search.n_starts, generator))
         self.equations = self.behind.scaled_to(typical)
-        self.natural = NaturalForward.of(forward, self.equations, generator, self.descent.n_probes)
+        self.natural = NaturalCoordinates.of(forward, self.equations, generator, self.descent.n_probes)
         self.found = torch.zeros((0, problem.layer.batch_size), dtype=torch.float64)
         self.n_starts = self.n_successes = 0
-        self.others: SpansBehind = self.equations
+        self.others: DownstreamSubspaces = self.equations
 
     def run_next(self, is_whole: bool) -> bool:
         """Run a round, in the whole span or in that of the others; return whether it brought anything new."""
@@ -148,7 +148,7 @@ class _Rounds:
 
     def add(self, ends: torch.Tensor) -> bool:
         """Take in ends, at their true scale, that are proven once they are fitted; return whether any is new."""
-        ends = self.last_fit.alone(self.natural, self.equations, ends)
+        ends = self.joint_refinement.alone(self.natural, self.equations, ends)
         proven = self.behind.at(self.problem.preactivations(ends.numpy())).is_proof
         ends = ends[proven & ends.isfinite().all(dim=1)]
         self.n_successes += len(ends)
@@ -159,9 +159,9 @@ class _Rounds:
         n_before, self.found = len(self.found), together[is_new][: self.problem.batch_size]
         return len(self.found) > n_before
 
-    def _without_those_found(self) -> SpansBehind:
+    def _without_those_found(self) -> DownstreamSubspaces:
         """Return the equations with the first span left to the inputs that are not known."""
-        first: ActivationSpan = self.equations.spans[0]
+        first: ActivationSubspace = self.equations.spans[0]
         basis = self.columns.span_without(self.found)
         if basis.shape[1] == 0:
             return self.equations

@@ -15,12 +15,12 @@ from sparsedl.process import one_thread
 from sparsedl.progress import progress_bar
 from sparsedl_fl.certify.candidates import Candidates, SearchEnd
 from sparsedl_fl.certify.sparsity_matching import first_choice
-from sparsedl_fl.constraints import SpansBehind, Together, View
+from sparsedl_fl.constraints import Constraint, DownstreamSubspaces, Stacked
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions._base import Directions
 from sparsedl_fl.search import (
+    SampleCoordinates,
     ScaledReflection,
-    TwoViews,
 )
 from sparsedl_fl.search.budget import Budget, effort
 from sparsedl_fl.search.loop import search
@@ -60,9 +60,10 @@ class ActivationDirections(SearchSettings, Directions):
         A cap on the time; what it cuts short depends on the machine, and the status says so.
     schedule : Schedule or None, default=None
         The order of the stages; None takes its defaults.
-    alternation, reflection, projection, scaled, paired, class_starts, descent, last_fit, own_zeros : default=None
-        The stages, an `Alternation`, `Reflection`, `Projection`, `ScaledReflection`, `PairedReflection`, `ClassStarts`,
-        `Descent`, `LastFit` and `OwnZeros`; None takes their defaults.
+    alternation, reflection, projection, scaled, paired, class_starts, descent : default=None
+    joint_refinement, input_zeros : default=None
+        The numerics: `Alternation`, `Reflection`, `Projection`, `ScaledReflection`, `PairedReflection`, `ClassStarts`,
+        `Descent`, `JointRefinement` and `InputZeros`; None takes their defaults.
     withheld : WithheldSearch or None, default=None
         What goes first behind activations that are straight around zero; None takes its defaults.
     fallback_reach : float, default=0.25
@@ -135,11 +136,11 @@ class ActivationDirections(SearchSettings, Directions):
         budget.spend(found.n_starts)
         return found
 
-    def _equations(self, problem: LayerProblem, behind: SpansBehind | None) -> View | None:
+    def _equations(self, problem: LayerProblem, behind: DownstreamSubspaces | None) -> Constraint | None:
         """Return what pre-activations of inputs fulfil, beside zeros: spans cost less than the rest of the network."""
         if problem.activation.has_flat_part or not self.use_rest or (behind is not None and behind.identifies):
             return behind
-        return Together.of(behind, problem.rest)
+        return Stacked.of(behind, problem.rest)
 
     def _may_be_mixtures(self, problem: LayerProblem, found: Candidates) -> bool:
         """Return whether a basis may hold mixtures of inputs that switch the same units: these are in the span too."""
@@ -148,10 +149,14 @@ class ActivationDirections(SearchSettings, Directions):
         if first_choice(problem, found).fits.all():
             return False
         # The patterns of inputs with much in common say nothing without the span.
-        return not (self.scaled or ScaledReflection()).applies(TwoViews.of_problem(problem))
+        return not (self.scaled or ScaledReflection()).applies(SampleCoordinates.of_problem(problem))
 
     def _state(
-        self, problem: LayerProblem, behind: SpansBehind | None, equations: View | None, generator: torch.Generator
+        self,
+        problem: LayerProblem,
+        behind: DownstreamSubspaces | None,
+        equations: Constraint | None,
+        generator: torch.Generator,
     ) -> SearchState:
         """Return the state of a search with nothing known."""
         return SearchState(self, problem, behind, equations, generator)
@@ -159,8 +164,8 @@ class ActivationDirections(SearchSettings, Directions):
     def _search(
         self,
         problem: LayerProblem,
-        behind: SpansBehind | None,
-        equations: View | None,
+        behind: DownstreamSubspaces | None,
+        equations: Constraint | None,
         budget: Budget,
         generator: torch.Generator,
         report: Callable[[int, str], None],
@@ -178,7 +183,7 @@ def _with_its_end(found: Candidates, budget: Budget) -> Candidates:
     return replace(found, status=status, end=SearchEnd.worst(found.end, SearchEnd.CUT))
 
 
-def _is_determined(problem: LayerProblem, equations: View | None) -> bool:
+def _is_determined(problem: LayerProblem, equations: Constraint | None) -> bool:
     """Return whether there are equations enough for the batch, if half of the units are off."""
     if not problem.activation.has_flat_part:
         return equations.identifies

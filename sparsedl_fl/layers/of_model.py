@@ -96,12 +96,12 @@ def _turned(tensor: torch.Tensor | None, is_transposed: bool) -> torch.Tensor | 
     return tensor.T if is_transposed and tensor is not None else tensor
 
 
-def _follows(use: LinearUse, loss: Any, has_rest: bool) -> str | Activation | None:
+def _follows(use: LinearUse, loss: Any, has_tail: bool) -> str | Activation | None:
     """Return what follows a layer, by name where that says it all."""
     if use.is_last:
         return HEAD.name if loss in (None, "cross_entropy") or not isinstance(loss, str) else Identity()
     found = use.activation
-    if found is None and has_rest:
+    if found is None and has_tail:
         return Identity()  # no function of each unit by itself follows, and the rest says what does
     return found.name if found is not None and KNOWN.get(found.name) == found else found
 

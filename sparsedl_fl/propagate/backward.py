@@ -14,7 +14,7 @@ import numpy as np
 from sparsedl.arrays import as_tensor, chunks
 from sparsedl_fl.activations import Activation, resolve
 from sparsedl_fl.certify.assembly import Assembly
-from sparsedl_fl.constraints import LOG_CHANCE, ForwardView
+from sparsedl_fl.constraints import LOG_CHANCE, ForwardPass
 from sparsedl_fl.constraints.kink_slopes import sent_through
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.layers.bias_as_input import without_constant
@@ -167,7 +167,7 @@ def _first_guess(
     b = y.shape[1]
     is_sure = y > 0
     if not phi.is_monotone and is_sure.sum(axis=0).min() > b:
-        F = ForwardView.of(before, factors).regressors()
+        F = ForwardPass.of(before, factors).regressors()
         above = _on_graph(phi, np.abs(y), y, 1 / np.finfo(float).eps)
         found = [F @ np.linalg.lstsq(F[on], z[on], rcond=None)[0] for on, z in zip(is_sure.T, above.T, strict=True)]
         return np.stack(found, axis=1), BRANCH

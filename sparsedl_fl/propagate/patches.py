@@ -18,7 +18,7 @@ from torch import nn
 from sparsedl.arrays import as_tensor
 from sparsedl.process import neutral_modes
 from sparsedl_fl.activations import Identity
-from sparsedl_fl.constraints import ActivationSpan
+from sparsedl_fl.constraints import ActivationSubspace
 from sparsedl_fl.layers.given_arrays import as_float_array
 from sparsedl_fl.lowrank.spectrum import precision_of
 
@@ -169,7 +169,7 @@ def recover_patches(weight_grad: Any, embedding: PatchEmbedding) -> RecoveredPat
     singular_values = np.linalg.svd(G, compute_uv=False)
     if singular_values[n_tokens] > ABOVE_ROUNDING * precision_of(G) * singular_values[0]:
         raise ValueError(f"the gradient holds more than the {n_tokens} tokens of one picture")
-    span = ActivationSpan.of(G, n_tokens, Identity())
+    span = ActivationSubspace.of(G, n_tokens, Identity())
     by_pixels = _normalised(embedding.weight.T, embedding)
     by_place = _normalised(embedding.offsets, embedding)
     equations = span.outside(as_tensor(np.vstack([by_pixels, embedding.norm_bias]))).numpy().T

@@ -13,10 +13,10 @@
 
 from sparsedl_fl.search.alternation import Alternation
 from sparsedl_fl.search.class_starts import ClassStarts
-from sparsedl_fl.search.columns_and_forward_pass import TwoViews
+from sparsedl_fl.search.columns_and_forward_pass import SampleCoordinates
 from sparsedl_fl.search.descent import Descent
-from sparsedl_fl.search.input_zeros import OwnZeros
-from sparsedl_fl.search.joint_refinement import LastFit
+from sparsedl_fl.search.input_zeros import InputZeros
+from sparsedl_fl.search.joint_refinement import JointRefinement
 from sparsedl_fl.search.paired_reflection import PairedReflection
 from sparsedl_fl.search.projection import Projection
 from sparsedl_fl.search.reflection import Reflection
@@ -27,12 +27,12 @@ __all__ = [
     "Alternation",
     "ClassStarts",
     "Descent",
-    "LastFit",
-    "OwnZeros",
+    "JointRefinement",
+    "InputZeros",
     "PairedReflection",
     "Projection",
     "Reflection",
     "ScaledReflection",
     "Schedule",
-    "TwoViews",
+    "SampleCoordinates",
 ]

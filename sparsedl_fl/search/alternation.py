@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator
 from torch.nn.functional import cosine_similarity
 
 from sparsedl.linalg import inverse_iteration, normalized, random_kernels, weighted_gram
-from sparsedl_fl.search.columns_and_forward_pass import WORKING, TwoViews, leaders
+from sparsedl_fl.search.columns_and_forward_pass import WORKING, SampleCoordinates, leaders
 
 __all__ = ["Alternation"]
 
@@ -73,7 +73,7 @@ class Alternation(BaseEstimator):
 
     def run(
         self,
-        views: TwoViews,
+        views: SampleCoordinates,
         n_starts: int,
         ridge: float,
         generator: torch.Generator,
@@ -83,7 +83,7 @@ class Alternation(BaseEstimator):
 
         Parameters
         ----------
-        views : TwoViews
+        views : SampleCoordinates
             Both views, deflated by what is known.
         n_starts : int
             Number of starts.
@@ -185,7 +185,7 @@ class Alternation(BaseEstimator):
 class _Shared:
     """What all starts share, in single precision; ``known`` is ``P^T P`` of the ``p`` known."""
 
-    views: TwoViews
+    views: SampleCoordinates
     left: torch.Tensor
     forward: torch.Tensor
     regression: torch.Tensor
@@ -193,7 +193,7 @@ class _Shared:
     half_way: torch.Tensor | None = None
 
     @classmethod
-    def of(cls, views: TwoViews, ridge: float) -> _Shared:
+    def of(cls, views: SampleCoordinates, ridge: float) -> _Shared:
         left, forward = views.left.to(WORKING), (views.forward @ views.free).to(WORKING)
         known = (views.inputs.T @ views.inputs).to(WORKING)
         half_way = None if views.half_way is None else (views.half_way @ views.free).to(WORKING)

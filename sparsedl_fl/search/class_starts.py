@@ -8,8 +8,8 @@ import torch
 from sklearn.base import BaseEstimator
 
 from sparsedl.linalg import least_squares
-from sparsedl_fl.constraints import RestView
-from sparsedl_fl.search.columns_and_forward_pass import ScaledForward, TwoViews
+from sparsedl_fl.constraints import TailGradient
+from sparsedl_fl.search.columns_and_forward_pass import SampleCoordinates, ScaledForward
 
 __all__ = ["ClassStarts"]
 
@@ -35,14 +35,16 @@ class ClassStarts(BaseEstimator):
 
     n_iterations: int = 5
 
-    def run(self, views: TwoViews, rest: RestView, known: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def run(
+        self, views: SampleCoordinates, rest: TailGradient, known: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return one ``p`` at its true scale for each label that is left, of shape (k, b), and that label, (k,).
 
         Parameters
         ----------
-        views : TwoViews
+        views : SampleCoordinates
             The forward view.
-        rest : RestView
+        rest : TailGradient
             What lies behind the layer, with how likely each label is.
         known : torch.Tensor of shape (n_known, b)
             The ``p`` of inputs that are known, at their true scale: their part of ``D`` is exact.

@@ -15,15 +15,15 @@ import torch
 from sparsedl.arrays import as_tensor
 from sparsedl.linalg import normalized
 from sparsedl_fl.activations import Activation
-from sparsedl_fl.constraints import SpansBehind
+from sparsedl_fl.constraints import DownstreamSubspaces
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.search.dual_estimates import WORKING, PosteriorMeans
 
-__all__ = ["WORKING", "PrincipalForward", "ScaledForward", "TwoViews", "leaders"]
+__all__ = ["WORKING", "PrincipalForward", "ScaledForward", "SampleCoordinates", "leaders"]
 
 
 @dataclass(frozen=True)
-class TwoViews:
+class SampleCoordinates:
     """What the search works with.
 
     Attributes
@@ -72,14 +72,14 @@ class TwoViews:
         sizes: torch.Tensor,
         kink: float = 0.0,
         half_way: torch.Tensor | None = None,
-    ) -> TwoViews:
+    ) -> SampleCoordinates:
         """Begin, with nothing found."""
         b = left.shape[1]
         nothing, free = torch.zeros((0, b), dtype=left.dtype), torch.eye(b, dtype=left.dtype)
         return cls(left, forward, nothing, free, nothing, activation, scale, sizes, kink, half_way)
 
     @classmethod
-    def of_problem(cls, problem: LayerProblem) -> TwoViews:
+    def of_problem(cls, problem: LayerProblem) -> SampleCoordinates:
         """Begin with a layer's problem."""
         factors, activation = problem.factors, problem.activation.above_kink()
         scale, sizes = as_tensor(problem.forward.scale), as_tensor(factors.singular_values)
@@ -97,11 +97,11 @@ class TwoViews:
         return (normalized(inputs * self.sizes, dim=1) @ normalized(columns / self.sizes, dim=1).T).abs()
 
     @property
-    def whole(self) -> TwoViews:
+    def whole(self) -> SampleCoordinates:
         """Both views with nothing found."""
         return self.of(self.left, self.forward, self.activation, self.scale, self.sizes, self.kink, self.half_way)
 
-    def knowing(self, found: torch.Tensor) -> TwoViews:
+    def knowing(self, found: torch.Tensor) -> SampleCoordinates:
         """Deflate the forward view by the columns found."""
         free = torch.linalg.qr(found.T, mode="complete")[0][:, len(found) :]
         return replace(self, found=found, free=free, inputs=self.inputs[:0])
@@ -130,7 +130,7 @@ class PrincipalForward:
     axes: torch.Tensor
 
     @classmethod
-    def of(cls, views: TwoViews) -> PrincipalForward:
+    def of(cls, views: SampleCoordinates) -> PrincipalForward:
         """Decompose the forward view, deflated by what is known."""
         orthonormal, mixing = torch.linalg.qr(views.forward @ views.free)
         directions, sizes, axes = torch.linalg.svd(mixing)
@@ -177,7 +177,7 @@ class ScaledForward:
     axes: torch.Tensor
 
     @classmethod
-    def of(cls, views: TwoViews, share: float = 0.5) -> ScaledForward:
+    def of(cls, views: SampleCoordinates, share: float = 0.5) -> ScaledForward:
         """Decompose the forward view, deflated by what is known; ``share`` of each spread is the inputs'."""
         prior = views.sizes**-share
         found = torch.linalg.qr((views.found * prior).T, mode="complete")[0]
@@ -215,7 +215,7 @@ class ScaledForward:
         """Return ``p`` of shape (n, b), at their true scale."""
         return self.origin + (coordinates / self.sizes) @ self.axes.T
 
-    def distinct(self, ends: torch.Tensor, spans: SpansBehind, same: float) -> torch.Tensor:
+    def distinct(self, ends: torch.Tensor, spans: DownstreamSubspaces, same: float) -> torch.Tensor:
         """Return the ``c`` that are finite, of those that are alike up to a cosine the one nearest to the spans.
 
         Some run away where there are hardly more outputs than inputs. With one dimension left all are parallel: what

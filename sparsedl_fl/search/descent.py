@@ -8,9 +8,9 @@ import torch
 from sklearn.base import BaseEstimator
 
 from sparsedl.linalg import normalized
-from sparsedl_fl.constraints import Linearization, View
-from sparsedl_fl.search.columns_and_forward_pass import WORKING, ScaledForward, TwoViews, leaders
-from sparsedl_fl.search.natural_coordinates import NaturalForward
+from sparsedl_fl.constraints import Constraint, Linearization
+from sparsedl_fl.search.columns_and_forward_pass import WORKING, SampleCoordinates, ScaledForward, leaders
+from sparsedl_fl.search.natural_coordinates import NaturalCoordinates
 from sparsedl_fl.solvers import conjugate_gradient, log_uniform
 
 __all__ = ["Descent"]
@@ -95,30 +95,30 @@ class Descent(BaseEstimator):
 
     def run(
         self,
-        views: TwoViews,
-        equations: View,
+        views: SampleCoordinates,
+        equations: Constraint,
         starts: int | torch.Tensor,
         generator: torch.Generator,
-        whole: NaturalForward | None = None,
-        at_first: View | None = None,
+        whole: NaturalCoordinates | None = None,
+        at_first: Constraint | None = None,
         is_smoothed: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run starts and return the inputs among their ends.
 
         Parameters
         ----------
-        views : TwoViews
+        views : SampleCoordinates
             The forward view with its scale, deflated by what is known.
-        equations : View
+        equations : Constraint
             What pre-activations of inputs fulfil.
         starts : int or torch.Tensor of shape (n_starts, b)
             Number of random starts, or the ``p`` that others led to, at their true scale.
         generator : torch.Generator
             Source of randomness.
-        whole : NaturalForward or None, default=None
+        whole : NaturalCoordinates or None, default=None
             The forward view with nothing known, where columns are less exact than the equations: ends are polished in
             it.
-        at_first : View or None, default=None
+        at_first : Constraint or None, default=None
             What starts descend before ends are polished; None takes all equations.
         is_smoothed : bool, default=False
             Whether random starts descend the equations with their kinks smoothed first.
@@ -131,13 +131,13 @@ class Descent(BaseEstimator):
             Whether no other ``p`` nearby fulfils the equations.
         """
         at_first = equations if at_first is None else at_first
-        forward = NaturalForward.of(ScaledForward.of(views), at_first, generator, self.n_probes)
+        forward = NaturalCoordinates.of(ScaledForward.of(views), at_first, generator, self.n_probes)
         d, working = len(forward.curvature), forward.to(WORKING)
         if d == 0:
             ends = torch.zeros((1, 0), dtype=WORKING)
             varied = at_first.settled(forward.preactivations(ends.double()))
             if whole is None:  # what is left is as exact as the columns, until it is fitted by itself
-                whole = NaturalForward.of(ScaledForward.of(views.whole), equations, generator, self.n_probes)
+                whole = NaturalCoordinates.of(ScaledForward.of(views.whole), equations, generator, self.n_probes)
         elif isinstance(starts, int):
             sizes = log_uniform(self.start_sizes, starts, generator, WORKING)
             ends = sizes * torch.randn((starts, d), generator=generator, dtype=WORKING)
@@ -163,14 +163,14 @@ class Descent(BaseEstimator):
             equations = varied.of_some(kept).unweighted()
         return self._polished(views, forward if whole is None else whole, equations, inputs)
 
-    def refined(self, forward: NaturalForward, equations: View, inputs: torch.Tensor) -> torch.Tensor:
+    def refined(self, forward: NaturalCoordinates, equations: Constraint, inputs: torch.Tensor) -> torch.Tensor:
         """Return ``p`` at their true scale fitted once more to equations, by their noise, as unit rows."""
         preactivations = forward.preactivations(forward.coordinates(inputs))
         fitted = equations.settled(preactivations).by_noise(preactivations)
         return normalized(forward.inputs(self._descend(forward, fitted, forward.coordinates(inputs))), dim=1)
 
     def _polished(
-        self, views: TwoViews, forward: NaturalForward, equations: View, inputs: torch.Tensor
+        self, views: SampleCoordinates, forward: NaturalCoordinates, equations: Constraint, inputs: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the inputs that the equations lead to from some ``p`` at their true scale, in double precision."""
         ends = forward.coordinates(inputs)
@@ -190,11 +190,11 @@ class Descent(BaseEstimator):
         least = [self.is_only(forward, equations.of_some(index[None]), ends[index]) for index in kept]
         return inputs, torch.tensor(least, dtype=torch.bool)
 
-    def is_only(self, forward: NaturalForward, equations: View, end: torch.Tensor) -> bool:
+    def is_only(self, forward: NaturalCoordinates, equations: Constraint, end: torch.Tensor) -> bool:
         """Return whether no other input near an end, by its coordinates, fulfils the equations."""
         return self.least_curvature(forward, equations, end) > self.least_share
 
-    def least_curvature(self, forward: NaturalForward, equations: View, end: torch.Tensor) -> float:
+    def least_curvature(self, forward: NaturalCoordinates, equations: Constraint, end: torch.Tensor) -> float:
         """Return what the equations say of the direction that they say least of, over what they say of another."""
         basis = forward.orthonormal
         if basis.shape[1] == 0:
@@ -205,8 +205,8 @@ class Descent(BaseEstimator):
 
     def _descend(
         self,
-        forward: NaturalForward,
-        equations: View,
+        forward: NaturalCoordinates,
+        equations: Constraint,
         ends: torch.Tensor,
         ridges: torch.Tensor | None = None,
         n_steps: int | None = None,
@@ -250,7 +250,7 @@ class Descent(BaseEstimator):
 
     def _solve(
         self,
-        forward: NaturalForward,
+        forward: NaturalCoordinates,
         here: Linearization,
         gradient: torch.Tensor,
         strength: torch.Tensor,

@@ -15,14 +15,14 @@ from sklearn.base import BaseEstimator
 
 from sparsedl.linalg import normalized, random_kernels
 from sparsedl.zeros import ZeroTest
-from sparsedl_fl.search.columns_and_forward_pass import TwoViews, leaders
+from sparsedl_fl.search.columns_and_forward_pass import SampleCoordinates, leaders
 from sparsedl_fl.search.knowledge import Knowledge
 
-__all__ = ["OwnZeros"]
+__all__ = ["InputZeros"]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class OwnZeros(BaseEstimator):
+class InputZeros(BaseEstimator):
     """The stage that takes rough ends to where their own zeros lead.
 
     Measured on the features of 32 CIFAR-10 images behind the convolutions of a LeNet (``fc1``, 400 to 120), one step
@@ -45,7 +45,7 @@ class OwnZeros(BaseEstimator):
     false_acceptance : float, default=1e-6
         Chance up to which a column that vanishes at all units that are off for a rough input is its own.
     roughly_own : float, default=0.1
-        Overlap of a rough input with a column (see `TwoViews.overlaps`) above which that is known already.
+        Overlap of a rough input with a column (see `SampleCoordinates.overlaps`) above which that is known already.
     most_missing, n_draws : int, default=8 and 1024
         Inputs missing from which on some of their zeros are drawn as well, and how often. (Where four numbers in ten
         are zero, seven of one input are in one draw of 600.)
@@ -123,7 +123,9 @@ class OwnZeros(BaseEstimator):
         is_known = (overlaps > self.roughly_own).any(dim=1)
         return torch.cat([ends[:0], *(self._column(knowledge, p) for p in ends[~is_known])])
 
-    def _polished(self, test: ZeroTest, views: TwoViews, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _polished(
+        self, test: ZeroTest, views: SampleCoordinates, inputs: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return unit rows ``p`` as zeros of their own have them, and which these prove."""
         if len(inputs) == 0:
             return inputs, torch.zeros(0, dtype=torch.bool)
@@ -133,7 +135,7 @@ class OwnZeros(BaseEstimator):
         polished = normalized(after / views.sizes, dim=1)
         return polished * torch.sign(polished @ views.scale)[:, None], proven
 
-    def _drawn(self, test: ZeroTest, views: TwoViews, generator: torch.Generator) -> torch.Tensor:
+    def _drawn(self, test: ZeroTest, views: SampleCoordinates, generator: torch.Generator) -> torch.Tensor:
         """Return what some zeros lead to of what is missing, where that is little; all of it is orthogonal to ``q``."""
         n_missing = views.free.shape[1]
         if n_missing == 1:  # it is orthogonal to all columns
@@ -150,13 +152,15 @@ class OwnZeros(BaseEstimator):
         inputs, proven = self._polished(test, views, likely @ views.free.T)
         return inputs[proven]
 
-    def _distinct(self, test: ZeroTest, views: TwoViews, inputs: torch.Tensor) -> torch.Tensor:
+    def _distinct(self, test: ZeroTest, views: SampleCoordinates, inputs: torch.Tensor) -> torch.Tensor:
         """Return inputs without repetitions, those with more zeros first."""
         within = normalized(inputs * views.sizes, dim=1)
         order = test.zeros(within).sum(dim=1).argsort(descending=True, stable=True)
         return inputs[order][leaders(within[order], self.alike).unique()]
 
-    def _better(self, test: ZeroTest, views: TwoViews, known: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+    def _better(
+        self, test: ZeroTest, views: SampleCoordinates, known: torch.Tensor, found: torch.Tensor
+    ) -> torch.Tensor:
         """Return inputs that are known, those that have more zeros where they were found again as they are there."""
         if len(known) == 0 or len(found) == 0:
             return known

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import torch
 from sklearn.base import BaseEstimator
 
-from sparsedl_fl.constraints import RestView, View
-from sparsedl_fl.search.natural_coordinates import NaturalForward
+from sparsedl_fl.constraints import Constraint, TailGradient
+from sparsedl_fl.search.natural_coordinates import NaturalCoordinates
 from sparsedl_fl.search.residual_systems import BatchSystem, InputSystems
 from sparsedl_fl.solvers import conjugate_gradient
 
-__all__ = ["LastFit"]
+__all__ = ["JointRefinement"]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class LastFit(BaseEstimator):
+class JointRefinement(BaseEstimator):
     """The stage for the last digits; of inputs behind flat parts each by itself alone.
 
     A `Descent` forms no matrix, and near the limits of the views its steps end before all digits are there. Here the
@@ -70,7 +70,7 @@ class LastFit(BaseEstimator):
     ended: float = 0.1
     ridge: float = 1e-12
 
-    def alone(self, forward: NaturalForward, equations: View, inputs: torch.Tensor) -> torch.Tensor:
+    def alone(self, forward: NaturalCoordinates, equations: Constraint, inputs: torch.Tensor) -> torch.Tensor:
         """Return ``p`` at their true scale, of shape (n, b), fitted to equations by their noise, each by itself."""
         coordinates, running = forward.coordinates(inputs), torch.arange(len(inputs))
         for _ in range(self.n_alone):
@@ -92,17 +92,22 @@ class LastFit(BaseEstimator):
         return forward.inputs(coordinates)
 
     def together(
-        self, forward: NaturalForward, equations: View, rest: RestView, left: torch.Tensor, inputs: torch.Tensor
+        self,
+        forward: NaturalCoordinates,
+        equations: Constraint,
+        rest: TailGradient,
+        left: torch.Tensor,
+        inputs: torch.Tensor,
     ) -> BatchSystem:
         """Fit the whole batch at once; return the equations at where it ends.
 
         Parameters
         ----------
-        forward : NaturalForward
+        forward : NaturalCoordinates
             The forward view, with nothing known.
-        equations : View
+        equations : Constraint
             What each input fulfils by itself.
-        rest : RestView
+        rest : TailGradient
             What returns the gradients.
         left : torch.Tensor of shape (m, b)
             ``U``.

@@ -11,8 +11,8 @@ from sparsedl.candidates import CandidatePool
 from sparsedl.linalg import normalized, smallest_eigenvectors
 from sparsedl.selection import select_independent
 from sparsedl.zeros import ZeroTest
-from sparsedl_fl.constraints import ColumnView, RestView
-from sparsedl_fl.search.columns_and_forward_pass import TwoViews
+from sparsedl_fl.constraints import KnownWeights, TailGradient
+from sparsedl_fl.search.columns_and_forward_pass import SampleCoordinates
 
 __all__ = ["Knowledge"]
 
@@ -26,9 +26,9 @@ class Knowledge:
     ----------
     test : ZeroTest
         What proves a column.
-    views : TwoViews
+    views : SampleCoordinates
         Both views, with nothing found.
-    columns_from_behind : sequence of ColumnView or RestView, default=()
+    columns_from_downstream : sequence of KnownWeights or TailGradient, default=()
         What the weights behind say of the column of an input, where zeros leave it open; the first that does counts.
     near_zero : float, default=1e-2
         What counts as zero of ``U q`` before a direction is estimated again, relative to its mean square.
@@ -38,27 +38,31 @@ class Knowledge:
         Weight of the other ``p`` beside the inactive rows: less exact, they decide only what these leave open.
     determined : float, default=1e-9
         A second smallest eigenvalue, relative to their mean, above this means that nothing is left open.
-    trusts_behind : bool, default=False
+    trusts_downstream : bool, default=False
         Whether a column that comes from behind needs no zeros for a proof: beyond half of the width none has enough.
         The gradient depends on the pattern alone, and what all spans say of that is more.
     own_product : float, default=1e-3
-        Overlap of an input and a column (see `TwoViews.overlaps`) above which one belongs to the other.
+        Overlap of an input and a column (see `SampleCoordinates.overlaps`) above which one belongs to the other.
     """
 
     def __init__(
         self,
         test: ZeroTest,
-        views: TwoViews,
-        columns_from_behind: Sequence[ColumnView | RestView] = (),
+        views: SampleCoordinates,
+        columns_from_downstream: Sequence[KnownWeights | TailGradient] = (),
         *,
         near_zero: float = 1e-2,
         surely_off: float = 1e-3,
         input_weight: float = 1e-3,
         determined: float = 1e-9,
         own_product: float = 1e-3,
-        trusts_behind: bool = False,
+        trusts_downstream: bool = False,
     ) -> None:
-        self.test, self.columns_from_behind, self.trusts_behind = test, columns_from_behind, trusts_behind
+        self.test, self.columns_from_downstream, self.trusts_downstream = (
+            test,
+            columns_from_downstream,
+            trusts_downstream,
+        )
         self.near_zero, self.surely_off, self.own_product = near_zero, surely_off, own_product
         self.input_weight, self.determined = input_weight, determined
         self.views, self.inputs = views, views.inputs
@@ -142,15 +146,15 @@ class Knowledge:
         independent = select_independent(normalized(together * self.views.sizes, dim=1).numpy().T, order)
         self.inputs = together[torch.from_numpy(independent)]
         nothing = self.inputs[:0]
-        if self.trusts_behind:  # an inexact input overlaps with all columns, and would hold up those of the others
-            columns = self._from_behind(inputs, nothing)
+        if self.trusts_downstream:  # an inexact input overlaps with all columns, and would hold up those of the others
+            columns = self._from_downstream(inputs, nothing)
             self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
             return self._deflate() or len(self.inputs) > n_before
         missing = self._without_column(self.inputs)
         if self.has_all_inputs:  # with all inputs known the columns follow
             columns = normalized(torch.linalg.inv(self.inputs).T, dim=1)[missing]
         elif not self.views.activation.has_flat_part:
-            columns = self._from_behind(self.inputs[missing], self.inputs, torch.tensor(missing, dtype=torch.long))
+            columns = self._from_downstream(self.inputs[missing], self.inputs, torch.tensor(missing, dtype=torch.long))
         else:
             found = [self.column_of(self.inputs[i], _without_row(self.inputs, i)) for i in missing]
             columns = torch.cat([nothing, *found])
@@ -167,7 +171,7 @@ class Knowledge:
         self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
         return self._deflate()
 
-    def repeat_behind(self, *, n_iterations: int = 5) -> bool:
+    def repeat_downstream(self, *, n_iterations: int = 5) -> bool:
         """Take all columns from behind once more, at the inputs that they make together; these become more exact.
 
         A last one that is missing begins with what comes from behind where all others are orthogonal to its input, and
@@ -177,12 +181,12 @@ class Knowledge:
         found, is_whole = self.views.found, self.n_found == self.inputs.shape[1]
         if not is_whole:
             last = self.views.free.T
-            found = torch.cat([found, self.columns_from_behind[0].columns(self._preactivations(last))[0]])
+            found = torch.cat([found, self.columns_from_downstream[0].columns(self._preactivations(last))[0]])
         inputs, is_singular = torch.linalg.inv_ex(found.T)
         for _ in range(n_iterations):
             if is_singular:  # nothing came from behind for some input
                 return False
-            columns, is_right = self.columns_from_behind[0].columns(self._preactivations(normalized(inputs, dim=1)))
+            columns, is_right = self.columns_from_downstream[0].columns(self._preactivations(normalized(inputs, dim=1)))
             found = torch.where(is_right[:, None] | (not is_whole), columns, found)
             inputs, is_singular = torch.linalg.inv_ex(found.T)
         if is_singular or not (is_whole or is_right.all()):
@@ -249,16 +253,18 @@ class Knowledge:
         is_consistent = bool(self.views.overlaps(others, column).lt(self.own_product).all())
         if is_only and is_consistent and self.test.zeros(column)[0, is_inactive].all():
             return column
-        return others[:0] if alone else self._from_behind(p[None], others)
+        return others[:0] if alone else self._from_downstream(p[None], others)
 
-    def _from_behind(self, inputs: torch.Tensor, others: torch.Tensor, own: torch.Tensor | None = None) -> torch.Tensor:
+    def _from_downstream(
+        self, inputs: torch.Tensor, others: torch.Tensor, own: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Return the columns of inputs as the weights behind have them, without those that they leave open.
 
         Every column has to be orthogonal to ``others``, but to its own input, whose place there is ``own``.
         """
         preactivations = self._preactivations(inputs)
         left, found = torch.arange(len(inputs)), [self.inputs[:0]]
-        for view in self.columns_from_behind:
+        for view in self.columns_from_downstream:
             columns, is_only = view.columns(preactivations[left])
             overlaps = self.views.overlaps(others, columns)
             if own is not None:
@@ -287,7 +293,7 @@ class Knowledge:
         return True
 
     def _deflate(self) -> bool:
-        if self.trusts_behind:
+        if self.trusts_downstream:
             return self._deflate_by(self.pool.directions)
         found = self.pool.selection().directions
         if len(found) <= self.n_found:

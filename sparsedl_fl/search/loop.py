@@ -46,7 +46,7 @@ def search(
         with one_thread():
             while (
                 not knowledge.is_complete
-                and idle < schedule.patience(patience, knowledge, is_determined, state.is_beyond)
+                and idle < schedule.patience(patience, knowledge, is_determined, state.is_beyond_half)
                 and not budget.ended()
             ):
                 is_new = run_round(state, scheduler, budget, generator)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import torch
 
 from sparsedl.linalg import least_squares
-from sparsedl_fl.constraints import View
+from sparsedl_fl.constraints import Constraint
 from sparsedl_fl.search.columns_and_forward_pass import ScaledForward
 
-__all__ = ["NaturalForward"]
+__all__ = ["NaturalCoordinates"]
 
 
 @dataclass(frozen=True)
-class NaturalForward:
+class NaturalCoordinates:
     """The forward view in coordinates whose prior is a standard normal one, and in which the equations hardly mix.
 
     Attributes
@@ -41,7 +41,9 @@ class NaturalForward:
     orthonormal: torch.Tensor
 
     @classmethod
-    def of(cls, forward: ScaledForward, equations: View, generator: torch.Generator, n_probes: int) -> NaturalForward:
+    def of(
+        cls, forward: ScaledForward, equations: Constraint, generator: torch.Generator, n_probes: int
+    ) -> NaturalCoordinates:
         """Turn the forward view, deflated by what is known, to the axes of the equations at some random places."""
         basis, d = forward.orthonormal * forward.sizes, len(forward.sizes)
         places = forward.preactivations(forward.draw(n_probes, generator))
@@ -52,9 +54,9 @@ class NaturalForward:
         axes = forward.axes @ rotation
         return cls(forward.offset, basis @ rotation, curvature.clamp(min=0), forward.origin, axes, forward.orthonormal)
 
-    def to(self, dtype: torch.dtype) -> NaturalForward:
+    def to(self, dtype: torch.dtype) -> NaturalCoordinates:
         """Return the same in another precision."""
-        return NaturalForward(*(part.to(dtype) for part in vars(self).values()))
+        return NaturalCoordinates(*(part.to(dtype) for part in vars(self).values()))
 
     def preactivations(self, coordinates: torch.Tensor) -> torch.Tensor:
         """Return ``z`` of shape (n, m)."""

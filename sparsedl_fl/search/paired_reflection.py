@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from sklearn.base import BaseEstimator
 
-from sparsedl_fl.constraints import BackwardChain, SpansBehind
-from sparsedl_fl.search.columns_and_forward_pass import WORKING, ScaledForward, TwoViews
+from sparsedl_fl.constraints import BackwardSubspaces, DownstreamSubspaces
+from sparsedl_fl.search.columns_and_forward_pass import WORKING, SampleCoordinates, ScaledForward
 from sparsedl_fl.search.linear_links import Link
 from sparsedl_fl.solvers import douglas_rachford, log_uniform
 from sparsedl_fl.solvers.douglas_rachford import Points
@@ -60,9 +60,9 @@ class PairedReflection(BaseEstimator):
 
     def inputs(
         self,
-        views: TwoViews,
-        spans: SpansBehind,
-        back: BackwardChain,
+        views: SampleCoordinates,
+        spans: DownstreamSubspaces,
+        back: BackwardSubspaces,
         labels: torch.Tensor,
         generator: torch.Generator,
     ) -> torch.Tensor:
@@ -70,11 +70,11 @@ class PairedReflection(BaseEstimator):
 
         Parameters
         ----------
-        views : TwoViews
+        views : SampleCoordinates
             The forward view with its scale, deflated by what is known.
-        spans : SpansBehind
+        spans : DownstreamSubspaces
             Where activations lie, at every layer but the last hidden one.
-        back : BackwardChain
+        back : BackwardSubspaces
             Where gradients lie.
         labels : torch.Tensor of shape (n_starts,) of int
             One for each start.
@@ -91,8 +91,8 @@ class PairedReflection(BaseEstimator):
     def ends(
         self,
         forward: ScaledForward,
-        spans: SpansBehind,
-        back: BackwardChain,
+        spans: DownstreamSubspaces,
+        back: BackwardSubspaces,
         labels: torch.Tensor,
         generator: torch.Generator,
     ) -> torch.Tensor:
@@ -119,9 +119,9 @@ class _Pairs:
 
     Parameters
     ----------
-    spans : SpansBehind
+    spans : DownstreamSubspaces
         Where activations lie, of each layer but the last, or of that too.
-    back : BackwardChain
+    back : BackwardSubspaces
         Where gradients lie.
     starts : torch.Tensor of shape (n, m)
         The first ``z``.
@@ -133,8 +133,8 @@ class _Pairs:
 
     def __init__(
         self,
-        spans: SpansBehind,
-        back: BackwardChain,
+        spans: DownstreamSubspaces,
+        back: BackwardSubspaces,
         starts: torch.Tensor,
         labels: torch.Tensor,
         weight: torch.Tensor,

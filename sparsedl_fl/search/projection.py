@@ -10,8 +10,8 @@ from sklearn.base import BaseEstimator
 
 from sparsedl.arrays import chunks
 from sparsedl.linalg import normalized
-from sparsedl_fl.constraints import ActivationSpan
-from sparsedl_fl.search.columns_and_forward_pass import WORKING, PrincipalForward, TwoViews, leaders
+from sparsedl_fl.constraints import ActivationSubspace
+from sparsedl_fl.search.columns_and_forward_pass import WORKING, PrincipalForward, SampleCoordinates, leaders
 from sparsedl_fl.solvers import douglas_rachford, log_uniform
 from sparsedl_fl.solvers.douglas_rachford import Points
 
@@ -112,15 +112,15 @@ class Projection(BaseEstimator):
         return cls(crowded=0.3, first_ridges=(1e-4, 1e-2), span_weight=8.0, overshoot=0.3, step=1.5, is_last=False)
 
     def run(
-        self, views: TwoViews, span: ActivationSpan, n_starts: int, generator: torch.Generator
+        self, views: SampleCoordinates, span: ActivationSubspace, n_starts: int, generator: torch.Generator
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run random starts and return the inputs among their ends.
 
         Parameters
         ----------
-        views : TwoViews
+        views : SampleCoordinates
             The forward view, deflated by what is known.
-        span : ActivationSpan
+        span : ActivationSubspace
             Where activations lie, for pre-activations of no particular scale.
         n_starts : int
             Number of starts.
@@ -151,7 +151,7 @@ class Projection(BaseEstimator):
         return normalized((ends / forward.sizes) @ forward.axes.T, dim=1), is_determined
 
     def reflections(
-        self, forward: PrincipalForward, span: ActivationSpan, n_starts: int, generator: torch.Generator
+        self, forward: PrincipalForward, span: ActivationSubspace, n_starts: int, generator: torch.Generator
     ) -> torch.Tensor:
         """Return where starts end: unit rows ``z`` of shape (n_starts, d), along the principal directions.
 
@@ -192,7 +192,7 @@ class Projection(BaseEstimator):
     def _newton(
         self,
         orthonormal: torch.Tensor,
-        span: ActivationSpan,
+        span: ActivationSubspace,
         ends: torch.Tensor,
         n_iterations: int,
         damping: float,
@@ -232,7 +232,7 @@ class Projection(BaseEstimator):
             damping = max(damping * self.damping_shrinkage, self.last_damping)
         return ends
 
-    def _is_determined(self, orthonormal: torch.Tensor, span: ActivationSpan, end: torch.Tensor) -> bool:
+    def _is_determined(self, orthonormal: torch.Tensor, span: ActivationSubspace, end: torch.Tensor) -> bool:
         """Return whether the pattern of an end leaves nothing in the span but its own activations."""
         is_active = ~span.activation.is_off(orthonormal @ end)
         if len(end) == 1 or is_active.sum() >= self.ample * len(end):

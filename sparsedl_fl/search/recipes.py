@@ -82,7 +82,7 @@ RECIPES = (
     ),
     Recipe(
         "zero-slope region, beyond half of the width",
-        lambda state: state.is_beyond,
+        lambda state: state.is_beyond_half,
         ("paired reflection", "chained reflection", "scaled reflection"),
         "ReLU (105, 200) and (120, 200).",
     ),

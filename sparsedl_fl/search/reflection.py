@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 from sparsedl.linalg import inverse_iteration, reweight, weighted_gram
 from sparsedl_fl.activations import FlatPart
-from sparsedl_fl.search.columns_and_forward_pass import WORKING, PrincipalForward, TwoViews, leaders
+from sparsedl_fl.search.columns_and_forward_pass import WORKING, PrincipalForward, SampleCoordinates, leaders
 from sparsedl_fl.solvers import douglas_rachford, log_uniform
 from sparsedl_fl.solvers.douglas_rachford import Points
 
@@ -71,14 +71,14 @@ class Reflection(BaseEstimator):
     same_cosine: float = 0.9
     smoothings: tuple[float, ...] = (0.1, 0.03, 0.01, 0.003, 0.003)
 
-    def run(self, views: TwoViews, n_starts: int, generator: torch.Generator) -> torch.Tensor:
+    def run(self, views: SampleCoordinates, n_starts: int, generator: torch.Generator) -> torch.Tensor:
         """Run random starts and return the ends near columns, as unit rows ``q`` of shape (n, b).
 
         Those near a column found are replaced by it; of those that are near each other one is brought to exact zeros.
 
         Parameters
         ----------
-        views : TwoViews
+        views : SampleCoordinates
             Both views, deflated by what is known.
         n_starts : int
             Number of starts.
@@ -108,7 +108,7 @@ class Reflection(BaseEstimator):
         return torch.cat([known, normalize(q.to(views.left.dtype), dim=1)[follows]])
 
     def ends(
-        self, views: TwoViews, forward: PrincipalForward, n_starts: int, generator: torch.Generator
+        self, views: SampleCoordinates, forward: PrincipalForward, n_starts: int, generator: torch.Generator
     ) -> torch.Tensor:
         """Return where starts end: unit rows ``q`` of shape (n_starts, b)."""
         m, b = views.left.shape

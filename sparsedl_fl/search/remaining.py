@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from sparsedl_fl.constraints import Inputs, SpansBehind, View
+from sparsedl_fl.constraints import Constraint, DownstreamSubspaces, Inputs
 from sparsedl_fl.search.knowledge import Knowledge
-from sparsedl_fl.search.single_fits import InputFits
+from sparsedl_fl.search.single_fits import SingleFits
 
 __all__ = ["Remaining"]
 
@@ -18,32 +18,32 @@ class Remaining:
 
     Parameters
     ----------
-    views : dict of str to View or None
+    views : dict of str to Constraint or None
         By name.
     left : torch.Tensor of shape (m, b)
         What takes columns ``q`` to gradients ``d``.
 
     Attributes
     ----------
-    whole : dict of str to View or None
+    whole : dict of str to Constraint or None
         The views as they were given.
     """
 
-    def __init__(self, views: dict[str, View | None], left: torch.Tensor) -> None:
+    def __init__(self, views: dict[str, Constraint | None], left: torch.Tensor) -> None:
         self.whole, self._views, self._left, self._n_left_out = views, views, left, 0
 
-    def __getitem__(self, name: str) -> View | None:
+    def __getitem__(self, name: str) -> Constraint | None:
         """Return what is left of a view."""
         return self._views[name]
 
     @property
-    def first(self) -> SpansBehind:
+    def first(self) -> DownstreamSubspaces:
         """What is left of the next layer's activation subspace, where there is one."""
         first = self._views["first"]
-        assert isinstance(first, SpansBehind)
+        assert isinstance(first, DownstreamSubspaces)
         return first
 
-    def leave_out(self, knowledge: Knowledge, fits: InputFits) -> None:
+    def leave_out(self, knowledge: Knowledge, fits: SingleFits) -> None:
         """Leave out what is known since the last time, and has its column."""
         inputs, columns = knowledge.pairs(self._n_left_out)
         self._n_left_out = knowledge.n_found
@@ -51,5 +51,5 @@ class Remaining:
             return
         known = Inputs(inputs, fits.preactivations(inputs), columns @ self._left.T)
         distinct = {id(view): view for view in self._views.values() if view is not None}
-        reduced = {key: view.besides(known) for key, view in distinct.items()}
+        reduced = {key: view.without(known) for key, view in distinct.items()}
         self._views = {name: None if view is None else reduced[id(view)] for name, view in self._views.items()}

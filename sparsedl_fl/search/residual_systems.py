@@ -7,8 +7,8 @@ from functools import cached_property
 
 import torch
 
-from sparsedl_fl.constraints import Linearization, RestView, View
-from sparsedl_fl.search.natural_coordinates import NaturalForward
+from sparsedl_fl.constraints import Constraint, Linearization, TailGradient
+from sparsedl_fl.search.natural_coordinates import NaturalCoordinates
 
 __all__ = ["BatchSystem", "InputSystems", "Returned"]
 
@@ -32,7 +32,9 @@ class InputSystems:
     roots: torch.Tensor
 
     @classmethod
-    def of(cls, forward: NaturalForward, equations: View, preactivations: torch.Tensor, ridge: float) -> InputSystems:
+    def of(
+        cls, forward: NaturalCoordinates, equations: Constraint, preactivations: torch.Tensor, ridge: float
+    ) -> InputSystems:
         """Form the matrices."""
         d = forward.basis.shape[1]
         matrices = torch.empty((len(preactivations), d, d), dtype=preactivations.dtype)
@@ -89,9 +91,9 @@ class Returned:
 
     Attributes
     ----------
-    forward : NaturalForward
+    forward : NaturalCoordinates
         The forward view.
-    rest : RestView
+    rest : TailGradient
         With a label for each input.
     left : torch.Tensor of shape (m, b)
         ``U``.
@@ -109,8 +111,8 @@ class Returned:
         ``U^T D``, up to that share.
     """
 
-    forward: NaturalForward
-    rest: RestView
+    forward: NaturalCoordinates
+    rest: TailGradient
     left: torch.Tensor
     inputs: torch.Tensor
     preactivations: torch.Tensor
@@ -120,7 +122,7 @@ class Returned:
     returned: torch.Tensor
 
     @classmethod
-    def of(cls, forward: NaturalForward, rest: RestView, left: torch.Tensor, inputs: torch.Tensor) -> Returned:
+    def of(cls, forward: NaturalCoordinates, rest: TailGradient, left: torch.Tensor, inputs: torch.Tensor) -> Returned:
         """Run the batch."""
         z = forward.preactivations(forward.coordinates(inputs))
         rest = rest.settled(z)
@@ -183,7 +185,7 @@ class BatchSystem:
 
     Attributes
     ----------
-    equations : View
+    equations : Constraint
         Those of each input, by their noise.
     batch : Returned
         Those of all.
@@ -191,16 +193,16 @@ class BatchSystem:
         Keeps matrices with a unit diagonal regular.
     """
 
-    equations: View
+    equations: Constraint
     batch: Returned
     ridge: float
 
     @classmethod
     def of(
         cls,
-        forward: NaturalForward,
-        equations: View,
-        rest: RestView,
+        forward: NaturalCoordinates,
+        equations: Constraint,
+        rest: TailGradient,
         left: torch.Tensor,
         inputs: torch.Tensor,
         ridge: float,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from sklearn.base import BaseEstimator
 
-from sparsedl_fl.constraints import ActivationSpan, SpansBehind
-from sparsedl_fl.search.columns_and_forward_pass import WORKING, ScaledForward, TwoViews
+from sparsedl_fl.constraints import ActivationSubspace, DownstreamSubspaces
+from sparsedl_fl.search.columns_and_forward_pass import WORKING, SampleCoordinates, ScaledForward
 from sparsedl_fl.search.linear_links import Link
 from sparsedl_fl.solvers import douglas_rachford, log_uniform
 from sparsedl_fl.solvers.douglas_rachford import Points
@@ -86,24 +86,26 @@ class ScaledReflection(BaseEstimator):
         """
         return cls(n_starts=64, more=800, first_ridges=(1e-3, 0.1), last_ridge=1e-5, span_weights=(0.5, 16.0))
 
-    def applies(self, views: TwoViews) -> bool:
+    def applies(self, views: SampleCoordinates) -> bool:
         """Return whether the inputs have so much in common that zeros say little."""
         forward = ScaledForward.of(views, share=0.0)
         return bool(forward.offset.square().sum() > self.common * forward.sizes.square().sum())
 
-    def is_ample(self, span: ActivationSpan) -> bool:
+    def is_ample(self, span: ActivationSubspace) -> bool:
         """Return whether the first span says enough for a descent from the ends."""
         m, b = span.basis.shape
         return m - b >= self.ample * b
 
-    def inputs(self, views: TwoViews, spans: SpansBehind, n_starts: int, generator: torch.Generator) -> torch.Tensor:
+    def inputs(
+        self, views: SampleCoordinates, spans: DownstreamSubspaces, n_starts: int, generator: torch.Generator
+    ) -> torch.Tensor:
         """Return where starts end, without those that end alike or nowhere, as ``p`` at their true scale: (n, b).
 
         Parameters
         ----------
-        views : TwoViews
+        views : SampleCoordinates
             The forward view with its scale, deflated by what is known.
-        spans : SpansBehind
+        spans : DownstreamSubspaces
             Where activations lie: the first span, or the chain of all where that one does not identify the inputs.
         n_starts : int
             Number of starts.
@@ -117,7 +119,7 @@ class ScaledReflection(BaseEstimator):
         ends = self.ends(working, near, n_starts, generator)
         return forward.inputs(working.distinct(ends, near, self.same_lead).double())
 
-    def n_reflections(self, spans: SpansBehind, d: int) -> int:
+    def n_reflections(self, spans: DownstreamSubspaces, d: int) -> int:
         """Return how many reflections starts take in ``d`` dimensions."""
         b = spans.spans[0].basis.shape[1]
         n_equations = sum(len(span.basis) - b for span in spans.spans)
@@ -128,7 +130,7 @@ class ScaledReflection(BaseEstimator):
         return min(self.most if len(spans.spans) == 1 else self.most_in_chain, round(self.fewest + crowding))
 
     def ends(
-        self, forward: ScaledForward, spans: SpansBehind, n_starts: int, generator: torch.Generator
+        self, forward: ScaledForward, spans: DownstreamSubspaces, n_starts: int, generator: torch.Generator
     ) -> torch.Tensor:
         """Return where starts end, as rows ``c`` of shape (n_starts, d), in the precision of the forward view.
 
@@ -140,7 +142,7 @@ class ScaledReflection(BaseEstimator):
         ----------
         forward : ScaledForward
             The forward view with its scale, deflated by what is known.
-        spans : SpansBehind
+        spans : DownstreamSubspaces
             Where activations lie.
         n_starts : int
             Number of starts.
@@ -184,7 +186,7 @@ class ScaledReflection(BaseEstimator):
         return forward.coordinates(ends[0])
 
 
-def _link(spans: SpansBehind, level: int, preactivations: list[torch.Tensor]) -> Link:
+def _link(spans: DownstreamSubspaces, level: int, preactivations: list[torch.Tensor]) -> Link:
     """Return what links one of the spans to the next layer, with typical pre-activations at each."""
     if level + 1 == len(spans.spans):
         return Link.of(spans.spans[level].basis)

@@ -86,7 +86,7 @@ class Schedule(BaseEstimator):
         """Yield the ridge of one round of the alternation after the other."""
         return cycle(self.ridges)
 
-    def patience(self, whole: int, knowledge: Knowledge, is_determined: bool, is_beyond: bool = False) -> int:
+    def patience(self, whole: int, knowledge: Knowledge, is_determined: bool, is_beyond_half: bool = False) -> int:
         """Return after how many rounds without anything new to give up.
 
         Parameters
@@ -97,11 +97,11 @@ class Schedule(BaseEstimator):
             What is known so far.
         is_determined : bool
             Whether there are equations enough for the batch.
-        is_beyond : bool, default=False
+        is_beyond_half : bool, default=False
             Whether it is more than half of the width: then rounds are long, and hardly any batch comes back whole.
         """
         m, b = knowledge.views.left.shape
-        if is_beyond or (knowledge.is_empty and not is_determined):
+        if is_beyond_half or (knowledge.is_empty and not is_determined):
             return self.beyond if knowledge.is_empty else self.beyond_with_finds
         share = max(self.least_patience, min(1.0, b / m / self.full_patience_from))
         share *= 1.0 if knowledge.views.activation.has_flat_part else self.descent_share

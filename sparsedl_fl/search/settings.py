@@ -11,8 +11,8 @@ from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.search.alternation import Alternation
 from sparsedl_fl.search.class_starts import ClassStarts
 from sparsedl_fl.search.descent import Descent
-from sparsedl_fl.search.input_zeros import OwnZeros
-from sparsedl_fl.search.joint_refinement import LastFit
+from sparsedl_fl.search.input_zeros import InputZeros
+from sparsedl_fl.search.joint_refinement import JointRefinement
 from sparsedl_fl.search.paired_reflection import PairedReflection
 from sparsedl_fl.search.projection import Projection
 from sparsedl_fl.search.reflection import Reflection
@@ -40,8 +40,8 @@ class SearchSettings(BaseEstimator):
     paired: PairedReflection | None = None
     class_starts: ClassStarts | None = None
     descent: Descent | None = None
-    last_fit: LastFit | None = None
-    own_zeros: OwnZeros | None = None
+    joint_refinement: JointRefinement | None = None
+    input_zeros: InputZeros | None = None
 
     def resolved(self, problem: LayerProblem, has_subspaces: bool) -> Numerics:
         """Return copies of what is given, and what suits a layer for what is not."""
@@ -56,8 +56,8 @@ class SearchSettings(BaseEstimator):
             paired=_copy(self.paired, PairedReflection()),
             class_starts=_copy(self.class_starts, ClassStarts()),
             descent=_copy(self.descent, Descent() if has_subspaces else Descent.for_rest()),
-            last_fit=_copy(self.last_fit, LastFit()),
-            own_zeros=_copy(self.own_zeros, OwnZeros()) if problem.is_stored and phi.has_flat_part else None,
+            joint_refinement=_copy(self.joint_refinement, JointRefinement()),
+            input_zeros=_copy(self.input_zeros, InputZeros()) if problem.is_stored and phi.has_flat_part else None,
         )
 
 
@@ -74,8 +74,8 @@ class Numerics:
     paired: PairedReflection
     class_starts: ClassStarts
     descent: Descent
-    last_fit: LastFit
-    own_zeros: OwnZeros | None
+    joint_refinement: JointRefinement
+    input_zeros: InputZeros | None
 
 
 def _copy(given: Setting | None, default: Setting) -> Setting:

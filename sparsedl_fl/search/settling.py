@@ -13,14 +13,14 @@ __all__ = ["settle"]
 
 def settle(state: SearchState, generator: torch.Generator) -> None:
     """Fit what was found, each sample by itself and, where the network tail tells, the whole batch at once."""
-    knowledge, own_zeros = state.knowledge, state.numerics.own_zeros
+    knowledge, input_zeros = state.knowledge, state.numerics.input_zeros
     is_whole = knowledge.n_found == knowledge.inputs.shape[1]
-    if knowledge.trusts_behind and is_whole:  # zeros are hardly enough for any column, and would blur it
-        knowledge.repeat_behind()
+    if knowledge.trusts_downstream and is_whole:  # zeros are hardly enough for any column, and would blur it
+        knowledge.repeat_downstream()
         return
     if not state.is_flat:
         knowledge.inputs = state.fits.fitted(knowledge.inputs)
-    elif own_zeros is not None and own_zeros.settle(state.problem.zeros_of_inputs, knowledge):
+    elif input_zeros is not None and input_zeros.settle(state.problem.zeros_of_inputs, knowledge):
         return
     elif state.is_exact and is_whole:
         state.fits.fit_inputs_of_columns(knowledge)
@@ -31,14 +31,18 @@ def settle(state: SearchState, generator: torch.Generator) -> None:
 
 def _fit_together(state: SearchState, generator: torch.Generator) -> None:
     """Fit a whole batch at once, and draw how exact it is then."""
-    knowledge, last_fit, left = state.knowledge, state.numerics.last_fit, as_tensor(state.problem.factors.left)
+    knowledge, joint_refinement, left = (
+        state.knowledge,
+        state.numerics.joint_refinement,
+        as_tensor(state.problem.factors.left),
+    )
     inputs = state.fits.at_scale(knowledge.inputs)
-    together = last_fit.together(state.natural, state.last, state.tail, left, inputs)
+    together = joint_refinement.together(state.natural, state.last, state.tail, left, inputs)
     if not state.last.at(state.fits.preactivations(together.inputs)).is_inside.all():
         return
     knowledge.inputs = normalized(together.inputs, dim=1)
     # Of a head few rows hold nearly all of the noise: draws of a common size were up to 20 times too small.
-    changes = None if state.is_head else last_fit.errors(together, generator)
+    changes = None if state.is_head else joint_refinement.errors(together, generator)
     if changes is not None:
         squares = (changes * knowledge.views.sizes).square().sum(dim=2).mean(dim=0)
         state.errors = (squares / state.problem.layer_gradient.shape[1]).sqrt()

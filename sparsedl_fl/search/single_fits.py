@@ -7,44 +7,44 @@ from dataclasses import dataclass
 import torch
 
 from sparsedl.linalg import normalized
-from sparsedl_fl.constraints import BESIDE, FAR, IN_LINE, RestView, SpansBehind, View
+from sparsedl_fl.constraints import BESIDE, FAR, IN_LINE, Constraint, DownstreamSubspaces, TailGradient
 from sparsedl_fl.constraints.activation_subspace import ROUNDING_SHARE
-from sparsedl_fl.search.columns_and_forward_pass import TwoViews
+from sparsedl_fl.search.columns_and_forward_pass import SampleCoordinates
 from sparsedl_fl.search.descent import Descent
-from sparsedl_fl.search.joint_refinement import LastFit
+from sparsedl_fl.search.joint_refinement import JointRefinement
 from sparsedl_fl.search.knowledge import Knowledge
-from sparsedl_fl.search.natural_coordinates import NaturalForward
+from sparsedl_fl.search.natural_coordinates import NaturalCoordinates
 
-__all__ = ["InputFits"]
+__all__ = ["SingleFits"]
 
 
 @dataclass(frozen=True)
-class InputFits:
+class SingleFits:
     """The fits of inputs, each by itself, on one problem; all return unit rows ``p``.
 
     Attributes
     ----------
-    views : TwoViews
+    views : SampleCoordinates
         Both views, with nothing found.
-    last_fit, descent : LastFit, Descent
+    joint_refinement, descent : JointRefinement, Descent
         What fits exactly, and what does where that would take longer than the search.
-    natural : NaturalForward or None
+    natural : NaturalCoordinates or None
         The forward view, with nothing known; None where nothing is fitted.
-    equations : View or None
+    equations : Constraint or None
         All that inputs fulfil, each by itself.
-    behind, chain : SpansBehind or None
+    behind, chain : DownstreamSubspaces or None
         The spans behind, those that identify inputs and all there are.
     is_exact : bool
         Whether the fits are exact.
     """
 
-    views: TwoViews
-    last_fit: LastFit
+    views: SampleCoordinates
+    joint_refinement: JointRefinement
     descent: Descent
-    natural: NaturalForward | None
-    equations: View | None
-    behind: SpansBehind | None
-    chain: SpansBehind | None
+    natural: NaturalCoordinates | None
+    equations: Constraint | None
+    behind: DownstreamSubspaces | None
+    chain: DownstreamSubspaces | None
     is_exact: bool
 
     def at_scale(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -59,7 +59,7 @@ class InputFits:
         """Return inputs fitted once more to all equations, where they fulfil these then."""
         if self.equations is None or len(inputs) == 0:
             return inputs
-        fit = self.last_fit.alone if self.is_exact else self.descent.refined
+        fit = self.joint_refinement.alone if self.is_exact else self.descent.refined
         fitted = normalized(fit(self.natural, self.equations, self.at_scale(inputs)), dim=1)
         fits = self.equations.at(self.preactivations(fitted)).is_inside
         return torch.where(fits[:, None], fitted, inputs)
@@ -97,7 +97,7 @@ class InputFits:
         is_in_line = over_noise <= max(IN_LINE, FAR * _median(over_noise))
         return torch.where(is_in_line[:, None], chosen, fitted)
 
-    def least_curvatures(self, equations: View, inputs: torch.Tensor) -> torch.Tensor:
+    def least_curvatures(self, equations: Constraint, inputs: torch.Tensor) -> torch.Tensor:
         """Return what equations say of the direction that they say least of, over what they say of another."""
         coordinates = self.natural.coordinates(self.at_scale(inputs))
         found = [self.descent.least_curvature(self.natural, equations, at) for at in coordinates]
@@ -117,18 +117,18 @@ class InputFits:
         knowledge.add_inputs(inputs[is_new], is_new[is_new])
 
     @property
-    def spans(self) -> SpansBehind:
+    def spans(self) -> DownstreamSubspaces:
         """All spans there are."""
         return self.behind if self.chain is None else self.chain
 
-    def fitted_to_spans(self, starts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def fitted_to_subspaces(self, starts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return where fits to all spans end, from ``p`` at their true scale, and which inputs these determine."""
-        ends = normalized(self.last_fit.alone(self.natural, self.spans, starts), dim=1)
+        ends = normalized(self.joint_refinement.alone(self.natural, self.spans, starts), dim=1)
         here = self.spans.at(self.preactivations(ends))
         ends = ends[here.is_likely & (here.over_noise <= FAR)]
         return ends, self.least_curvatures(self.spans, ends) > self.descent.least_share
 
-    def near_spans(self, inputs: torch.Tensor, known: torch.Tensor, most: float = ROUNDING_SHARE) -> torch.Tensor:
+    def near_subspaces(self, inputs: torch.Tensor, known: torch.Tensor, most: float = ROUNDING_SHARE) -> torch.Tensor:
         """Return which inputs lie no further from the spans than rounding and those that are known explain.
 
         No further than `most` times the noise either.
@@ -142,7 +142,7 @@ class InputFits:
         usual = _median(here.over_noise[here.is_likely])
         return is_likely & (over_noise <= min(most, max(BESIDE, FAR * usual)))
 
-    def near_columns(self, inputs: torch.Tensor, rest: RestView) -> torch.Tensor:
+    def near_columns(self, inputs: torch.Tensor, rest: TailGradient) -> torch.Tensor:
         """Return which inputs of a head lie no further from the column space than noise takes them.
 
         Between two inputs of one class there is a valley of ends that nearly fulfil all equations. Of 40 batches of 40

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from sparsedl_fl.constraints import View
+from sparsedl_fl.constraints import Constraint
 from sparsedl_fl.search.stage import Proposals, Stage
 from sparsedl_fl.search.state import SearchState
 
@@ -110,7 +110,7 @@ class ScaledReflections(_ByConstraint):
     def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
         """Run reflections and descents."""
         starts = state.numerics.scaled.inputs(state.views, state.remaining.first, n_starts, generator)
-        at_first: View = state.remaining["first" if state.is_ample else "subspaces"]
+        at_first: Constraint = state.remaining["first" if state.is_ample else "subspaces"]
         ends = state.descended(starts, at_first, generator)
         return Proposals(*(state.confirmed(ends, generator) if state.is_flat else state.settled(ends)))
 
@@ -132,7 +132,7 @@ class ChainedReflections(Stage):
         """Run reflections, and fits to all subspaces."""
         starts = self.starts(state, n_starts, generator)
         if state.is_exact:
-            ends = state.fits.fitted_to_spans(starts)
+            ends = state.fits.fitted_to_subspaces(starts)
         else:
             ends = state.descended(starts, state.fits.spans, generator)
         return Proposals(*state.confirmed(ends, generator))
@@ -185,7 +185,7 @@ class Projections(_ByConstraint):
             starts = state.fits.at_scale(inputs)
             return Proposals(*state.settled(state.descended(starts, state.remaining["subspaces"], generator)))
         if state.views.free.shape[1] > 1:  # a last one follows from all columns
-            is_determined &= state.fits.near_spans(inputs, state.knowledge.inputs)
+            is_determined &= state.fits.near_subspaces(inputs, state.knowledge.inputs)
         return Proposals(inputs, is_determined)
 
 
@@ -225,7 +225,7 @@ class Alternations(Stage):
 def _lacks_zeros(state: SearchState) -> str | None:
     if not state.is_flat:
         return f"needs an activation with a zero-slope region; {state.activation.name} has none"
-    return "needs a batch of less than half of the width; this one is larger" if state.is_beyond else None
+    return "needs a batch of less than half of the width; this one is larger" if state.is_beyond_half else None
 
 
 STAGES: dict[str, Stage] = {

@@ -10,15 +10,15 @@ import torch
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.certify.candidates import Candidates, SearchEnd
-from sparsedl_fl.constraints import RestView, SpansBehind, Together, View
+from sparsedl_fl.constraints import Constraint, DownstreamSubspaces, Stacked, TailGradient
 from sparsedl_fl.constraints.label_terms import likely_labels
 from sparsedl_fl.constraints.problem import LayerProblem
-from sparsedl_fl.search.columns_and_forward_pass import ScaledForward, TwoViews
+from sparsedl_fl.search.columns_and_forward_pass import SampleCoordinates, ScaledForward
 from sparsedl_fl.search.knowledge import Knowledge
-from sparsedl_fl.search.natural_coordinates import NaturalForward
+from sparsedl_fl.search.natural_coordinates import NaturalCoordinates
 from sparsedl_fl.search.remaining import Remaining
 from sparsedl_fl.search.settings import SearchSettings
-from sparsedl_fl.search.single_fits import InputFits
+from sparsedl_fl.search.single_fits import SingleFits
 
 __all__ = ["SearchState"]
 
@@ -41,9 +41,9 @@ class SearchState:
         The numerics.
     problem : LayerProblem
         What is known from the start.
-    subspaces : SpansBehind or None
+    subspaces : DownstreamSubspaces or None
         The activation subspaces of the downstream layers, where these are used.
-    equations : View or None
+    equations : Constraint or None
         All that pre-activations of samples fulfil beside zeros; None where there are zeros alone.
     generator : torch.Generator
         Source of randomness.
@@ -55,13 +55,13 @@ class SearchState:
     remaining : Remaining
         The constraints by name, deflated by what is known: "first" is the next layer's activation subspace,
         "subspaces" all that descents go by, "tail" the network tail alone, "everything" both.
-    chain : SpansBehind or None
+    chain : DownstreamSubspaces or None
         All activation subspaces, where the first says too little.
-    tail : RestView or None
+    tail : TailGradient or None
         What the network tail sends back.
-    natural : NaturalForward or None
+    natural : NaturalCoordinates or None
         The forward view with nothing known, in which ends are polished.
-    fits : InputFits
+    fits : SingleFits
         Fits of single samples.
     """
 
@@ -69,8 +69,8 @@ class SearchState:
         self,
         settings: SearchSettings,
         problem: LayerProblem,
-        subspaces: SpansBehind | None,
-        equations: View | None,
+        subspaces: DownstreamSubspaces | None,
+        equations: Constraint | None,
         generator: torch.Generator,
     ) -> None:
         self.problem, self.activation, self.subspaces = problem, problem.activation, subspaces
@@ -78,19 +78,19 @@ class SearchState:
         self.is_flat = problem.activation.has_flat_part
         self.is_wide = numerics.schedule.is_wide(problem.width)
         self.n_starts = numerics.schedule.n_starts(problem.width)
-        views = TwoViews.of_problem(problem)
+        views = SampleCoordinates.of_problem(problem)
         # Beyond half of the width neither the first subspace nor zeros say enough of a sample.
-        self.is_beyond = subspaces is not None and problem.is_beyond
-        self.chain = problem.chain if self.is_beyond or (self.is_flat and self.is_alike) else None
+        self.is_beyond_half = subspaces is not None and problem.is_beyond_half
+        self.chain = problem.chain if self.is_beyond_half or (self.is_flat and self.is_alike) else None
         self.tail = problem.rest if numerics.use_tail and (self.chain is not None or not self.is_flat) else None
-        self.natural: NaturalForward | None = None
+        self.natural: NaturalCoordinates | None = None
         self.uses_tail, everything = equations is not subspaces, None
         if equations is not None and not self.is_flat:
             forward = ScaledForward.of(views)
             equations = _at_typical_scale(equations, forward, generator)
-            self.natural = NaturalForward.of(forward, equations, generator, numerics.descent.n_probes)
+            self.natural = NaturalCoordinates.of(forward, equations, generator, numerics.descent.n_probes)
             if subspaces is not None and self.tail is not None:
-                everything = Together((_at_typical_scale(subspaces, forward, generator), self.tail))
+                everything = Stacked((_at_typical_scale(subspaces, forward, generator), self.tail))
         self.equations = equations
         is_alone = subspaces is not None and self.tail is not None and self.tail.identifies
         views_by_name = {
@@ -102,35 +102,35 @@ class SearchState:
         self.remaining = Remaining(views_by_name, as_tensor(problem.factors.left))
         self.knowledge = self._nothing_known(views)
         self.is_head = problem.layer_gradient.tail.is_of_head
-        is_small = problem.width <= numerics.last_fit.widest or self.is_head
+        is_small = problem.width <= numerics.joint_refinement.widest or self.is_head
         self.is_exact = equations is not None and problem.batch_size > 1 and is_small
         by_subspaces = equations if self.chain is None else self.chain
         self.last = by_subspaces if self.is_exact and everything is None else everything
         natural = self.natural
         if self.is_exact and natural is None:
-            natural = NaturalForward.of(ScaledForward.of(views), equations, generator, numerics.descent.n_probes)
-        given = views, numerics.last_fit, numerics.descent, natural, self.last, subspaces, self.chain
-        self.fits = InputFits(*given, is_exact=self.is_exact)
+            natural = NaturalCoordinates.of(ScaledForward.of(views), equations, generator, numerics.descent.n_probes)
+        given = views, numerics.joint_refinement, numerics.descent, natural, self.last, subspaces, self.chain
+        self.fits = SingleFits(*given, is_exact=self.is_exact)
         self.errors: torch.Tensor | None = None
         self.ridges = numerics.schedule.cycle_of_ridges()
 
-    def _nothing_known(self, views: TwoViews) -> Knowledge:
+    def _nothing_known(self, views: SampleCoordinates) -> Knowledge:
         precision: dict[str, float] = {}
         if self.natural is not None:  # ends are polished without what is known: columns need not be exact
             precision = {"own_product": INEXACT_COLUMN}
-        if self.numerics.own_zeros is not None:
-            precision = {"own_product": INEXACT_COLUMN, "surely_off": self.numerics.own_zeros.margins[0]}
+        if self.numerics.input_zeros is not None:
+            precision = {"own_product": INEXACT_COLUMN, "surely_off": self.numerics.input_zeros.margins[0]}
         columns = tuple(view for view in (self.tail, self.problem.column) if view is not None)
         test = self.problem.factors.zero_test
-        return Knowledge(test, views, columns, trusts_behind=self.is_beyond, **precision)
+        return Knowledge(test, views, columns, trusts_downstream=self.is_beyond_half, **precision)
 
     @cached_property
     def is_alike(self) -> bool:
         """Whether there are activation subspaces, and samples with so much in common that zeros say little."""
-        return self.subspaces is not None and self.numerics.scaled.applies(TwoViews.of_problem(self.problem))
+        return self.subspaces is not None and self.numerics.scaled.applies(SampleCoordinates.of_problem(self.problem))
 
     @property
-    def views(self) -> TwoViews:
+    def views(self) -> SampleCoordinates:
         """Both views, deflated by what is known."""
         return self.knowledge.views
 
@@ -165,23 +165,23 @@ class SearchState:
         )
 
     @property
-    def tail_of_head(self) -> RestView:
+    def tail_of_head(self) -> TailGradient:
         """All that is known of the samples of a head."""
-        assert isinstance(self.equations, RestView)
+        assert isinstance(self.equations, TailGradient)
         return self.equations
 
     @cached_property
     def is_linked(self) -> bool:
         """Whether the loss can be followed back through all downstream layers, from a label to this one."""
-        if not (self.is_beyond and self.numerics.use_tail and self.problem.rest is not None):
+        if not (self.is_beyond_half and self.numerics.use_tail and self.problem.rest is not None):
             return False
         is_whole = len((self.chain or self.subspaces).spans) >= len(self.problem.layer_gradient.layers) - 1
         return is_whole and self.problem.backward is not None and self.problem.backward.is_two_pieces
 
     @cached_property
-    def likely_labels(self) -> RestView:
+    def likely_labels(self) -> TailGradient:
         """The labels that the batch seems to have: a way through the loss for each that there is."""
-        forward = ScaledForward.of(TwoViews.of_problem(self.problem))
+        forward = ScaledForward.of(SampleCoordinates.of_problem(self.problem))
         places = forward.preactivations(forward.draw(N_TYPICAL, torch.Generator().manual_seed(0)))
         tail, b = self.problem.rest, self.problem.batch_size
         mean = as_tensor(self.problem.factors.left @ self.problem.forward.scale)
@@ -190,7 +190,11 @@ class SearchState:
     def deflate(self) -> bool:
         """Take what is known out of the constraints; return whether that alone brought a last column."""
         knowledge = self.knowledge
-        if knowledge.trusts_behind and knowledge.n_found == self.problem.batch_size - 1 and knowledge.repeat_behind():
+        if (
+            knowledge.trusts_downstream
+            and knowledge.n_found == self.problem.batch_size - 1
+            and knowledge.repeat_downstream()
+        ):
             return True
         if self.is_flat:
             knowledge.deflate_columns()
@@ -198,7 +202,7 @@ class SearchState:
             self.remaining.leave_out(knowledge, self.fits)
         return False
 
-    def descended(self, starts: torch.Tensor, at_first: View, generator: torch.Generator) -> Ends:
+    def descended(self, starts: torch.Tensor, at_first: Constraint, generator: torch.Generator) -> Ends:
         """Return the samples that descents from some ``p`` at their true scale end at, and which are determined."""
         if len(starts) == 0:
             return starts, torch.zeros(0, dtype=torch.bool)
@@ -216,7 +220,7 @@ class SearchState:
                 near = self.fits.near_columns(inputs, self.tail_of_head)
                 inputs, is_determined = inputs[near], is_determined[near]
         if self.subspaces is not None and self.activation.is_piecewise_linear:  # one in a wrong piece spoils all fits
-            kept = self.fits.near_spans(inputs, self.knowledge.inputs, math.inf)
+            kept = self.fits.near_subspaces(inputs, self.knowledge.inputs, math.inf)
             inputs, is_determined = inputs[kept], is_determined[kept]
         return inputs, is_determined
 
@@ -225,15 +229,15 @@ class SearchState:
         if not self.is_exact:
             return ends
         inputs, is_determined = self.fits.fitted(ends[0]), ends[1]
-        own_zeros, knowledge = self.numerics.own_zeros, self.knowledge
-        if own_zeros is None:
-            kept = self.fits.near_spans(inputs, knowledge.inputs) | ~is_determined
+        input_zeros, knowledge = self.numerics.input_zeros, self.knowledge
+        if input_zeros is None:
+            kept = self.fits.near_subspaces(inputs, knowledge.inputs) | ~is_determined
             return inputs[kept], is_determined[kept]
-        exact, rough = own_zeros.run(self.problem.zeros_of_inputs, knowledge, inputs, generator)
-        is_near = self.fits.near_spans(rough, knowledge.inputs)
-        knowledge.add_trusted(own_zeros.columns(knowledge, rough[~is_near]))
+        exact, rough = input_zeros.run(self.problem.zeros_of_inputs, knowledge, inputs, generator)
+        is_near = self.fits.near_subspaces(rough, knowledge.inputs)
+        knowledge.add_trusted(input_zeros.columns(knowledge, rough[~is_near]))
         return torch.cat([exact, rough[is_near]]), torch.ones(len(exact) + int(is_near.sum()), dtype=torch.bool)
 
 
-def _at_typical_scale(view: View, forward: ScaledForward, generator: torch.Generator) -> View:
+def _at_typical_scale(view: Constraint, forward: ScaledForward, generator: torch.Generator) -> Constraint:
     return view.scaled_to(forward.preactivations(forward.draw(N_TYPICAL, generator)))

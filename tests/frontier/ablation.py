@@ -71,8 +71,8 @@ def _without_criterion(*names: str) -> Callable[[], None]:
     def off() -> None:
         from sparsedl_fl.certify import certificate
 
-        kept = tuple(kind for kind in certificate.EVIDENCE if type(kind).__name__ not in names)
-        assert len(kept) == len(certificate.EVIDENCE) - len(names)
+        kept = tuple(kind for kind in certificate.CRITERIA if type(kind).__name__ not in names)
+        assert len(kept) == len(certificate.CRITERIA) - len(names)
         certificate.certify.__defaults__ = (kept,)
 
     return off
@@ -83,7 +83,9 @@ def _without_deflation() -> None:
 
 
 def _without_columns_from_downstream() -> None:
-    _replace("sparsedl_fl.search.knowledge.Knowledge._from_behind", lambda self, inputs, others, own=None: inputs[:0])
+    _replace(
+        "sparsedl_fl.search.knowledge.Knowledge._from_downstream", lambda self, inputs, others, own=None: inputs[:0]
+    )
 
 
 def _without_equilibration() -> None:
@@ -128,7 +130,8 @@ PARTS = {
         lambda: _replace("sparsedl_fl.constraints.problem.LayerProblem.is_stored", False), ("int8", "float16", "stored")
     ),
     "last fit": Part(
-        lambda: _set("sparsedl_fl.search.joint_refinement.LastFit", widest=0), (*SMOOTH, *STRAIGHT, "rest", NEXT)
+        lambda: _set("sparsedl_fl.search.joint_refinement.JointRefinement", widest=0),
+        (*SMOOTH, *STRAIGHT, "rest", NEXT),
     ),
     "fit of the whole batch": Part(
         lambda: _replace("sparsedl_fl.search.settling._fit_together", lambda state, generator: None),
@@ -141,7 +144,7 @@ PARTS = {
         ("one layer", NEXT, "steps"),
     ),
     "columns taken again": Part(
-        lambda: _replace("sparsedl_fl.search.knowledge.Knowledge.repeat_behind", lambda self, **k: False),
+        lambda: _replace("sparsedl_fl.search.knowledge.Knowledge.repeat_downstream", lambda self, **k: False),
         ("relu 105x200",),
     ),
     "fallback to a dictionary search": Part(_without_fallback, ("one layer", "steps", "noise", "epochs")),
@@ -160,9 +163,9 @@ PARTS = {
         f"criterion {name}": Part(_without_criterion(name), serves)
         for name, serves in {
             "ZerosOfOthers": ("one layer", "steps", "noise"),
-            "ThroughRest": ("rest", "head", *SMOOTH),
-            "SpanOfNextLayer": (NEXT, *SMOOTH, *STRAIGHT, "int8"),
-            "ThroughRestAndSpans": SMOOTH,
+            "ByTail": ("rest", "head", *SMOOTH),
+            "BySubspace": (NEXT, *SMOOTH, *STRAIGHT, "int8"),
+            "ByTailAndSubspaces": SMOOTH,
             "ReplayOfAll": ("head", "rest", *SMOOTH),
             "ZerosOfInput": ("one layer", "steps", "noise", "int8", "float16"),
             "ZerosOfAll": ("one layer", "steps", "noise", "int8", "float16"),

@@ -13,7 +13,14 @@ import torch
 from scipy.linalg import eigh, solve_triangular
 
 from sparsedl.arrays import as_tensor
-from sparsedl_fl.constraints import ActivationSpan, RestView, SpansAt, SpansBehind, Together, View
+from sparsedl_fl.constraints import (
+    ActivationSubspace,
+    Constraint,
+    DownstreamSubspaces,
+    Stacked,
+    SubspacesAt,
+    TailGradient,
+)
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
 __all__ = ["errors_from_views"]
@@ -33,7 +40,7 @@ def errors_from_views(
     factors: LowRankGradient,
     forward: np.ndarray,
     scale: np.ndarray,
-    view: View,
+    view: Constraint,
     whitened: np.ndarray,
     columns: np.ndarray,
     products: np.ndarray,
@@ -48,7 +55,7 @@ def errors_from_views(
         ``F``.
     scale : ndarray of shape (b,)
         ``h``.
-    view : View
+    view : Constraint
         What they fulfil.
     whitened : ndarray of shape (k, b)
         Rows ``p``, at their true scale ``h^T p = 1``.
@@ -68,7 +75,7 @@ def errors_from_views(
         return of_scale * np.abs(whitened[:, 0]) * S[0] / np.sqrt(n)
     if len(whitened) == 0:
         return np.zeros(0)
-    views = view.views if isinstance(view, Together) else (view,)
+    views = view.views if isinstance(view, Stacked) else (view,)
     parts = [_INFORMATION[type(part)](part, forward, whitened) for part in views]
     errors = np.full(len(whitened), np.inf)
     # The bias gradient fixes the scale, up to its own noise: the last change is one of scale alone.
@@ -109,7 +116,7 @@ def _errors_of_scale(factors: LowRankGradient, scale: np.ndarray, whitened: np.n
 class _OfSpans:
     """What spans say of each of some inputs."""
 
-    def __init__(self, view: SpansBehind, forward: np.ndarray, whitened: np.ndarray) -> None:
+    def __init__(self, view: DownstreamSubspaces, forward: np.ndarray, whitened: np.ndarray) -> None:
         here = view.at(as_tensor(whitened @ forward.T))
         self.view, self.forward = view, forward
         self.slopes = [
@@ -153,7 +160,7 @@ class _OfSpans:
         return np.maximum(SURELY_LEFT * np.max(noise, axis=0), self.rounding[:, index].max())
 
 
-def _sure_slopes(span: ActivationSpan, z: torch.Tensor, y: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
+def _sure_slopes(span: ActivationSubspace, z: torch.Tensor, y: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
     """Return the slopes, zero where a unit with flat parts is no further from its kink than rounding explains.
 
     Where fewer units are on than there are unknowns an end may be anywhere, up to where another unit begins to be on;
@@ -168,7 +175,7 @@ def _sure_slopes(span: ActivationSpan, z: torch.Tensor, y: torch.Tensor, slopes:
 class _OfRest:
     """What the rest of the network says of each of some inputs."""
 
-    def __init__(self, view: RestView, forward: np.ndarray, whitened: np.ndarray) -> None:
+    def __init__(self, view: TailGradient, forward: np.ndarray, whitened: np.ndarray) -> None:
         self.forward, self.preactivations = forward, as_tensor(whitened @ forward.T)
         self.view = view.settled(self.preactivations)
         here = self.view.at(self.preactivations)
@@ -191,10 +198,12 @@ class _OfRest:
         return free, precision * (turned @ turned.T), precision * (turned @ self.residuals[index])
 
 
-_INFORMATION: dict[type[View], type[_OfSpans | _OfRest]] = {SpansBehind: _OfSpans, RestView: _OfRest}
+_INFORMATION: dict[type[Constraint], type[_OfSpans | _OfRest]] = {DownstreamSubspaces: _OfSpans, TailGradient: _OfRest}
 
 
-def _rounding(behind: SpansBehind, here: SpansAt, residuals: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _rounding(
+    behind: DownstreamSubspaces, here: SubspacesAt, residuals: list[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
     """Return how far rounding explains each distance, relative, and how far it moved it, both of shape (levels, k).
 
     How far rounding moves each is known up to a factor, which each input shows by its own equations; that of all
@@ -221,7 +230,7 @@ def _factor(squares: np.ndarray, freedom: np.ndarray) -> np.ndarray:
 
 
 def _moved(
-    behind: SpansBehind, forward: np.ndarray, slopes: list[np.ndarray], free: np.ndarray
+    behind: DownstreamSubspaces, forward: np.ndarray, slopes: list[np.ndarray], free: np.ndarray
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """Return how changes of an input move its activations in each layer, and these changes, as columns.
 

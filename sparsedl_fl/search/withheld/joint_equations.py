@@ -8,8 +8,8 @@ from functools import cached_property
 import torch
 from torch.nn.functional import pad
 
-from sparsedl_fl.constraints import RestAt, RestView
-from sparsedl_fl.search.columns_and_forward_pass import ScaledForward, TwoViews
+from sparsedl_fl.constraints import TailGradient, TailGradientAt
+from sparsedl_fl.search.columns_and_forward_pass import SampleCoordinates, ScaledForward
 
 __all__ = ["LeftEquations"]
 
@@ -24,21 +24,23 @@ class LeftEquations:
     ----------
     forward : ScaledForward
         Deflated by the columns that are known.
-    views : TwoViews
+    views : SampleCoordinates
         The forward view.
-    rest : RestView
+    rest : TailGradient
         What lies behind the layer, with the labels of the inputs.
     left : torch.Tensor of shape (m, b)
         ``U``.
     """
 
     forward: ScaledForward
-    views: TwoViews
-    rest: RestView
+    views: SampleCoordinates
+    rest: TailGradient
     left: torch.Tensor
 
     @classmethod
-    def of(cls, views: TwoViews, rest: RestView, left: torch.Tensor, labels: torch.Tensor) -> LeftEquations:
+    def of(
+        cls, views: SampleCoordinates, rest: TailGradient, left: torch.Tensor, labels: torch.Tensor
+    ) -> LeftEquations:
         """Return them for a forward view that is deflated, and the labels of the inputs, (k,)."""
         return cls(ScaledForward.of(views), views, replace(rest, labels=labels), left)
 
@@ -65,7 +67,7 @@ class LeftEquations:
         """How pre-activations change along each coordinate, (k - 1, m)."""
         return self.forward.axes.T @ self.views.forward.T
 
-    def _at(self, coordinates: torch.Tensor) -> tuple[RestAt, torch.Tensor, torch.Tensor]:
+    def _at(self, coordinates: torch.Tensor) -> tuple[TailGradientAt, torch.Tensor, torch.Tensor]:
         """Return what comes back for all inputs of all starts, and their ``(1, v)`` and columns, (n, k, k)."""
         n, k, _ = coordinates.shape
         z = self.inputs(coordinates) @ self.views.forward.T + self.views.kink

@@ -8,7 +8,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from sparsedl_fl.activations import FlatPart
-from sparsedl_fl.constraints import BackwardChain
+from sparsedl_fl.constraints import BackwardSubspaces
 from sparsedl_fl.search.columns_and_forward_pass import WORKING, ScaledForward
 from sparsedl_fl.solvers import douglas_rachford, log_uniform
 from sparsedl_fl.solvers.douglas_rachford import Points
@@ -57,7 +57,7 @@ class OneLayerReflection(BaseEstimator):
     step: float = 0.5
 
     def preactivations(
-        self, forward: ScaledForward, left: torch.Tensor, back: BackwardChain, labels: torch.Tensor,
+        self, forward: ScaledForward, left: torch.Tensor, back: BackwardSubspaces, labels: torch.Tensor,
         generator: torch.Generator,
     ) -> torch.Tensor:  # fmt: skip
         """Return where starts end, as ``z`` of shape (n_starts, m).
@@ -68,7 +68,7 @@ class OneLayerReflection(BaseEstimator):
             The forward view, deflated by the columns that are known.
         left : torch.Tensor of shape (m, b)
             ``U``.
-        back : BackwardChain
+        back : BackwardSubspaces
             What comes back through the layers behind.
         labels : torch.Tensor of shape (n_starts,) of int
             One for each start.

@@ -81,7 +81,7 @@ class LeftOver(BaseEstimator):
     damping, eased, raised : float, default=1e-2, 0.2 and 8
         First damping, over the diagonal, and its factors after a step that helps and one that does not.
     enough : float, default=1e-6
-        Sum of squares from which on a start has ended at the inputs: their last digits are left to a `LastFit`.
+        Sum of squares from which on a start has ended at the inputs: their last digits are left to a `JointRefinement`.
         (Wrong ends kept 1e-4 and more.)
     """
 

@@ -14,9 +14,9 @@ from sparsedl.arrays import as_tensor
 from sparsedl.linalg import normalized
 from sparsedl_fl.certify.candidates import Candidates
 from sparsedl_fl.constraints.problem import LayerProblem
-from sparsedl_fl.search.columns_and_forward_pass import ScaledForward, TwoViews
-from sparsedl_fl.search.joint_refinement import LastFit
-from sparsedl_fl.search.natural_coordinates import NaturalForward
+from sparsedl_fl.search.columns_and_forward_pass import SampleCoordinates, ScaledForward
+from sparsedl_fl.search.joint_refinement import JointRefinement
+from sparsedl_fl.search.natural_coordinates import NaturalCoordinates
 from sparsedl_fl.search.withheld.joint_equations import LeftEquations
 from sparsedl_fl.search.withheld.layer_reflection import OneLayerReflection
 from sparsedl_fl.search.withheld.left_over import Ends, LeftOver
@@ -53,8 +53,8 @@ class WithheldSearch(BaseEstimator):
 
     Parameters
     ----------
-    sparse, reflection, left_over, last_fit : default=None
-        The stages, `SparseStarts`, `OneLayerReflection`, `LeftOver` and `LastFit`; None takes their defaults.
+    sparse, reflection, left_over, joint_refinement : default=None
+        The stages, `SparseStarts`, `OneLayerReflection`, `LeftOver` and `JointRefinement`; None takes their defaults.
     patience, first_share : int and float, default=30 and 0.2
         Rounds without a new column after which the search gives up, and the share of them that it takes to be hopeless
         where there is none at all.
@@ -68,7 +68,7 @@ class WithheldSearch(BaseEstimator):
     sparse: SparseStarts | None = None
     reflection: OneLayerReflection | None = None
     left_over: LeftOver | None = None
-    last_fit: LastFit | None = None
+    joint_refinement: JointRefinement | None = None
     patience: int = 30
     first_share: float = 0.2
     reach: float = 0.45
@@ -77,7 +77,7 @@ class WithheldSearch(BaseEstimator):
 
     def applies(self, problem: LayerProblem) -> bool:
         """Return whether the activation is straight around zero, and the way back known."""
-        is_known = problem.batch_size > 1 and problem.has_rest and problem.backward is not None
+        is_known = problem.batch_size > 1 and problem.has_tail and problem.backward is not None
         is_small = problem.batch_size <= self.reach * problem.width
         return problem.is_straight and is_known and is_small and bool(BackSpace.all_of(problem))
 
@@ -147,11 +147,13 @@ class _Rounds:
         self.sparse = search.sparse or SparseStarts()
         self.reflection = search.reflection or OneLayerReflection()
         self.left_over = search.left_over or LeftOver()
-        self.last_fit = search.last_fit or LastFit(n_together=search.n_together, n_products=search.n_products)
+        self.joint_refinement = search.joint_refinement or JointRefinement(
+            n_together=search.n_together, n_products=search.n_products
+        )
         self.n_starts = self.n_hits = self.n_rounds = 0
         self.problem, self.generator, self.is_over = problem, generator, lambda: is_over(self.n_starts)
-        self.spaces, self.views = BackSpace.all_of(problem), TwoViews.of_problem(problem)
-        self.rest, self.left = problem.rest_from_places, as_tensor(problem.factors.left)
+        self.spaces, self.views = BackSpace.all_of(problem), SampleCoordinates.of_problem(problem)
+        self.rest, self.left = problem.tail_from_prior, as_tensor(problem.factors.left)
         m, b = self.left.shape
         self.columns = torch.zeros((0, b), dtype=torch.float64)
         self.is_on = torch.zeros((0, m), dtype=torch.bool)
@@ -267,9 +269,9 @@ class _Rounds:
         if is_singular or not inputs.isfinite().all():
             return None, None
         rest = self.rest.settled(inputs @ self.views.forward.T + self.views.kink)
-        natural = NaturalForward.of(ScaledForward.of(self.views), rest, self.generator, N_PROBES)
-        together = self.last_fit.together(natural, rest, rest, self.left, inputs)
-        changes = self.last_fit.errors(together, self.generator)
+        natural = NaturalCoordinates.of(ScaledForward.of(self.views), rest, self.generator, N_PROBES)
+        together = self.joint_refinement.together(natural, rest, rest, self.left, inputs)
+        changes = self.joint_refinement.errors(together, self.generator)
         if changes is None:
             return together.inputs, None
         squares = (changes * self.views.sizes).square().sum(dim=2).mean(dim=0)

@@ -7,7 +7,7 @@ import torch
 
 from sparsedl_fl import LayerGradient
 from sparsedl_fl.certify.assembly import Assembly, repeats
-from sparsedl_fl.certify.constraint_criteria import SpanOfNextLayer
+from sparsedl_fl.certify.constraint_criteria import BySubspace
 from sparsedl_fl.certify.hypothesis import Hypothesis
 from sparsedl_fl.certify.zero_criteria import ZerosOfOthers
 from sparsedl_fl.constraints.problem import LayerProblem
@@ -88,7 +88,7 @@ def test_beside_a_stand_in_only_what_is_proven_by_itself_is_certified(problem):
     # The third input is orthogonal to all columns that were found; the others need the third column.
     assert result.recovered.tolist() == [i == 3 for i in range(8)]
     result = Assembly().of(Hypothesis(problem, true, np.arange(8) != 3))
-    assert set(result.evidence) == {SpanOfNextLayer.kind, ZerosOfOthers.kind}
+    assert set(result.evidence) == {BySubspace.kind, ZerosOfOthers.kind}
     assert result.recovered.all()
 
 

@@ -12,8 +12,8 @@ from torch import nn
 
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.activations import ReLU
-from sparsedl_fl.certify._base import Case, Evidence
-from sparsedl_fl.certify.certificate import EVIDENCE, certify
+from sparsedl_fl.certify._base import Case, Criterion
+from sparsedl_fl.certify.certificate import CRITERIA, certify
 from sparsedl_fl.certify.uncertainty import errors_from_zeros
 from sparsedl_fl.certify.zero_criteria import ZerosOfAll, ZerosOfOthers
 from sparsedl_fl.constraints.problem import LayerProblem
@@ -25,7 +25,7 @@ from tests.hostile.problems import hostile_problem
 TRUE, FALSE = np.ones(4, dtype=bool), np.zeros(4, dtype=bool)
 
 
-class Fixed(Evidence):
+class Fixed(Criterion):
     """Proves what it is told to."""
 
     kind = "told"
@@ -96,7 +96,7 @@ class TestCombination:
         assert found.proven.tolist() == [False, True, True, True]
 
     def test_every_kind_has_a_name_of_its_own(self):
-        kinds = [kind.kind for kind in EVIDENCE]
+        kinds = [kind.kind for kind in CRITERIA]
         assert len(set(kinds)) == len(kinds) == 7
         assert "none" not in kinds
 

@@ -8,11 +8,11 @@ import torch
 from scipy.special import ndtr
 
 from sparsedl_fl import LayerGradient
-from sparsedl_fl.certify.near_duplicates import Indistinguishable
+from sparsedl_fl.certify.near_duplicates import NearDuplicates
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.simulation import client_gradient, fully_connected
 
-PAIRS = Indistinguishable()
+PAIRS = NearDuplicates()
 B, M, N = 6, 100, 300
 
 

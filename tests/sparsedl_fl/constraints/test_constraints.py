@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 from sparsedl_fl import LayerGradient
 from sparsedl_fl.activations import GELU, ReLU
-from sparsedl_fl.constraints import ActivationSpan, ColumnView, Inputs, SpansBehind
+from sparsedl_fl.constraints import ActivationSubspace, DownstreamSubspaces, Inputs, KnownWeights
 from sparsedl_fl.constraints.activation_subspace import ROUNDING_SHARE
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.layers.next_layers import LayerBehind
@@ -26,7 +26,7 @@ class TestActivationSpan:
         rng, Y = np.random.default_rng(1), activations()
         sizes = np.array([1, 1, 1, 1, 1, 1e-5])
         gradient = (rng.standard_normal((40, 6)) * sizes) @ Y + 1e-8 * rng.standard_normal((40, 50))
-        span = ActivationSpan.of(gradient, 6, ReLU())
+        span = ActivationSubspace.of(gradient, 6, ReLU())
         tolerances = span.tolerances_of(torch.from_numpy(Y))
         assert (tolerances[:5] < tolerances[5]).all()
         assert (span.distances_of(torch.from_numpy(Y)) <= tolerances).all()
@@ -35,7 +35,7 @@ class TestActivationSpan:
         rng, Y = np.random.default_rng(2), activations()
         sizes = np.array([1, 1, 1, 1, 1, 1e-12])
         gradient = (rng.standard_normal((40, 6)) * sizes) @ Y + 1e-8 * rng.standard_normal((40, 50))
-        span = ActivationSpan.of(gradient, 6, ReLU())
+        span = ActivationSubspace.of(gradient, 6, ReLU())
         inside = span.distances_of(torch.from_numpy(Y)) <= span.tolerances_of(torch.from_numpy(Y))
         assert inside.tolist() == [True] * 5 + [False]
 
@@ -44,29 +44,31 @@ class TestActivationSpan:
         X, weight, bias = rng.standard_normal((6, 20)), rng.standard_normal((50, 20)), rng.standard_normal(50)
         weight[40:], bias[40:], bias[:3] = weight[:10], bias[:10], -100.0
         gradient = rng.standard_normal((40, 6)) @ np.maximum(X @ weight.T + bias, 0)
-        span = ActivationSpan.of(gradient, 6, ReLU(), (weight, bias))
+        span = ActivationSubspace.of(gradient, 6, ReLU(), (weight, bias))
         assert span.stand_for.tolist() == [1.0] * 3 + [2.0] * 7 + [1.0] * 33 + [0.0] * 7
         assert span.n_equations == 43 - 6
         strengths = span.strengths_of(torch.from_numpy(np.maximum(rng.standard_normal((1, 20)) @ weight.T + bias, 0)))
         assert (strengths > 0).sum() <= 37
-        assert ActivationSpan.of(gradient, 6, ReLU(), (rng.standard_normal((50, 20)), bias)).stand_for is None
+        assert ActivationSubspace.of(gradient, 6, ReLU(), (rng.standard_normal((50, 20)), bias)).stand_for is None
 
     def test_inputs_beyond_the_noise_are_by_how_much(self):
         rng, Y = np.random.default_rng(5), activations()
         gradient = rng.standard_normal((40, 6)) @ Y + 1e-5 * rng.standard_normal((40, 50))
-        span = ActivationSpan.of(gradient, 6, ReLU())
+        span = ActivationSubspace.of(gradient, 6, ReLU())
         true = torch.from_numpy(Y)
-        assert (SpansBehind((span,)).at(true).beyond_noise == 1).all()
+        assert (DownstreamSubspaces((span,)).at(true).beyond_noise == 1).all()
         away = span.outside(torch.from_numpy(activations(seed=6)))
         moved = true + 20 * span.noise_of(true)[:, None] * away / away.norm(dim=1)[:, None] * true.norm(dim=1)[:, None]
-        assert SpansBehind((span,)).at(moved).beyond_noise.numpy() == pytest.approx(np.full(6, 20.0), rel=0.2)
+        assert DownstreamSubspaces((span,)).at(moved).beyond_noise.numpy() == pytest.approx(np.full(6, 20.0), rel=0.2)
 
     def test_weak_directions_of_smooth_activations_are_there(self):
         rng = np.random.default_rng(7)
         sizes = np.array([1, 1, 1, 1, 1, 1e-5])
         Y = np.linalg.svd(rng.standard_normal((6, 50)), full_matrices=False)[2]
         gradient = (np.linalg.qr(rng.standard_normal((40, 6)))[0] * sizes) @ Y + 3e-8 * rng.standard_normal((40, 50))
-        kept = {phi: ActivationSpan.of(gradient, 6, phi, gap=1e6).basis.norm(dim=0).numpy() for phi in (GELU(), ReLU())}
+        kept = {
+            phi: ActivationSubspace.of(gradient, 6, phi, gap=1e6).basis.norm(dim=0).numpy() for phi in (GELU(), ReLU())
+        }
         smooth, flat = kept.values()
         assert smooth == pytest.approx(np.ones(6), abs=1e-3)
         assert flat[:5] == pytest.approx(np.ones(5))
@@ -74,7 +76,7 @@ class TestActivationSpan:
 
     def test_noise_as_large_as_the_gradient_leaves_no_span(self):
         rng = np.random.default_rng(3)
-        assert ActivationSpan.of(rng.standard_normal((40, 50)), 6, ReLU()) is None
+        assert ActivationSubspace.of(rng.standard_normal((40, 50)), 6, ReLU()) is None
 
     def test_units_that_are_off_leave_fewer_equations(self):
         """40 units, 6 inputs; two units are on for the first alone, so that one says what the other does."""
@@ -82,7 +84,7 @@ class TestActivationSpan:
         activations = np.maximum(rng.standard_normal((40, 6)), 0)
         activations[:2] = 0.0
         activations[:2, 0] = 1.0, 2.0
-        span = ActivationSpan.of(rng.standard_normal((30, 6)) @ activations.T, 6, ReLU())
+        span = ActivationSubspace.of(rng.standard_normal((30, 6)) @ activations.T, 6, ReLU())
         candidates = torch.as_tensor(np.stack([np.ones(40), activations[:, 1]]))
         strengths = span.strengths_of(candidates)
         assert (strengths[0] > 0.99).sum() == 34
@@ -136,7 +138,7 @@ class TestColumnView:
         given = client[2]
         assert LayerProblem.of(replace(given, next_weight=None, behind=())).column is None
         update = replace(given, learning_rate=0.1)
-        assert ColumnView.of(update, LayerProblem.of(given).factors, LayerProblem.of(given).behind) is None
+        assert KnownWeights.of(update, LayerProblem.of(given).factors, LayerProblem.of(given).behind) is None
 
 
 def test_next_weights_of_another_shape_are_named(client):
@@ -158,7 +160,7 @@ class TestSpansBehind:
         given = LayerGradient.from_model(model, gradients)
         with torch.no_grad():
             z = model.double()[0](batch.double())
-        return SpansBehind.of(given, 6, GELU()), z
+        return DownstreamSubspaces.of(given, 6, GELU()), z
 
     def test_there_is_one_for_each_layer_that_spans_the_batch(self, behind):
         spans, z = behind
@@ -201,8 +203,8 @@ class TestSpansBehind:
         given = LayerGradient(
             rng.standard_normal((50, 30)), np.zeros(50), D @ X, D.sum(axis=1), D2 @ Y, activation="gelu", behind=[layer]
         )
-        assert len(SpansBehind.of(given, 6, GELU()).spans) == 2
-        assert len(SpansBehind.of(replace(given, learning_rate=0.1), 6, GELU()).spans) == 1
+        assert len(DownstreamSubspaces.of(given, 6, GELU()).spans) == 2
+        assert len(DownstreamSubspaces.of(replace(given, learning_rate=0.1), 6, GELU()).spans) == 1
 
     @pytest.mark.parametrize(
         ("change", "message"),
@@ -239,7 +241,7 @@ def test_a_next_gradient_of_lower_rank_spans_the_inputs_whose_columns_are_indepe
     columns = rng.standard_normal((20, 8))
     columns[:, 1] = columns[:, 0]
     given = columns @ activations + 1e-8 * rng.standard_normal((20, 60))
-    short, open_ = (ActivationSpan.of(given, 8, ReLU(), gap=gap) for gap in (1e5, 10.0))
+    short, open_ = (ActivationSubspace.of(given, 8, ReLU(), gap=gap) for gap in (1e5, 10.0))
     y = torch.from_numpy(activations)
     over_noise, if_it_were_weak = ((span.distances_of(y) / span.noise_of(y)) for span in (short, open_))
     assert (over_noise[2:] < 5).all()
@@ -278,7 +280,7 @@ class TestOthers:
     @pytest.mark.parametrize("level", [0, 1])
     def test_known_inputs_leave_every_span(self, known, level):
         problem, inputs = known
-        spans = problem.behind.besides(self.first(inputs, self.N_KNOWN))
+        spans = problem.behind.without(self.first(inputs, self.N_KNOWN))
         assert [span.basis.shape[1] for span in spans.spans] == [4, 4]
         y = spans.at(inputs.preactivations).activations[level]
         assert (spans.spans[level].distances_of(y)[self.N_KNOWN :] < 1e-4).all()
@@ -289,25 +291,25 @@ class TestOthers:
         spans = problem.behind
         for index in range(self.N_KNOWN):
             one = Inputs(*(part[index : index + 1] for part in vars(inputs).values()))
-            spans = spans.besides(one)
+            spans = spans.without(one)
         self.check(spans, inputs, self.N_KNOWN)
 
     def test_wrong_gradients_leave_the_spans_as_they_are(self, known):
         problem, inputs = known
         noise = torch.randn(inputs.gradients.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         wrong = replace(inputs, gradients=inputs.gradients + 0.3 * inputs.gradients.std() * noise)
-        spans = problem.behind.besides(self.first(wrong, self.N_KNOWN))
+        spans = problem.behind.without(self.first(wrong, self.N_KNOWN))
         assert [span.basis.shape[1] for span in spans.spans] == [12, 12]
 
     def test_known_inputs_leave_the_column_space_and_their_labels_the_others(self, known):
         problem, inputs = known
-        rest = problem.rest.besides(self.first(inputs, self.N_KNOWN))
+        rest = problem.rest.without(self.first(inputs, self.N_KNOWN))
         assert rest.n_unknowns == problem.rest.n_unknowns - self.N_KNOWN
         self.check(rest.settled(inputs.preactivations), inputs, self.N_KNOWN)
-        of_first_label = problem.rest.besides(Inputs(*(part[::5] for part in vars(inputs).values())))
+        of_first_label = problem.rest.without(Inputs(*(part[::5] for part in vars(inputs).values())))
         assert of_first_label.shares[0] < 0.5 * problem.rest.shares[0]
 
     def test_nothing_known_changes_nothing(self, known):
         problem, inputs = known
-        assert problem.behind.besides(self.first(inputs, 0)) is problem.behind
-        assert problem.rest.besides(self.first(inputs, 0)) is problem.rest
+        assert problem.behind.without(self.first(inputs, 0)) is problem.behind
+        assert problem.rest.without(self.first(inputs, 0)) is problem.rest

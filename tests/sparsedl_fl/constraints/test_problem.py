@@ -78,16 +78,16 @@ def test_views_are_built_once(small_problem, monkeypatch):
     _, model, gradient = small_problem
     calls = []
     from sparsedl_fl import GradientInverter
-    from sparsedl_fl.constraints.downstream_subspaces import SpansBehind
-    from sparsedl_fl.constraints.forward_pass import ForwardView
+    from sparsedl_fl.constraints.downstream_subspaces import DownstreamSubspaces
+    from sparsedl_fl.constraints.forward_pass import ForwardPass
 
-    for view in (ForwardView, SpansBehind):
+    for view in (ForwardPass, DownstreamSubspaces):
         build = view.of.__func__
         monkeypatch.setattr(
             view, "of", classmethod(lambda cls, *args, build=build: calls.append(cls.__name__) or build(cls, *args))
         )
     GradientInverter(random_state=0).fit(LayerGradient.from_model(model, gradient))
-    assert sorted(calls) == ["ForwardView", "SpansBehind"]
+    assert sorted(calls) == ["ForwardPass", "DownstreamSubspaces"]
 
 
 def test_only_spans_that_identify_say_what_lies_beyond_their_noise(small_problem):

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from sparsedl_fl.activations import GELU, LeakyReLU
-from sparsedl_fl.constraints import ActivationSpan
-from sparsedl_fl.constraints.subspace_deflation import WayBack
+from sparsedl_fl.constraints import ActivationSubspace
+from sparsedl_fl.constraints.subspace_deflation import SubspaceDeflation
 
 B, M, K = 6, 40, 30
 
@@ -27,8 +27,8 @@ def layer(request):
     gradient = columns.T @ activations.detach()
     # Rounding as a client's: without any, nothing says how wide the span is.
     gradient += 1e-9 * torch.randn((K, M), generator=generator, dtype=torch.float64)
-    span = ActivationSpan.of(gradient.numpy(), B, activation)
-    return WayBack(weight, gradient), span, gradients.detach(), activations.detach(), slopes, columns
+    span = ActivationSubspace.of(gradient.numpy(), B, activation)
+    return SubspaceDeflation(weight, gradient), span, gradients.detach(), activations.detach(), slopes, columns
 
 
 def test_duals_are_those_of_the_activations(layer):

@@ -9,16 +9,16 @@ from sparsedl_fl.crowded import CrowdedProblem
 from sparsedl_fl.crowded.columns import NextColumns
 
 
-@pytest.mark.parametrize(("activation", "has_rest"), [(nn.ReLU, True), (nn.ReLU, False), (nn.GELU, True)])
-def test_columns_of_the_next_layer_by_zeros_and_by_the_rest(crowd, activation, has_rest):
+@pytest.mark.parametrize(("activation", "has_tail"), [(nn.ReLU, True), (nn.ReLU, False), (nn.GELU, True)])
+def test_columns_of_the_next_layer_by_zeros_and_by_the_rest(crowd, activation, has_tail):
     inputs, labels, _, given = crowd(activation=activation)
-    problem = CrowdedProblem.of(given if has_rest else replace(given, rest=None))
+    problem = CrowdedProblem.of(given if has_tail else replace(given, rest=None))
     columns, whitened = NextColumns(problem), torch.from_numpy(problem.whitened(inputs.double().numpy()))
     found, is_determined = columns.of(whitened)
     assert is_determined.sum() >= 20
     products = columns.coordinates(whitened) @ found[is_determined].T
     np.testing.assert_allclose(products, torch.eye(24, dtype=torch.float64)[:, is_determined], atol=0.05)
-    if has_rest:
+    if has_tail:
         _, named, _ = columns.by_rest(whitened)
         assert (named == labels).float().mean() > 0.9
         assert set(named[named != labels].tolist()) <= {-1}

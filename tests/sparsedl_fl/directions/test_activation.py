@@ -11,11 +11,11 @@ from torch.nn.functional import normalize
 
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.activations import ReLU
-from sparsedl_fl.constraints import ActivationSpan
+from sparsedl_fl.constraints import ActivationSubspace
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections
 from sparsedl_fl.metrics import psnr
-from sparsedl_fl.search import Alternation, Projection, Reflection, Schedule, TwoViews
+from sparsedl_fl.search import Alternation, Projection, Reflection, SampleCoordinates, Schedule
 from sparsedl_fl.search.columns_and_forward_pass import PrincipalForward, leaders
 from sparsedl_fl.search.dual_estimates import PosteriorMeans
 from sparsedl_fl.search.knowledge import Knowledge
@@ -43,7 +43,7 @@ class Problem:
         self.columns = torch.from_numpy(columns / np.linalg.norm(columns, axis=1, keepdims=True))
         self.forward = self.problem.regressors()
         self.test = self.factors.zero_test
-        self.views = TwoViews.of_problem(self.problem)
+        self.views = SampleCoordinates.of_problem(self.problem)
         self.span = self.problem.span
 
 
@@ -165,16 +165,16 @@ class TestSpan:
 
     def test_it_identifies_less_than_half_the_width(self):
         def span(m, b):
-            return ActivationSpan(torch.linalg.qr(torch.randn(m, b, generator=generator()))[0], 1e-5, ReLU())
+            return ActivationSubspace(torch.linalg.qr(torch.randn(m, b, generator=generator()))[0], 1e-5, ReLU())
 
         assert span(100, 48).identifies
         assert not span(100, 49).identifies
 
     def test_it_is_not_used_where_it_says_nothing(self, problem):
-        assert ActivationSpan.of(None, 25, ReLU()) is None
-        assert ActivationSpan.of(problem.given.next_weight_grad[:20], 25, ReLU()) is None
+        assert ActivationSubspace.of(None, 25, ReLU()) is None
+        assert ActivationSubspace.of(problem.given.next_weight_grad[:20], 25, ReLU()) is None
         noise = np.random.default_rng(0).standard_normal(problem.given.next_weight_grad.shape)
-        assert ActivationSpan.of(problem.given.next_weight_grad + noise, 25, ReLU()) is None
+        assert ActivationSubspace.of(problem.given.next_weight_grad + noise, 25, ReLU()) is None
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +226,7 @@ class TestProjection:
     def test_behind_two_slopes_reflections_that_go_on_less_far_end_at_many_more_samples(self, two_slopes):
         """Whole reflections wander: 0 and 3 % of starts end at a sample, however many there are."""
         problem, true, _ = two_slopes
-        forward, span = PrincipalForward.of(TwoViews.of_problem(problem)), problem.span.up_to_scale()
+        forward, span = PrincipalForward.of(SampleCoordinates.of_problem(problem)), problem.span.up_to_scale()
 
         def share(projection):
             ends = projection.reflections(forward, replace(span, basis=span.basis.float()), 64, generator())
@@ -241,7 +241,7 @@ class TestProjection:
         """One slope taken for the other: its column is a little off, and so is what is left to search."""
         problem, true, columns = two_slopes
         off = normalize(columns[:1] + 0.003 * normalize(torch.randn(1, 60, generator=generator()), dim=1), dim=1)
-        views, span = TwoViews.of_problem(problem).knowing(off), problem.span.up_to_scale()
+        views, span = SampleCoordinates.of_problem(problem).knowing(off), problem.span.up_to_scale()
         found, _ = Projection.for_two_slopes().run(views, span, 64, generator())
         near = cosines(normalize(found @ problem.regressors().T, dim=1), true)
         assert len(found) > 5

@@ -100,7 +100,7 @@ class TestLayersThatFollow:
         assert (same.rest, same.head) == (given.rest, given.head)
 
     @pytest.mark.parametrize(
-        ("changes", "n_layers", "has_rest", "has_head"),
+        ("changes", "n_layers", "has_tail", "has_head"),
         [
             ({"next_weight_grad": None}, 3, True, True),
             ({"next_weight": None}, 3, True, True),
@@ -112,10 +112,10 @@ class TestLayersThatFollow:
             ({"head": None, "rest": None}, 3, False, False),
         ],
     )
-    def test_each_keyword_is_replaced_alone(self, given, changes, n_layers, has_rest, has_head):
+    def test_each_keyword_is_replaced_alone(self, given, changes, n_layers, has_tail, has_head):
         changed = replace(given, **changes)
         assert len(changed.layers) == n_layers
-        assert (changed.rest is not None, changed.head is not None) == (has_rest, has_head)
+        assert (changed.rest is not None, changed.head is not None) == (has_tail, has_head)
         assert (changed.next_weight_grad is None) == ("next_weight_grad" in changes)
         assert len(changed.behind) == (0 if "behind" in changes else 2)
         has_weight = "next_weight" not in changes or "behind" not in changes

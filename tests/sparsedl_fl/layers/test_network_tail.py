@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.activations import Identity
-from sparsedl_fl.certify.constraint_criteria import SpanOfNextLayer, ThroughRest, ThroughRestAndSpans
-from sparsedl_fl.constraints import Together
+from sparsedl_fl.certify.constraint_criteria import BySubspace, ByTail, ByTailAndSubspaces
+from sparsedl_fl.constraints import Stacked
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.layers.layer_gradient import RestOfNetwork
 from sparsedl_fl.simulation import client_gradient
@@ -103,8 +103,8 @@ class TestBatches:
         def asked(*_):
             raise AssertionError("asked for more")
 
-        monkeypatch.setattr(ThroughRest if activation is nn.LeakyReLU else SpanOfNextLayer, "prove", asked)
-        monkeypatch.setattr(ThroughRestAndSpans, "prove", asked)
+        monkeypatch.setattr(ByTail if activation is nn.LeakyReLU else BySubspace, "prove", asked)
+        monkeypatch.setattr(ByTailAndSubspaces, "prove", asked)
         inputs, labels = draw()
         model = seeded(lambda: plain(activation))
         given = LayerGradient.from_model(model, client_gradient(model, inputs, labels))
@@ -291,7 +291,7 @@ class TestView:
 
     @pytest.fixture(params=["rest", "together"])
     def view(self, problem, request):
-        return problem.rest if request.param == "rest" else Together((problem.behind, problem.rest))
+        return problem.rest if request.param == "rest" else Stacked((problem.behind, problem.rest))
 
     def places(self, problem, n=5):
         return torch.from_numpy(problem.forward.typical(problem.factors.singular_values, n))

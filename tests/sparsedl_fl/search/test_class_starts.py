@@ -9,11 +9,11 @@ from torch import nn
 from torch.nn import functional
 
 from sparsedl_fl import GradientInverter, LayerGradient
-from sparsedl_fl.constraints import RestView
+from sparsedl_fl.constraints import TailGradient
 from sparsedl_fl.constraints.label_terms import LabelTerms, distances_by_label
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.layers.network_tail import RestOfNetwork
-from sparsedl_fl.search import ClassStarts, TwoViews
+from sparsedl_fl.search import ClassStarts, SampleCoordinates
 from sparsedl_fl.simulation import client_gradient
 
 
@@ -33,7 +33,7 @@ def start(labels, n_classes, known=(), **given):
     problem = LayerProblem.of(LayerGradient.from_model(head, gradients))
     factors = problem.factors
     known = torch.from_numpy(features[list(known)] @ factors.right.T / factors.singular_values)
-    inputs, found = ClassStarts().run(TwoViews.of_problem(problem), problem.rest, known)
+    inputs, found = ClassStarts().run(SampleCoordinates.of_problem(problem), problem.rest, known)
     return features, (inputs.numpy() * factors.singular_values) @ factors.right, found
 
 
@@ -65,10 +65,14 @@ def test_labels_of_which_nothing_is_left_lead_nowhere(monkeypatch):
     """Such starts were no numbers, and the next least squares ended in LAPACK."""
     _, head, gradients = head_problem(list(range(0, 40, 3)), 40)
     problem = LayerProblem.of(LayerGradient.from_model(head, gradients))
-    views, rest, nothing = TwoViews.of_problem(problem), problem.rest, torch.zeros((0, 14), dtype=torch.float64)
+    views, rest, nothing = (
+        SampleCoordinates.of_problem(problem),
+        problem.rest,
+        torch.zeros((0, 14), dtype=torch.float64),
+    )
     assert len(ClassStarts().run(views, rest, nothing)[1]) == 14
     monkeypatch.setattr(RestOfNetwork, "gradients_for", lambda self, z, labels: torch.zeros_like(z))
-    monkeypatch.setattr(RestView, "settled", lambda self, z: self)
+    monkeypatch.setattr(TailGradient, "settled", lambda self, z: self)
     inputs, labels = ClassStarts().run(views, replace(rest, labels=nothing[:, 0].long()), nothing)
     assert len(inputs) == len(labels) == 0
 

@@ -10,9 +10,9 @@ from torch import nn
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.activations import GELU, Elementwise, Identity, PReLU
 from sparsedl_fl.constraints.problem import LayerProblem
-from sparsedl_fl.search import Descent, TwoViews
+from sparsedl_fl.search import Descent, SampleCoordinates
 from sparsedl_fl.search.columns_and_forward_pass import ScaledForward
-from sparsedl_fl.search.natural_coordinates import NaturalForward
+from sparsedl_fl.search.natural_coordinates import NaturalCoordinates
 from sparsedl_fl.simulation import WIRES, client_gradient
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -131,8 +131,8 @@ class TestDescent:
         true, given = client(nn.GELU, 20, seed=0)
         problem = LayerProblem.of(given)
         samples = torch.from_numpy(true @ problem.factors.right.T / problem.factors.singular_values)
-        views = TwoViews.of_problem(problem)
-        natural = NaturalForward.of(ScaledForward.of(views), problem.behind, torch.Generator().manual_seed(0), 2)
+        views = SampleCoordinates.of_problem(problem)
+        natural = NaturalCoordinates.of(ScaledForward.of(views), problem.behind, torch.Generator().manual_seed(0), 2)
         return problem, views, samples, natural
 
     def test_every_input_has_its_coordinates(self, setting):

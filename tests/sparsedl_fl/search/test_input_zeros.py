@@ -9,7 +9,7 @@ from sparsedl.linalg import normalized
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.metrics import match_batches
-from sparsedl_fl.search import OwnZeros, TwoViews
+from sparsedl_fl.search import InputZeros, SampleCoordinates
 from sparsedl_fl.search.knowledge import Knowledge
 
 LAYER = "7"
@@ -57,13 +57,13 @@ def setting(cifar):
 
 def test_an_end_beside_an_input_comes_to_it(setting):
     problem, inputs = setting
-    views = TwoViews.of_problem(problem)
+    views = SampleCoordinates.of_problem(problem)
     knowledge = Knowledge(problem.factors.zero_test, views, surely_off=0.01, own_product=0.03)
     generator = torch.Generator().manual_seed(0)
     beside = normalized(inputs * views.sizes, dim=1)
     noise = torch.randn(beside.shape, generator=generator, dtype=torch.float64)
     ends = normalized((beside + 0.01 * normalized(noise, dim=1)) / views.sizes, dim=1)
-    found, rest = OwnZeros().run(problem.zeros_of_inputs, knowledge, ends, generator)
+    found, rest = InputZeros().run(problem.zeros_of_inputs, knowledge, ends, generator)
     within = normalized(found * views.sizes, dim=1)
     cosines = (within @ beside.T).abs().amax(dim=1)
     assert len(found) >= 10
@@ -73,14 +73,14 @@ def test_an_end_beside_an_input_comes_to_it(setting):
 
 def test_nothing_comes_of_mixtures(setting):
     problem, inputs = setting
-    views = TwoViews.of_problem(problem)
+    views = SampleCoordinates.of_problem(problem)
     knowledge = Knowledge(problem.factors.zero_test, views, surely_off=0.01, own_product=0.03)
     generator = torch.Generator().manual_seed(0)
     mixtures = normalized(inputs[:6] - 0.7 * inputs[6:], dim=1)
-    found, _ = OwnZeros().run(problem.zeros_of_inputs, knowledge, mixtures, generator)
+    found, _ = InputZeros().run(problem.zeros_of_inputs, knowledge, mixtures, generator)
     within, true = (normalized(rows * views.sizes, dim=1) for rows in (found, inputs))
     assert ((within @ true.T).abs().amax(dim=1) > 0.999).all()
-    assert len(OwnZeros().columns(knowledge, mixtures)) == 0
+    assert len(InputZeros().columns(knowledge, mixtures)) == 0
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -8,13 +8,13 @@ from torch import nn
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.audit import audit_model
 from sparsedl_fl.certify.uncertainty import errors_from_views
-from sparsedl_fl.constraints import Together
+from sparsedl_fl.constraints import Stacked
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import ActivationDirections
 from sparsedl_fl.metrics import match_batches
-from sparsedl_fl.search import Descent, LastFit, Schedule, TwoViews
+from sparsedl_fl.search import Descent, JointRefinement, SampleCoordinates, Schedule
 from sparsedl_fl.search.columns_and_forward_pass import ScaledForward
-from sparsedl_fl.search.natural_coordinates import NaturalForward
+from sparsedl_fl.search.natural_coordinates import NaturalCoordinates
 from sparsedl_fl.search.residual_systems import BatchSystem, InputSystems, Returned
 from sparsedl_fl.simulation import client_gradient
 from tests.hostile.problems.audits import hostile_audit
@@ -36,9 +36,9 @@ def batch():
     """A problem, its true ``p``, and what fits them."""
     inputs, given = client(nn.GELU, 12, seed=3)
     problem = LayerProblem.of(given)
-    views, generator = TwoViews.of_problem(problem), torch.Generator().manual_seed(0)
-    equations = Together((problem.behind, problem.rest))
-    forward = NaturalForward.of(ScaledForward.of(views), equations, generator, 2)
+    views, generator = SampleCoordinates.of_problem(problem), torch.Generator().manual_seed(0)
+    equations = Stacked((problem.behind, problem.rest))
+    forward = NaturalCoordinates.of(ScaledForward.of(views), equations, generator, 2)
     factors = problem.factors
     true = inputs @ torch.from_numpy((factors.right.T / factors.singular_values).copy())
     return problem, true / (true @ views.scale)[:, None], forward, equations, torch.from_numpy(factors.left)
@@ -106,8 +106,8 @@ def test_inputs_that_are_off_come_back_and_together_nearer(batch):
     _, true, forward, equations, left = batch
     noise = torch.randn(true.shape, generator=torch.Generator().manual_seed(4), dtype=true.dtype)
     off = forward.inputs(forward.coordinates(true + 1e-4 * true.abs().mean() * noise))
-    alone = LastFit().alone(forward, equations, off)
-    together = LastFit().together(forward, equations, batch[0].rest, left, alone).inputs
+    alone = JointRefinement().alone(forward, equations, off)
+    together = JointRefinement().together(forward, equations, batch[0].rest, left, alone).inputs
     assert rms(alone - true) < 0.05 * rms(off - true)
     assert rms(together - true) < rms(alone - true)
 
@@ -115,8 +115,8 @@ def test_inputs_that_are_off_come_back_and_together_nearer(batch):
 def test_wrong_inputs_are_not_made_worse(batch):
     _, true, forward, equations, left = batch
     wrong = forward.inputs(forward.coordinates(true).flip(0) * 3.0)
-    alone = LastFit().alone(forward, equations, wrong)
-    ends = LastFit().together(forward, equations, batch[0].rest, left, alone).inputs
+    alone = JointRefinement().alone(forward, equations, wrong)
+    ends = JointRefinement().together(forward, equations, batch[0].rest, left, alone).inputs
     assert ends.isfinite().all()
 
 
@@ -124,8 +124,8 @@ def test_wrong_inputs_are_not_made_worse(batch):
 def test_the_last_fit_wins_digits_and_stays_within_what_is_expected(activation):
     inputs, given = client(activation, 24, seed=5)
     errors = {}
-    for name, last_fit in (("without", LastFit(widest=0)), ("with", None)):
-        inverter = GradientInverter(ActivationDirections(last_fit=last_fit), random_state=0).fit(given)
+    for name, joint_refinement in (("without", JointRefinement(widest=0)), ("with", None)):
+        inverter = GradientInverter(ActivationDirections(joint_refinement=joint_refinement), random_state=0).fit(given)
         assert inverter.recovered_.all()
         match = match_batches(inputs.numpy(), inverter.inputs_)
         errors[name] = np.sqrt(match.squared_errors)
@@ -157,23 +157,23 @@ def test_the_descent_is_not_asked_for_what_the_last_fit_does():
 
 def test_draws_are_as_far_from_the_batch_as_the_truth_is(batch):
     problem, true, forward, equations, left = batch
-    together = LastFit().together(forward, equations, problem.rest, left, true)
-    draws = LastFit(n_draws=4).errors(together, torch.Generator().manual_seed(0))
+    together = JointRefinement().together(forward, equations, problem.rest, left, true)
+    draws = JointRefinement(n_draws=4).errors(together, torch.Generator().manual_seed(0))
     sizes = torch.from_numpy(problem.factors.singular_values)
     assert 0.3 < rms((together.inputs - true) * sizes) / rms(draws * sizes) < 2.0
 
 
 def test_nothing_is_drawn_where_the_method_does_not_end(batch):
     problem, true, forward, equations, left = batch
-    together = LastFit().together(forward, equations, problem.rest, left, true)
-    assert LastFit().errors(together, torch.Generator().manual_seed(0)) is not None
-    assert LastFit(n_products=(300, 1)).errors(together, torch.Generator().manual_seed(0)) is None
+    together = JointRefinement().together(forward, equations, problem.rest, left, true)
+    assert JointRefinement().errors(together, torch.Generator().manual_seed(0)) is not None
+    assert JointRefinement(n_products=(300, 1)).errors(together, torch.Generator().manual_seed(0)) is None
 
 
 def test_nothing_is_drawn_before_the_batch_is_a_minimum(batch):
     problem, true, forward, equations, left = batch
     here = BatchSystem.of(forward, equations, problem.rest, left, true, 1e-12)
-    assert LastFit().errors(here, torch.Generator().manual_seed(0)) is None
+    assert JointRefinement().errors(here, torch.Generator().manual_seed(0)) is None
 
 
 @pytest.mark.parametrize("activation", [nn.GELU, nn.Tanh])
@@ -194,10 +194,14 @@ def test_a_fit_that_leaves_nothing_of_one_span_is_still_determined_by_all():
         layers = [layer for n in (90, 50, 50) for layer in (nn.Linear(n, 50), nn.GELU())]
         model, inputs = nn.Sequential(*layers, nn.Linear(50, 10)), torch.randn(30, 90)
     problem = LayerProblem.of(LayerGradient.from_model(model, client_gradient(model, inputs, torch.arange(30) % 10)))
-    views, generator, factors = TwoViews.of_problem(problem), torch.Generator().manual_seed(0), problem.factors
+    views, generator, factors = (
+        SampleCoordinates.of_problem(problem),
+        torch.Generator().manual_seed(0),
+        problem.factors,
+    )
     true = inputs.double() @ torch.from_numpy((factors.right.T / factors.singular_values).copy())
-    forward = NaturalForward.of(ScaledForward.of(views), problem.behind, generator, 2)
-    by_first = LastFit().alone(forward, problem.behind.first, true / (true @ views.scale)[:, None]).numpy()
+    forward = NaturalCoordinates.of(ScaledForward.of(views), problem.behind, generator, 2)
+    by_first = JointRefinement().alone(forward, problem.behind.first, true / (true @ views.scale)[:, None]).numpy()
     forward_matrix, scale = problem.forward.regressors(), problem.forward.scale
     columns, products = np.linalg.inv(by_first).T, np.full((30, 30), np.inf)
     expected = errors_from_views(factors, forward_matrix, scale, problem.behind, by_first, columns, products)

@@ -15,7 +15,7 @@ from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.layers.network_tail import RestOfNetwork
 from sparsedl_fl.layers.next_layers import Head
 from sparsedl_fl.metrics import are_wrong
-from sparsedl_fl.search import PairedReflection, TwoViews
+from sparsedl_fl.search import PairedReflection, SampleCoordinates
 from sparsedl_fl.search.columns_and_forward_pass import ScaledForward
 from sparsedl_fl.search.knowledge import Knowledge
 from sparsedl_fl.simulation import client_gradient, fully_connected
@@ -62,7 +62,7 @@ def test_what_the_loss_sends_back_lies_in_the_column_space_of_every_layer(settin
 
 def test_labels_lead_the_starts_to_different_inputs(setting):
     problem, spans = setting.problem, setting.problem.chain
-    forward = ScaledForward.of(TwoViews.of_problem(problem))
+    forward = ScaledForward.of(SampleCoordinates.of_problem(problem))
     labels = setting.labels[torch.arange(64) % BATCH]
     ends = PairedReflection().ends(forward, spans, problem.backward, labels, torch.Generator().manual_seed(0))
     found, true = forward.preactivations(ends) - forward.offset, setting.preactivations - forward.offset
@@ -105,12 +105,12 @@ def test_an_end_that_slid_to_where_another_unit_begins_to_be_on_is_not_determine
 def test_an_inexact_input_does_not_hold_up_the_columns_of_others(setting):
     """Some that count as determined are off by a few hundredths, and overlap with the columns of all others."""
     problem = setting.problem
-    views = TwoViews.of_problem(problem)
+    views = SampleCoordinates.of_problem(problem)
     factors = problem.factors
     samples = torch.from_numpy(setting.inputs.double().numpy() @ factors.right.T / factors.singular_values)
     noise = torch.randn(BATCH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     inexact = normalize(samples[:1], dim=1) + 0.05 * normalize(noise[None], dim=1)
-    knowledge = Knowledge(factors.zero_test, views, (problem.column, problem.rest), trusts_behind=True)
+    knowledge = Knowledge(factors.zero_test, views, (problem.column, problem.rest), trusts_downstream=True)
     knowledge.add_inputs(normalize(inexact, dim=1), torch.ones(1, dtype=torch.bool))
     assert knowledge.views.overlaps(knowledge.inputs, torch.linalg.inv(samples).T[1:]).max() > knowledge.own_product
     n_before = knowledge.n_found
@@ -121,24 +121,24 @@ def test_an_inexact_input_does_not_hold_up_the_columns_of_others(setting):
 class TestLastColumn:
     def knowledge(self, setting, n, error):
         problem = setting.problem
-        views = TwoViews.of_problem(problem)
+        views = SampleCoordinates.of_problem(problem)
         found = normalize(problem.backward.at(setting.preactivations, setting.labels)[1][0] @ views.left, dim=1)
         noise = torch.randn(found.shape, generator=torch.Generator().manual_seed(0), dtype=found.dtype)
-        knowledge = Knowledge(problem.factors.zero_test, views, (problem.rest,), trusts_behind=True)
+        knowledge = Knowledge(problem.factors.zero_test, views, (problem.rest,), trusts_downstream=True)
         knowledge.views = views.knowing(normalize(found + error * normalize(noise, dim=1), dim=1)[:n])
         return knowledge, found
 
     @pytest.mark.parametrize("n", [BATCH, BATCH - 1])
     def test_it_follows_from_the_others_and_all_become_exact(self, setting, n):
         knowledge, true = self.knowledge(setting, n, 1e-6)
-        assert knowledge.repeat_behind()
+        assert knowledge.repeat_downstream()
         cosines = (knowledge.views.found @ true.T).abs().max(dim=1).values
         assert (1 - cosines).max() < 1e-11
         assert knowledge.is_complete
 
     def test_it_stays_away_where_the_others_are_wrong(self, setting):
         knowledge, _ = self.knowledge(setting, BATCH - 1, 0.5)
-        assert not knowledge.repeat_behind()
+        assert not knowledge.repeat_downstream()
         assert knowledge.n_found == BATCH - 1
 
 

@@ -13,7 +13,7 @@ from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.certify.candidates import Candidates
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import ActivationDirections, Directions
-from sparsedl_fl.search import Descent, ScaledReflection, TwoViews
+from sparsedl_fl.search import Descent, SampleCoordinates, ScaledReflection
 from sparsedl_fl.search.columns_and_forward_pass import ScaledForward
 from sparsedl_fl.search.knowledge import Knowledge
 from sparsedl_fl.search.scaled_reflection import _link
@@ -41,7 +41,7 @@ def setting():
     true, given = alike()
     problem = LayerProblem.of(given)
     samples = torch.from_numpy(true @ problem.factors.right.T / problem.factors.singular_values)
-    return problem, TwoViews.of_problem(problem), samples
+    return problem, SampleCoordinates.of_problem(problem), samples
 
 
 class TestScaledForward:
@@ -83,7 +83,7 @@ class TestScaledReflection:
     def test_it_applies_to_inputs_with_much_in_common_only(self, setting):
         assert ScaledReflection().applies(setting[1])
         centred = LayerProblem.of(alike(common=0.0)[1])
-        assert not ScaledReflection().applies(TwoViews.of_problem(centred))
+        assert not ScaledReflection().applies(SampleCoordinates.of_problem(centred))
 
     def test_its_ends_are_true_inputs(self, setting):
         problem, views, samples = setting
@@ -169,8 +169,8 @@ class TestKnowledge:
         nothing = p[:0]
         alone = Knowledge(problem.factors.zero_test, views)
         behind = Knowledge(problem.factors.zero_test, views, [problem.column])
-        found = behind._from_behind(p, nothing)
-        assert len(alone._from_behind(p, nothing)) == 0
+        found = behind._from_downstream(p, nothing)
+        assert len(alone._from_downstream(p, nothing)) == 0
         assert abs(float(found @ columns[0])) > 1 - 1e-8
 
     def test_with_all_inputs_known_the_columns_follow_and_are_settled(self, setting):

@@ -16,7 +16,7 @@ from sparsedl_fl.certify.mixtures import are_no_mixtures
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import ActivationDirections
 from sparsedl_fl.metrics import are_mislabelled, are_wrong
-from sparsedl_fl.search import TwoViews
+from sparsedl_fl.search import SampleCoordinates
 from sparsedl_fl.search.columns_and_forward_pass import ScaledForward
 from sparsedl_fl.search.withheld.joint_equations import LeftEquations
 from sparsedl_fl.search.withheld.layer_reflection import OneLayerReflection
@@ -48,7 +48,7 @@ class Setting:
         gradients = self.problem.backward.at(self.preactivations, self.labels)[1][0]
         self.columns = gradients @ self.left / BATCH
         self.whitened = torch.linalg.inv(self.columns).T
-        self.views = TwoViews.of_problem(self.problem)
+        self.views = SampleCoordinates.of_problem(self.problem)
 
     def unit_columns(self, index=slice(None)):
         return normalize(self.columns[index], dim=1)
@@ -143,7 +143,7 @@ def test_reflections_end_at_patterns_of_inputs_that_are_left(setting):
 def equations_of(setting, left, known, labels=None):
     views = setting.views.knowing(setting.unit_columns(known))
     labels = setting.labels[left] if labels is None else labels
-    return LeftEquations.of(views, setting.problem.rest_from_places, setting.left, labels)
+    return LeftEquations.of(views, setting.problem.tail_from_prior, setting.left, labels)
 
 
 def ended(equations, n_rounds):
@@ -287,7 +287,7 @@ def test_mixtures_that_are_flat_on_the_other_side_prove_nothing_by_spans():
     assert are_no_mixtures(slopes, slopes >= 0).all()
     assert not are_no_mixtures(slopes, slopes >= 0, has_two_kinks=True).any()
     setting = Setting(1)
-    rest = setting.problem.rest_from_places
+    rest = setting.problem.tail_from_prior
     assert returns(rest, setting.preactivations).all()
     mixtures = 1.5 * setting.preactivations[:-1] - 0.5 * setting.preactivations[1:]
     assert not returns(rest, mixtures).any()
