@@ -181,7 +181,7 @@ class GradientInverter(BaseEstimator):
             return self
         given, units = self._in_units(given)
         problem = LayerProblem.of(given, self.batch_size, self._noise_level(scale))
-        if not problem.activation.has_flat_part and problem.behind is None and problem.rest is None:
+        if not problem.activation.has_flat_part and problem.subspaces is None and problem.tail is None:
             raise ValueError(without_span(given, problem.batch_size))
         candidates = self.directions_.propose(problem, random_state=self.random_state, verbose=self.verbose)
         problem = problem.calibrated(candidates.directions)
@@ -191,7 +191,7 @@ class GradientInverter(BaseEstimator):
         self.search_end_ = SearchEnd.INTERRUPTED if hypothesis.is_interrupted else candidates.end
         self.signal_to_noise_, self.noise_excess_ = problem.factors.signal_to_noise, problem.factors.excess
         self.size_is_clear_ = self.batch_size is not None or problem.factors.ends_clearly or problem.factors.is_coarse
-        self.uses_next_layer_ = problem.behind is not None
+        self.uses_next_layer_ = problem.subspaces is not None
         self.preactivation_gradients_ *= units[:, None]
         # What may stand for others far off has no label: four such had that of another one.
         sizes = np.sqrt(np.mean(batch.inputs**2, axis=1))

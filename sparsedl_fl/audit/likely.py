@@ -203,7 +203,7 @@ def log_chances_of_mixtures(inverter: GradientInverter, given: LayerGradient, am
     pairs = list(combinations(range(len(among)), 2))
     pairs = [pairs[i] for i in np.unique(np.linspace(0, len(pairs) - 1, MOST_PAIRS).astype(int))]
     means = np.array([(whitened[i] + whitened[j]) / 2 for i, j in pairs])
-    views = [view for view in (problem.behind, problem.rest) if view is not None]
+    views = [view for view in (problem.subspaces, problem.tail) if view is not None]
     with one_thread():
         by_view = [_log_chances(problem, view, whitened, means) for view in views]
     return np.minimum(nothing, np.min(by_view, axis=0) + np.log10(len(views))) if views else nothing

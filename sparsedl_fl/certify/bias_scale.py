@@ -57,14 +57,14 @@ def _is_refuted(problem: LayerProblem, preactivations: np.ndarray, change: float
 
 def _distance_by_scale(problem: LayerProblem, preactivations: np.ndarray) -> Callable[[float], float] | None:
     """Return how far inputs are from the spans, by their noise, for the logarithm of a factor; None without spans."""
-    if problem.behind is None or not problem.behind.identifies:
+    if problem.subspaces is None or not problem.subspaces.identifies:
         return None
     bias = problem.layer_gradient.bias[:, None]
     linear = preactivations - bias
 
     def outside(change: float) -> float:
         moved = as_tensor((np.exp(change) * linear + bias).T.copy())
-        return float(problem.behind.at(moved).over_noise.median())
+        return float(problem.subspaces.at(moved).over_noise.median())
 
     return outside
 

@@ -53,10 +53,10 @@ class BySubspace(Criterion):
         units, and leave the first span few equations that they could break.
         """
         problem = case.hypothesis.problem
-        proven, errors = self._by_spans(case, problem.behind)
-        if problem.behind is None or proven.all() or not problem.activation.has_flat_part:
+        proven, errors = self._by_spans(case, problem.subspaces)
+        if problem.subspaces is None or proven.all() or not problem.activation.has_flat_part:
             return proven, errors
-        by_chain, errors_by_chain = self._by_spans(case, problem.chain)
+        by_chain, errors_by_chain = self._by_spans(case, problem.all_subspaces)
         return proven | by_chain, np.minimum(errors, errors_by_chain)
 
     @staticmethod
@@ -91,12 +91,12 @@ class ByTail(Criterion):
         (LeakyReLU, 100 inputs behind 1000 units: by spans and rest errors are 2 % smaller than by spans alone.)
         """
         problem = case.hypothesis.problem
-        has_other = problem.activation.is_piecewise_linear and problem.behind is not None
-        return problem.rest is not None and not problem.activation.has_flat_part and not has_other
+        has_other = problem.activation.is_piecewise_linear and problem.subspaces is not None
+        return problem.tail is not None and not problem.activation.has_flat_part and not has_other
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Measure the distances from the column space."""
-        return _by_view(case, case.hypothesis.problem.rest)
+        return _by_view(case, case.hypothesis.problem.tail)
 
 
 class ByTailAndSubspaces(Criterion):
@@ -110,12 +110,12 @@ class ByTailAndSubspaces(Criterion):
     def may_add(self, case: Case, proven: np.ndarray) -> bool:
         """Return whether there are both, and anything is left to prove."""
         problem = case.hypothesis.problem
-        has_both = problem.rest is not None and problem.behind is not None
+        has_both = problem.tail is not None and problem.subspaces is not None
         return has_both and not problem.activation.has_flat_part and not proven.all()
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Measure the distances from all of them."""
-        return _by_view(case, Stacked((case.hypothesis.problem.behind, case.hypothesis.problem.rest)))
+        return _by_view(case, Stacked((case.hypothesis.problem.subspaces, case.hypothesis.problem.tail)))
 
 
 class ReplayOfAll(Criterion):
@@ -141,9 +141,9 @@ class ReplayOfAll(Criterion):
         problem, b = case.hypothesis.problem, len(case.columns)
         has_zeros, is_straight = problem.activation.has_flat_part, problem.is_straight
         is_asked = not has_zeros or problem.is_beyond_half or is_straight
-        if problem.rest is None or not np.isfinite(case.whitened).all() or not is_asked:
+        if problem.tail is None or not np.isfinite(case.whitened).all() or not is_asked:
             return case.nothing
-        view = (problem.tail_from_prior if is_straight else problem.rest).settled(case.preactivations)
+        view = (problem.tail_from_prior if is_straight else problem.tail).settled(case.preactivations)
         here = view.at(case.preactivations)
         overlaps = view.overlaps(case.preactivations, as_tensor(case.whitened), as_tensor(problem.forward.scale))
         off = overlaps - torch.eye(b, dtype=overlaps.dtype)

@@ -53,7 +53,7 @@ def labels_of(problem: LayerProblem, inputs: np.ndarray, gradients: np.ndarray, 
         `NO_LABEL` where it is not known: no loss of the kind expected, two inputs that came back as one, or a column
         that is not right.
     """
-    rest, found = problem.rest, np.full(len(inputs), NO_LABEL)
+    rest, found = problem.tail, np.full(len(inputs), NO_LABEL)
     if rest is None or not certified.any():
         return found
     preactivations = as_tensor(problem.layer_gradient.preactivations(inputs[certified]).T.copy())

@@ -74,7 +74,7 @@ class ZerosOfInput(Criterion):
         problem = case.hypothesis.problem
         if problem.activation.has_flat_part:
             return self._is_confirmed_by_pattern(case, errors)
-        views = [view for view in (problem.behind, problem.rest) if view is not None and view.identifies]
+        views = [view for view in (problem.subspaces, problem.tail) if view is not None and view.identifies]
         if not views or not case.preactivations.isfinite().all():
             return np.zeros(len(errors), dtype=bool)
         return np.all([view.at(case.preactivations).is_inside.numpy() for view in views], axis=0)

@@ -42,7 +42,7 @@ class LayerProblem:
         What follows the layer; a layer of which that is not known is taken to have a ReLU.
     forward : ForwardPass
         What the weights say of a candidate.
-    behind : DownstreamSubspaces or None
+    subspaces : DownstreamSubspaces or None
         What the gradients of the layers behind say of it, where there are any that can be used.
     column : KnownWeights or None
         What the next layer's weights say of the column of an input that is known.
@@ -52,7 +52,7 @@ class LayerProblem:
     factors: LowRankGradient
     activation: Activation
     forward: ForwardPass
-    behind: DownstreamSubspaces | None
+    subspaces: DownstreamSubspaces | None
     column: KnownWeights | None = None
 
     @classmethod
@@ -76,7 +76,7 @@ class LayerProblem:
         return cls(layer_gradient, factors, activation, forward, behind, column)
 
     @cached_property
-    def rest(self) -> TailGradient | None:
+    def tail(self) -> TailGradient | None:
         """What the rest of the network says of a candidate and a label, where it is known."""
         if self.activation.has_flat_part and self.has_tail:  # what comes back depends on the pattern alone
             return TailGradient.unseen(self.layer_gradient.tail.rest, self.factors)
@@ -96,7 +96,7 @@ class LayerProblem:
             return TailGradient.of(self.layer_gradient.tail.rest, self.factors, self.forward)
 
     @cached_property
-    def chain(self) -> DownstreamSubspaces | None:
+    def all_subspaces(self) -> DownstreamSubspaces | None:
         """All spans behind, where there are several: together they find inputs that one hardly tells apart."""
         given, factors = self.layer_gradient, self.factors
         spans = DownstreamSubspaces.of(given, self.batch_size, self.activation, factors.signal_to_noise, whole=True)
@@ -110,7 +110,7 @@ class LayerProblem:
     @property
     def is_beyond_half(self) -> bool:
         """Whether the batch is of more than about half of the width, behind flat parts: the first span is too small."""
-        return self.activation.has_flat_part and self.behind is not None and not self.behind.first.identifies
+        return self.activation.has_flat_part and self.subspaces is not None and not self.subspaces.first.identifies
 
     @cached_property
     def backward(self) -> BackwardSubspaces | None:
@@ -145,7 +145,7 @@ class LayerProblem:
     @property
     def span(self) -> ActivationSubspace | None:
         """What the next layer's gradient says of a candidate, where there is one that can be used."""
-        return None if self.behind is None else self.behind.spans[0]
+        return None if self.subspaces is None else self.subspaces.spans[0]
 
     @property
     def batch_size(self) -> int:
@@ -188,9 +188,9 @@ class LayerProblem:
         return np.zeros(len(whitened)) if here is None else here.over_noise.numpy()
 
     def _spans_at(self, whitened: np.ndarray) -> SubspacesAt | None:
-        if self.behind is None or not self.behind.identifies or self.layer_gradient.is_update:
+        if self.subspaces is None or not self.subspaces.identifies or self.layer_gradient.is_update:
             return None
-        return self.behind.at(as_tensor(self.at(whitened)[0].T.copy()))
+        return self.subspaces.at(as_tensor(self.at(whitened)[0].T.copy()))
 
     def is_active(self, ends: list[np.ndarray]) -> np.ndarray:
         """Return where a unit is on, at either end of the way of a client, for pre-activations at each end."""

@@ -96,12 +96,12 @@ def crowded_batch(problem: CrowdedProblem, whitened: np.ndarray) -> tuple[Batch,
 def _by_spans(problem: CrowdedProblem, whitened: np.ndarray) -> Certificate:
     """Return what proves each input, and how far it may be off."""
     layer, factors = problem.layer, problem.layer.factors
-    here = layer.behind.at(problem.preactivations(whitened))
+    here = layer.subspaces.at(problem.preactivations(whitened))
     proven = here.is_proof.numpy() & are_vertices(here, layer.activation)
     found, errors = whitened[proven], np.full(len(whitened), np.inf)
     forward, scale = layer.forward.regressors(), layer.forward.scale
     no_columns = np.zeros((0, whitened.shape[1])), np.zeros((len(found), 0))
-    by_view = errors_from_views(factors, forward, scale, layer.behind, found, *no_columns)
+    by_view = errors_from_views(factors, forward, scale, layer.subspaces, found, *no_columns)
     # What the noise of the gradient makes of the space that the inputs span, where they do not fill all features.
     noise = np.linalg.norm((found @ factors.left.T) * factors.noise_level, axis=1)
     direct = noise * np.sqrt(1 + np.mean(problem.inputs(found) ** 2, axis=1))
@@ -136,7 +136,7 @@ def _least_left(problem: CrowdedProblem, whitened: np.ndarray) -> np.ndarray:
     Mixtures of two that are nearly the same, or switch nearly the same units, hardly leave it: of such a direction the
     few units that differ have to say all, and a point between the two may fulfil what they say.
     """
-    layer, span = problem.layer, problem.layer.behind.spans[0]
+    layer, span = problem.layer, problem.layer.subspaces.spans[0]
     slopes = layer.activation.derivative(problem.preactivations(whitened)).numpy()
     # Changes that leave the scale as it is.
     free = np.linalg.qr(layer.forward.scale[:, None], mode="complete")[0][:, 1:]

@@ -122,10 +122,10 @@ class _Rounds:
         self.search, self.problem, self.generator = search, problem, generator
         self.reflection = ScaledReflection() if activation.is_piecewise_linear else ScaledReflection.for_smooth()
         self.descent, self.joint_refinement, self.columns = Descent(), JointRefinement(), NextColumns(problem)
-        self.views, self.behind = SampleCoordinates.of_problem(problem.layer), problem.layer.behind
+        self.views, self.subspaces = SampleCoordinates.of_problem(problem.layer), problem.layer.subspaces
         forward = ScaledForward.of(self.views)
         typical = forward.preactivations(forward.draw(search.n_starts, generator))
-        self.equations = self.behind.scaled_to(typical)
+        self.equations = self.subspaces.scaled_to(typical)
         self.natural = NaturalCoordinates.of(forward, self.equations, generator, self.descent.n_probes)
         self.found = torch.zeros((0, problem.layer.batch_size), dtype=torch.float64)
         self.n_starts = self.n_successes = 0
@@ -149,7 +149,7 @@ class _Rounds:
     def add(self, ends: torch.Tensor) -> bool:
         """Take in ends, at their true scale, that are proven once they are fitted; return whether any is new."""
         ends = self.joint_refinement.alone(self.natural, self.equations, ends)
-        proven = self.behind.at(self.problem.preactivations(ends.numpy())).is_proof
+        proven = self.subspaces.at(self.problem.preactivations(ends.numpy())).is_proof
         ends = ends[proven & ends.isfinite().all(dim=1)]
         self.n_successes += len(ends)
         together = torch.cat([self.found, ends])

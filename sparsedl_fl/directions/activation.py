@@ -94,7 +94,7 @@ class ActivationDirections(SearchSettings, Directions):
                 raise ValueError(f"{name} must be positive, got {value!r}")
         random_state = check_random_state(random_state)
         generator = draw_generator(random_state)
-        behind = problem.behind if self.use_next_layer else None
+        behind = problem.subspaces if self.use_next_layer else None
         equations = self._equations(problem, behind)
         if equations is None and not problem.activation.has_flat_part:
             return Candidates.empty(problem.batch_size)
@@ -140,7 +140,7 @@ class ActivationDirections(SearchSettings, Directions):
         """Return what pre-activations of inputs fulfil, beside zeros: spans cost less than the rest of the network."""
         if problem.activation.has_flat_part or not self.use_rest or (behind is not None and behind.identifies):
             return behind
-        return Stacked.of(behind, problem.rest)
+        return Stacked.of(behind, problem.tail)
 
     def _may_be_mixtures(self, problem: LayerProblem, found: Candidates) -> bool:
         """Return whether a basis may hold mixtures of inputs that switch the same units: these are in the span too."""

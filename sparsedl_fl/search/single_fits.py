@@ -32,7 +32,7 @@ class SingleFits:
         The forward view, with nothing known; None where nothing is fitted.
     equations : Constraint or None
         All that inputs fulfil, each by itself.
-    behind, chain : DownstreamSubspaces or None
+    subspaces, chain : DownstreamSubspaces or None
         The spans behind, those that identify inputs and all there are.
     is_exact : bool
         Whether the fits are exact.
@@ -43,7 +43,7 @@ class SingleFits:
     descent: Descent
     natural: NaturalCoordinates | None
     equations: Constraint | None
-    behind: DownstreamSubspaces | None
+    subspaces: DownstreamSubspaces | None
     chain: DownstreamSubspaces | None
     is_exact: bool
 
@@ -69,10 +69,10 @@ class SingleFits:
 
         What the spans leave open stays: with fewer units on than unknowns a fit comes nearer anywhere along a line.
         """
-        over_noise = self.behind.at(self.preactivations(inputs)).over_noise
+        over_noise = self.subspaces.at(self.preactivations(inputs)).over_noise
         fitted, is_beside = inputs.clone(), over_noise > BESIDE
         fitted[is_beside] = self.fitted(inputs[is_beside])
-        is_nearer = self.behind.at(self.preactivations(fitted)).over_noise < over_noise
+        is_nearer = self.subspaces.at(self.preactivations(fitted)).over_noise < over_noise
         is_nearer[is_nearer.clone()] = self.say_more(fitted[is_nearer], inputs[is_nearer])
         return torch.where(is_nearer[:, None], fitted, inputs), is_nearer
 
@@ -81,10 +81,10 @@ class SingleFits:
 
         There these lay further beside the spans than noise moves an input along what the spans say least of.
         """
-        over_noise = self.behind.at(self.preactivations(inputs)).over_noise
+        over_noise = self.subspaces.at(self.preactivations(inputs)).over_noise
         says_more = over_noise > 1
         least = (over_noise[says_more] ** -2).clamp(min=self.descent.least_share)
-        says_more[says_more.clone()] = self.least_curvatures(self.behind, fitted[says_more]) > least
+        says_more[says_more.clone()] = self.least_curvatures(self.subspaces, fitted[says_more]) > least
         return says_more
 
     def where_better(self, fitted: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
@@ -93,7 +93,7 @@ class SingleFits:
         No such input may lie further from the spans than the others do, by their noise: a proof asks that of all.
         """
         chosen = torch.where(self.say_more(fitted, inputs)[:, None], fitted, inputs)
-        over_noise = self.behind.at(self.preactivations(chosen)).over_noise
+        over_noise = self.subspaces.at(self.preactivations(chosen)).over_noise
         is_in_line = over_noise <= max(IN_LINE, FAR * _median(over_noise))
         return torch.where(is_in_line[:, None], chosen, fitted)
 
@@ -119,7 +119,7 @@ class SingleFits:
     @property
     def spans(self) -> DownstreamSubspaces:
         """All spans there are."""
-        return self.behind if self.chain is None else self.chain
+        return self.subspaces if self.chain is None else self.chain
 
     def fitted_to_subspaces(self, starts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return where fits to all spans end, from ``p`` at their true scale, and which inputs these determine."""

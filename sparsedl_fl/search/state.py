@@ -81,8 +81,8 @@ class SearchState:
         views = SampleCoordinates.of_problem(problem)
         # Beyond half of the width neither the first subspace nor zeros say enough of a sample.
         self.is_beyond_half = subspaces is not None and problem.is_beyond_half
-        self.chain = problem.chain if self.is_beyond_half or (self.is_flat and self.is_alike) else None
-        self.tail = problem.rest if numerics.use_tail and (self.chain is not None or not self.is_flat) else None
+        self.chain = problem.all_subspaces if self.is_beyond_half or (self.is_flat and self.is_alike) else None
+        self.tail = problem.tail if numerics.use_tail and (self.chain is not None or not self.is_flat) else None
         self.natural: NaturalCoordinates | None = None
         self.uses_tail, everything = equations is not subspaces, None
         if equations is not None and not self.is_flat:
@@ -173,7 +173,7 @@ class SearchState:
     @cached_property
     def is_linked(self) -> bool:
         """Whether the loss can be followed back through all downstream layers, from a label to this one."""
-        if not (self.is_beyond_half and self.numerics.use_tail and self.problem.rest is not None):
+        if not (self.is_beyond_half and self.numerics.use_tail and self.problem.tail is not None):
             return False
         is_whole = len((self.chain or self.subspaces).spans) >= len(self.problem.layer_gradient.layers) - 1
         return is_whole and self.problem.backward is not None and self.problem.backward.is_two_pieces
@@ -183,7 +183,7 @@ class SearchState:
         """The labels that the batch seems to have: a way through the loss for each that there is."""
         forward = ScaledForward.of(SampleCoordinates.of_problem(self.problem))
         places = forward.preactivations(forward.draw(N_TYPICAL, torch.Generator().manual_seed(0)))
-        tail, b = self.problem.rest, self.problem.batch_size
+        tail, b = self.problem.tail, self.problem.batch_size
         mean = as_tensor(self.problem.factors.left @ self.problem.forward.scale)
         return replace(tail, shares=likely_labels(tail.rest, tail.terms, places, mean, b))
 

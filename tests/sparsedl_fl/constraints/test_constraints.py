@@ -280,7 +280,7 @@ class TestOthers:
     @pytest.mark.parametrize("level", [0, 1])
     def test_known_inputs_leave_every_span(self, known, level):
         problem, inputs = known
-        spans = problem.behind.without(self.first(inputs, self.N_KNOWN))
+        spans = problem.subspaces.without(self.first(inputs, self.N_KNOWN))
         assert [span.basis.shape[1] for span in spans.spans] == [4, 4]
         y = spans.at(inputs.preactivations).activations[level]
         assert (spans.spans[level].distances_of(y)[self.N_KNOWN :] < 1e-4).all()
@@ -288,7 +288,7 @@ class TestOthers:
 
     def test_one_after_the_other_is_as_all_at_once(self, known):
         problem, inputs = known
-        spans = problem.behind
+        spans = problem.subspaces
         for index in range(self.N_KNOWN):
             one = Inputs(*(part[index : index + 1] for part in vars(inputs).values()))
             spans = spans.without(one)
@@ -298,18 +298,18 @@ class TestOthers:
         problem, inputs = known
         noise = torch.randn(inputs.gradients.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         wrong = replace(inputs, gradients=inputs.gradients + 0.3 * inputs.gradients.std() * noise)
-        spans = problem.behind.without(self.first(wrong, self.N_KNOWN))
+        spans = problem.subspaces.without(self.first(wrong, self.N_KNOWN))
         assert [span.basis.shape[1] for span in spans.spans] == [12, 12]
 
     def test_known_inputs_leave_the_column_space_and_their_labels_the_others(self, known):
         problem, inputs = known
-        rest = problem.rest.without(self.first(inputs, self.N_KNOWN))
-        assert rest.n_unknowns == problem.rest.n_unknowns - self.N_KNOWN
+        rest = problem.tail.without(self.first(inputs, self.N_KNOWN))
+        assert rest.n_unknowns == problem.tail.n_unknowns - self.N_KNOWN
         self.check(rest.settled(inputs.preactivations), inputs, self.N_KNOWN)
-        of_first_label = problem.rest.without(Inputs(*(part[::5] for part in vars(inputs).values())))
-        assert of_first_label.shares[0] < 0.5 * problem.rest.shares[0]
+        of_first_label = problem.tail.without(Inputs(*(part[::5] for part in vars(inputs).values())))
+        assert of_first_label.shares[0] < 0.5 * problem.tail.shares[0]
 
     def test_nothing_known_changes_nothing(self, known):
         problem, inputs = known
-        assert problem.behind.without(self.first(inputs, 0)) is problem.behind
-        assert problem.rest.without(self.first(inputs, 0)) is problem.rest
+        assert problem.subspaces.without(self.first(inputs, 0)) is problem.subspaces
+        assert problem.tail.without(self.first(inputs, 0)) is problem.tail

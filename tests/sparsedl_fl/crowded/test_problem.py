@@ -17,7 +17,7 @@ def test_the_bias_is_one_more_input_and_all_inputs_fit(crowd):
     np.testing.assert_allclose(
         problem.preactivations(whitened).T, given.preactivations(inputs.double().numpy()), atol=1e-9
     )
-    assert problem.layer.behind.at(problem.preactivations(whitened)).is_proof.all()
+    assert problem.layer.subspaces.at(problem.preactivations(whitened)).is_proof.all()
 
 
 def test_categories_leave_features_empty(crowd):

@@ -291,7 +291,7 @@ class TestView:
 
     @pytest.fixture(params=["rest", "together"])
     def view(self, problem, request):
-        return problem.rest if request.param == "rest" else Stacked((problem.behind, problem.rest))
+        return problem.tail if request.param == "rest" else Stacked((problem.subspaces, problem.tail))
 
     def places(self, problem, n=5):
         return torch.from_numpy(problem.forward.typical(problem.factors.singular_values, n))
@@ -322,17 +322,17 @@ class TestView:
         if not goes_back_at_once:
             monkeypatch.setattr(torch.autograd, "grad", one_by_one)
         changes = torch.randn((4, z.shape[1]), dtype=z.dtype, generator=torch.Generator().manual_seed(1))
-        copies = problem.rest.at(z.expand(4, -1)).turned(changes)
-        torch.testing.assert_close(problem.rest.at(z).turned(changes), copies)
+        copies = problem.tail.at(z.expand(4, -1)).turned(changes)
+        torch.testing.assert_close(problem.tail.at(z).turned(changes), copies)
 
     def test_labels_follow_the_inputs_they_were_settled_for(self, problem):
         z = self.places(problem, 6)
-        settled = problem.rest.settled(z)
+        settled = problem.tail.settled(z)
         index = torch.tensor([4, 1])
         torch.testing.assert_close(settled.of_some(index).at(z[index]).cost, settled.at(z).cost[index])
 
     def test_what_is_typical_is_no_proof(self, problem):
-        here = problem.rest.at(self.places(problem, 40))
+        here = problem.tail.at(self.places(problem, 40))
         assert not here.is_inside.any()
         assert not here.is_proof.any()
 

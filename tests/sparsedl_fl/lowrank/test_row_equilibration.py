@@ -114,11 +114,11 @@ def test_an_input_out_of_line_shows_no_label(monkeypatch):
     certified = np.ones(len(labels), dtype=bool)
     np.testing.assert_array_equal(labels_of(problem, true, gradients, certified), labels)
     moved = true.copy()
-    here = problem.rest.at(torch.from_numpy(given.preactivations(true).T))
+    here = problem.tail.at(torch.from_numpy(given.preactivations(true).T))
     moved[0] *= 1 + 1e-4
-    there = problem.rest.at(torch.from_numpy(given.preactivations(moved).T))
+    there = problem.tail.at(torch.from_numpy(given.preactivations(moved).T))
     assert there.distances[0] > 4 * here.distances.median()
-    assert there.distances[0] <= problem.rest.largest_tolerance
+    assert there.distances[0] <= problem.tail.largest_tolerance
     found = labels_of(problem, moved, gradients, certified)
     assert found[0] == -1
     np.testing.assert_array_equal(found[1:], labels[1:])

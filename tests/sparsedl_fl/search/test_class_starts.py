@@ -33,7 +33,7 @@ def start(labels, n_classes, known=(), **given):
     problem = LayerProblem.of(LayerGradient.from_model(head, gradients))
     factors = problem.factors
     known = torch.from_numpy(features[list(known)] @ factors.right.T / factors.singular_values)
-    inputs, found = ClassStarts().run(SampleCoordinates.of_problem(problem), problem.rest, known)
+    inputs, found = ClassStarts().run(SampleCoordinates.of_problem(problem), problem.tail, known)
     return features, (inputs.numpy() * factors.singular_values) @ factors.right, found
 
 
@@ -67,7 +67,7 @@ def test_labels_of_which_nothing_is_left_lead_nowhere(monkeypatch):
     problem = LayerProblem.of(LayerGradient.from_model(head, gradients))
     views, rest, nothing = (
         SampleCoordinates.of_problem(problem),
-        problem.rest,
+        problem.tail,
         torch.zeros((0, 14), dtype=torch.float64),
     )
     assert len(ClassStarts().run(views, rest, nothing)[1]) == 14
@@ -97,7 +97,7 @@ def smoothed(outputs, labels):
 def test_labels_compared_in_two_products_are_as_one_by_one(loss):
     _, head, gradients = head_problem([1, 4, 4, 7], 12)
     problem = LayerProblem.of(LayerGradient.from_model(head, gradients))
-    rest, space = RestOfNetwork.of_head(loss), problem.rest.space
+    rest, space = RestOfNetwork.of_head(loss), problem.tail.space
     terms = LabelTerms.of(rest, space)
     generator = torch.Generator().manual_seed(0)
     z = torch.randn((5, 12), generator=generator, dtype=torch.float64)

@@ -132,7 +132,7 @@ class TestDescent:
         problem = LayerProblem.of(given)
         samples = torch.from_numpy(true @ problem.factors.right.T / problem.factors.singular_values)
         views = SampleCoordinates.of_problem(problem)
-        natural = NaturalCoordinates.of(ScaledForward.of(views), problem.behind, torch.Generator().manual_seed(0), 2)
+        natural = NaturalCoordinates.of(ScaledForward.of(views), problem.subspaces, torch.Generator().manual_seed(0), 2)
         return problem, views, samples, natural
 
     def test_every_input_has_its_coordinates(self, setting):
@@ -144,11 +144,11 @@ class TestDescent:
 
     def test_ends_are_inputs_and_true_ones_stay(self, setting):
         problem, views, samples, natural = setting
-        ends, is_determined = Descent().run(views, problem.behind, 32, torch.Generator().manual_seed(0))
+        ends, is_determined = Descent().run(views, problem.subspaces, 32, torch.Generator().manual_seed(0))
         overlaps = nn.functional.normalize(ends * views.sizes) @ nn.functional.normalize(samples * views.sizes).T
         assert len(ends) >= 5
         assert is_determined.all()
         assert (overlaps.amax(dim=1) > 1 - 1e-6).all()
-        assert problem.behind.at(samples @ views.forward.T).is_proof.all()
+        assert problem.subspaces.at(samples @ views.forward.T).is_proof.all()
         wrong = samples + 0.1 * samples.std() * torch.randn(samples.shape, dtype=samples.dtype)
-        assert not problem.behind.at(wrong @ views.forward.T).is_inside.any()
+        assert not problem.subspaces.at(wrong @ views.forward.T).is_inside.any()

@@ -37,7 +37,7 @@ def batch():
     inputs, given = client(nn.GELU, 12, seed=3)
     problem = LayerProblem.of(given)
     views, generator = SampleCoordinates.of_problem(problem), torch.Generator().manual_seed(0)
-    equations = Stacked((problem.behind, problem.rest))
+    equations = Stacked((problem.subspaces, problem.tail))
     forward = NaturalCoordinates.of(ScaledForward.of(views), equations, generator, 2)
     factors = problem.factors
     true = inputs @ torch.from_numpy((factors.right.T / factors.singular_values).copy())
@@ -70,7 +70,7 @@ def test_singular_matrices_are_made_regular():
 
 def test_what_is_left_of_the_batch_changes_as_said(batch):
     problem, true, forward, _, left = batch
-    rest = problem.rest.settled(forward.preactivations(forward.coordinates(true)))
+    rest = problem.tail.settled(forward.preactivations(forward.coordinates(true)))
     here = Returned.of(forward, rest, left, true)
     step = 1e-5 * torch.randn((len(true), len(true) - 1), generator=torch.Generator().manual_seed(2), dtype=true.dtype)
     ends = [Returned.of(forward, rest, left, true + sign * step @ forward.axes.T) for sign in (1, -1)]
@@ -82,7 +82,7 @@ def test_what_is_left_of_the_batch_changes_as_said(batch):
 
 def test_pulling_is_the_transpose_of_changing(batch):
     problem, true, forward, _, left = batch
-    rest = problem.rest.settled(forward.preactivations(forward.coordinates(true)))
+    rest = problem.tail.settled(forward.preactivations(forward.coordinates(true)))
     here, generator = Returned.of(forward, rest, left, true), torch.Generator().manual_seed(3)
     step = torch.randn((len(true), len(true) - 1), generator=generator, dtype=true.dtype)
     residual = torch.randn((len(true), len(true)), generator=generator, dtype=true.dtype)
@@ -92,7 +92,7 @@ def test_pulling_is_the_transpose_of_changing(batch):
 
 def test_the_blocks_are_those_of_the_whole(batch):
     problem, true, forward, _, left = batch
-    rest = problem.rest.settled(forward.preactivations(forward.coordinates(true)))
+    rest = problem.tail.settled(forward.preactivations(forward.coordinates(true)))
     here = Returned.of(forward, rest, left, true)
     blocks, d = here.blocks(), len(true) - 1
     for index, axis in ((0, 0), (3, 5), (11, 10)):
@@ -157,7 +157,7 @@ def test_the_descent_is_not_asked_for_what_the_last_fit_does():
 
 def test_draws_are_as_far_from_the_batch_as_the_truth_is(batch):
     problem, true, forward, equations, left = batch
-    together = JointRefinement().together(forward, equations, problem.rest, left, true)
+    together = JointRefinement().together(forward, equations, problem.tail, left, true)
     draws = JointRefinement(n_draws=4).errors(together, torch.Generator().manual_seed(0))
     sizes = torch.from_numpy(problem.factors.singular_values)
     assert 0.3 < rms((together.inputs - true) * sizes) / rms(draws * sizes) < 2.0
@@ -165,14 +165,14 @@ def test_draws_are_as_far_from_the_batch_as_the_truth_is(batch):
 
 def test_nothing_is_drawn_where_the_method_does_not_end(batch):
     problem, true, forward, equations, left = batch
-    together = JointRefinement().together(forward, equations, problem.rest, left, true)
+    together = JointRefinement().together(forward, equations, problem.tail, left, true)
     assert JointRefinement().errors(together, torch.Generator().manual_seed(0)) is not None
     assert JointRefinement(n_products=(300, 1)).errors(together, torch.Generator().manual_seed(0)) is None
 
 
 def test_nothing_is_drawn_before_the_batch_is_a_minimum(batch):
     problem, true, forward, equations, left = batch
-    here = BatchSystem.of(forward, equations, problem.rest, left, true, 1e-12)
+    here = BatchSystem.of(forward, equations, problem.tail, left, true, 1e-12)
     assert JointRefinement().errors(here, torch.Generator().manual_seed(0)) is None
 
 
@@ -200,12 +200,12 @@ def test_a_fit_that_leaves_nothing_of_one_span_is_still_determined_by_all():
         problem.factors,
     )
     true = inputs.double() @ torch.from_numpy((factors.right.T / factors.singular_values).copy())
-    forward = NaturalCoordinates.of(ScaledForward.of(views), problem.behind, generator, 2)
-    by_first = JointRefinement().alone(forward, problem.behind.first, true / (true @ views.scale)[:, None]).numpy()
+    forward = NaturalCoordinates.of(ScaledForward.of(views), problem.subspaces, generator, 2)
+    by_first = JointRefinement().alone(forward, problem.subspaces.first, true / (true @ views.scale)[:, None]).numpy()
     forward_matrix, scale = problem.forward.regressors(), problem.forward.scale
     columns, products = np.linalg.inv(by_first).T, np.full((30, 30), np.inf)
-    expected = errors_from_views(factors, forward_matrix, scale, problem.behind, by_first, columns, products)
-    assert problem.behind.n_equations > 30 > problem.behind.first.n_equations
+    expected = errors_from_views(factors, forward_matrix, scale, problem.subspaces, by_first, columns, products)
+    assert problem.subspaces.n_equations > 30 > problem.subspaces.first.n_equations
     assert np.isfinite(expected).all()
 
 

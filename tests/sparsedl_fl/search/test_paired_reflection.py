@@ -61,7 +61,7 @@ def test_what_the_loss_sends_back_lies_in_the_column_space_of_every_layer(settin
 
 
 def test_labels_lead_the_starts_to_different_inputs(setting):
-    problem, spans = setting.problem, setting.problem.chain
+    problem, spans = setting.problem, setting.problem.all_subspaces
     forward = ScaledForward.of(SampleCoordinates.of_problem(problem))
     labels = setting.labels[torch.arange(64) % BATCH]
     ends = PairedReflection().ends(forward, spans, problem.backward, labels, torch.Generator().manual_seed(0))
@@ -96,7 +96,7 @@ def test_an_end_that_slid_to_where_another_unit_begins_to_be_on_is_not_determine
     end = true + free * np.min(steps[steps > 0]) * (1 + 1e-9)
     assert (F @ end > 0).sum() == is_on.sum() + 1
     none = np.zeros((0, BATCH)), np.zeros((1, 0))
-    errors = errors_from_views(factors, F, scale, problem.chain, end[None], *none)
+    errors = errors_from_views(factors, F, scale, problem.all_subspaces, end[None], *none)
     off = np.sqrt(np.mean(((end - true) * factors.singular_values @ factors.right) ** 2))
     assert off > 1e-3
     assert errors[0] > off
@@ -110,7 +110,7 @@ def test_an_inexact_input_does_not_hold_up_the_columns_of_others(setting):
     samples = torch.from_numpy(setting.inputs.double().numpy() @ factors.right.T / factors.singular_values)
     noise = torch.randn(BATCH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     inexact = normalize(samples[:1], dim=1) + 0.05 * normalize(noise[None], dim=1)
-    knowledge = Knowledge(factors.zero_test, views, (problem.column, problem.rest), trusts_downstream=True)
+    knowledge = Knowledge(factors.zero_test, views, (problem.column, problem.tail), trusts_downstream=True)
     knowledge.add_inputs(normalize(inexact, dim=1), torch.ones(1, dtype=torch.bool))
     assert knowledge.views.overlaps(knowledge.inputs, torch.linalg.inv(samples).T[1:]).max() > knowledge.own_product
     n_before = knowledge.n_found
@@ -124,7 +124,7 @@ class TestLastColumn:
         views = SampleCoordinates.of_problem(problem)
         found = normalize(problem.backward.at(setting.preactivations, setting.labels)[1][0] @ views.left, dim=1)
         noise = torch.randn(found.shape, generator=torch.Generator().manual_seed(0), dtype=found.dtype)
-        knowledge = Knowledge(problem.factors.zero_test, views, (problem.rest,), trusts_downstream=True)
+        knowledge = Knowledge(problem.factors.zero_test, views, (problem.tail,), trusts_downstream=True)
         knowledge.views = views.knowing(normalize(found + error * normalize(noise, dim=1), dim=1)[:n])
         return knowledge, found
 

@@ -73,7 +73,7 @@ class TestScaledForward:
         first, second = forward.coordinates(samples[:2] @ problem.regressors().T)
         beside, nowhere = 1.001 * first, torch.full_like(first, torch.nan)
         ends = torch.stack([beside, nowhere, second, 0.2 * first, first])
-        kept = forward.distinct(ends, problem.behind.first, 0.995)
+        kept = forward.distinct(ends, problem.subspaces.first, 0.995)
         torch.testing.assert_close(
             kept.sort(dim=0).values, torch.stack([first, second, 0.2 * first]).sort(dim=0).values
         )
@@ -88,8 +88,8 @@ class TestScaledReflection:
     def test_its_ends_are_true_inputs(self, setting):
         problem, views, samples = setting
         generator = torch.Generator().manual_seed(1)
-        leads = ScaledReflection().inputs(views, problem.behind.first, 32, generator)
-        ends, is_determined = Descent().run(views, problem.behind, leads, generator)
+        leads = ScaledReflection().inputs(views, problem.subspaces.first, 32, generator)
+        ends, is_determined = Descent().run(views, problem.subspaces, leads, generator)
         overlaps = nn.functional.normalize(ends, dim=1) @ nn.functional.normalize(samples, dim=1).T
         assert len(ends) >= 8
         assert is_determined.all()
@@ -99,8 +99,8 @@ class TestScaledReflection:
         problem, views, samples = setting
         columns = nn.functional.normalize(torch.linalg.inv(samples).T, dim=1)
         views, generator = views.knowing(columns[1:]), torch.Generator().manual_seed(1)
-        leads = ScaledReflection().inputs(views, problem.behind.first, 4, generator)
-        last, is_determined = Descent().run(views, problem.behind, leads, generator)
+        leads = ScaledReflection().inputs(views, problem.subspaces.first, 4, generator)
+        last, is_determined = Descent().run(views, problem.subspaces, leads, generator)
         assert is_determined.tolist() == [True]
         assert abs(float(last @ nn.functional.normalize(samples[0], dim=0))) > 1 - 1e-9
 
@@ -119,13 +119,13 @@ class TestChain:
     def test_is_there_where_all_spans_are_asked_for_only(self):
         _, given = self.client(12, 60, 1.0)
         problem = LayerProblem.of(given)
-        assert len(problem.behind.spans) == 1
-        assert len(problem.chain.spans) == 2
+        assert len(problem.subspaces.spans) == 1
+        assert len(problem.all_subspaces.spans) == 2
         assert LayerProblem.of(replace(given, behind=())).chain is None
 
     def test_links_make_the_nearest_pair_of_activations_and_what_follows(self):
         problem = LayerProblem.of(self.client(12, 60, 1.0)[1])
-        spans, generator = problem.chain, torch.Generator().manual_seed(0)
+        spans, generator = problem.all_subspaces, torch.Generator().manual_seed(0)
         z = [torch.randn((5, 60), generator=generator, dtype=torch.float64) for _ in range(2)]
         link = _link(spans, 0, z)
         y, behind = (torch.randn((5, 60), generator=generator, dtype=torch.float64) for _ in range(2))

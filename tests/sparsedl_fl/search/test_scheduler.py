@@ -78,7 +78,7 @@ def state_of(activation, **changes):
     inputs, labels = torch.randn(8, 40), torch.arange(8) % 4
     given = LayerGradient.from_model(model, client_gradient(model, inputs, labels), layer=0)
     problem, generator = LayerProblem.of(given, 8), torch.Generator().manual_seed(0)
-    subspaces = problem.behind if changes.get("subspaces", True) else None
+    subspaces = problem.subspaces if changes.get("subspaces", True) else None
     equations = subspaces if changes.get("equations", True) else None
     return SearchState(SearchSettings(), problem, subspaces, equations, generator)
 
