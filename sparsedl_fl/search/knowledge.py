@@ -16,6 +16,13 @@ from sparsedl_fl.search.columns_and_forward_pass import SampleCoordinates
 
 __all__ = ["Knowledge"]
 
+NEAR_ZERO = 1e-2
+"""What counts as zero of ``U q`` before a direction is estimated again, relative to its mean square."""
+
+INPUT_WEIGHT, DETERMINED = 1e-3, 1e-9
+"""Weight of other inputs beside the inactive rows of a column: less exact, they decide only what these leave open. And
+the second smallest eigenvalue, relative to their mean, above which nothing is left open."""
+
 
 class Knowledge:
     """Columns ``q`` proven by their zeros, inputs ``p`` proven by the next layer, and the views they deflate.
@@ -30,14 +37,8 @@ class Knowledge:
         Both views, with nothing found.
     columns_from_downstream : sequence of KnownWeights or TailGradient, default=()
         What the weights behind say of the column of an input, where zeros leave it open; the first that does counts.
-    near_zero : float, default=1e-2
-        What counts as zero of ``U q`` before a direction is estimated again, relative to its mean square.
     surely_off : float, default=1e-3
         A unit counts as off when it is so by this much of the spread of the pre-activations.
-    input_weight : float, default=1e-3
-        Weight of the other ``p`` beside the inactive rows: less exact, they decide only what these leave open.
-    determined : float, default=1e-9
-        A second smallest eigenvalue, relative to their mean, above this means that nothing is left open.
     trusts_downstream : bool, default=False
         Whether a column that comes from behind needs no zeros for a proof: beyond half of the width none has enough.
         The gradient depends on the pattern alone, and what all spans say of that is more.
@@ -51,20 +52,12 @@ class Knowledge:
         views: SampleCoordinates,
         columns_from_downstream: Sequence[KnownWeights | TailGradient] = (),
         *,
-        near_zero: float = 1e-2,
         surely_off: float = 1e-3,
-        input_weight: float = 1e-3,
-        determined: float = 1e-9,
         own_product: float = 1e-3,
         trusts_downstream: bool = False,
     ) -> None:
-        self.test, self.columns_from_downstream, self.trusts_downstream = (
-            test,
-            columns_from_downstream,
-            trusts_downstream,
-        )
-        self.near_zero, self.surely_off, self.own_product = near_zero, surely_off, own_product
-        self.input_weight, self.determined = input_weight, determined
+        self.test, self.columns_from_downstream = test, columns_from_downstream
+        self.surely_off, self.own_product, self.trusts_downstream = surely_off, own_product, trusts_downstream
         self.views, self.inputs = views, views.inputs
         self.pool = CandidatePool.empty(views.left.shape[1])
         self.n_hits = 0
@@ -83,11 +76,6 @@ class Knowledge:
     def n_known(self) -> int:
         """Number of columns and of inputs."""
         return self.n_found + len(self.inputs)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing at all is known, neither a column nor an input."""
-        return self.n_known == 0
 
     @property
     def is_complete(self) -> bool:
@@ -128,7 +116,7 @@ class Knowledge:
 
     def add_columns(self, ends: torch.Tensor) -> bool:
         """Accept the ends of the two-view search that are proven columns; return whether any is new."""
-        widths = self.test.tolerances(ends).clamp(min=self.near_zero)
+        widths = self.test.tolerances(ends).clamp(min=NEAR_ZERO)
         is_near = ((ends @ self.test.observations.T).abs() < widths).sum(dim=1) > ends.shape[1]
         ends = ends[is_near]
         self.n_hits += len(ends)
@@ -148,7 +136,7 @@ class Knowledge:
         nothing = self.inputs[:0]
         if self.trusts_downstream:  # an inexact input overlaps with all columns, and would hold up those of the others
             columns = self._from_downstream(inputs, nothing)
-            self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
+            self._pool(columns)
             return self._deflate() or len(self.inputs) > n_before
         missing = self._without_column(self.inputs)
         if self.has_all_inputs:  # with all inputs known the columns follow
@@ -160,7 +148,7 @@ class Knowledge:
             columns = torch.cat([nothing, *found])
         if not self.views.activation.has_flat_part:
             return self._deflate_by(columns) or len(self.inputs) > n_before
-        self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
+        self._pool(columns)
         unsure = inputs[~is_determined]
         of_unsure = [self.column_of(unsure[i], nothing) for i in self._without_column(unsure)]
         self.pool.add_proven(torch.cat([nothing, *of_unsure]), self.test)
@@ -168,8 +156,11 @@ class Knowledge:
 
     def add_trusted(self, columns: torch.Tensor) -> bool:
         """Take in columns that need no further proof; return whether any is new."""
-        self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
+        self._pool(columns)
         return self._deflate()
+
+    def _pool(self, columns: torch.Tensor) -> None:
+        self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
 
     def repeat_downstream(self, *, n_iterations: int = 5) -> bool:
         """Take all columns from behind once more, at the inputs that they make together; these become more exact.
@@ -197,7 +188,7 @@ class Knowledge:
     def take_whole(self, columns: torch.Tensor, inputs: torch.Tensor) -> None:
         """Take all columns and inputs, as rows, for what is known, in place of what was."""
         self.pool = CandidatePool.empty(columns.shape[1])
-        self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
+        self._pool(columns)
         self.views, self.inputs = self.views.knowing(columns), normalized(inputs, dim=1)
 
     def settle(self) -> None:
@@ -224,7 +215,7 @@ class Knowledge:
         doubtful = torch.nonzero((is_inactive & ~self.test.zeros(found)).any(dim=1))[:, 0].tolist()
         again = [self.column_of(inputs[i], _without_row(inputs, i), alone=True) for i in doubtful]
         columns = torch.cat([found[:0], *again])
-        self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
+        self._pool(columns)
         self._deflate()
 
     def _without_column(self, inputs: torch.Tensor) -> list[int]:
@@ -246,10 +237,10 @@ class Knowledge:
         whitener, scaled = self.test.in_units_of_noise
         rows = scaled[is_inactive] / scaled.square().sum(dim=0).mean().sqrt()
         known = normalized(others @ whitener, dim=1)
-        gram = rows.T @ rows + self.input_weight**2 * (known.T @ known)
+        gram = rows.T @ rows + INPUT_WEIGHT**2 * (known.T @ known)
         values, column = smallest_eigenvectors(gram[None])
         column = normalized(column @ whitener.T, dim=1)
-        is_only = values.shape[1] == 1 or values[0, 1] > self.determined * gram.diagonal().mean()
+        is_only = values.shape[1] == 1 or values[0, 1] > DETERMINED * gram.diagonal().mean()
         is_consistent = bool(self.views.overlaps(others, column).lt(self.own_product).all())
         if is_only and is_consistent and self.test.zeros(column)[0, is_inactive].all():
             return column

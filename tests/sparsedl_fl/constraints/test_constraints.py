@@ -138,7 +138,7 @@ class TestColumnView:
         given = client[2]
         assert LayerProblem.of(replace(given, next_weight=None, behind=())).column is None
         update = replace(given, learning_rate=0.1)
-        assert KnownWeights.of(update, LayerProblem.of(given).factors, LayerProblem.of(given).behind) is None
+        assert KnownWeights.of(update, LayerProblem.of(given).factors, LayerProblem.of(given).subspaces) is None
 
 
 def test_next_weights_of_another_shape_are_named(client):

@@ -87,7 +87,7 @@ def test_views_are_built_once(small_problem, monkeypatch):
             view, "of", classmethod(lambda cls, *args, build=build: calls.append(cls.__name__) or build(cls, *args))
         )
     GradientInverter(random_state=0).fit(LayerGradient.from_model(model, gradient))
-    assert sorted(calls) == ["ForwardPass", "DownstreamSubspaces"]
+    assert sorted(calls) == ["DownstreamSubspaces", "ForwardPass"]
 
 
 def test_only_spans_that_identify_say_what_lies_beyond_their_noise(small_problem):

@@ -107,7 +107,7 @@ def test_inputs_that_are_off_come_back_and_together_nearer(batch):
     noise = torch.randn(true.shape, generator=torch.Generator().manual_seed(4), dtype=true.dtype)
     off = forward.inputs(forward.coordinates(true + 1e-4 * true.abs().mean() * noise))
     alone = JointRefinement().alone(forward, equations, off)
-    together = JointRefinement().together(forward, equations, batch[0].rest, left, alone).inputs
+    together = JointRefinement().together(forward, equations, batch[0].tail, left, alone).inputs
     assert rms(alone - true) < 0.05 * rms(off - true)
     assert rms(together - true) < rms(alone - true)
 
@@ -116,7 +116,7 @@ def test_wrong_inputs_are_not_made_worse(batch):
     _, true, forward, equations, left = batch
     wrong = forward.inputs(forward.coordinates(true).flip(0) * 3.0)
     alone = JointRefinement().alone(forward, equations, wrong)
-    ends = JointRefinement().together(forward, equations, batch[0].rest, left, alone).inputs
+    ends = JointRefinement().together(forward, equations, batch[0].tail, left, alone).inputs
     assert ends.isfinite().all()
 
 

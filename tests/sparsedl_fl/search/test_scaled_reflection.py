@@ -121,7 +121,7 @@ class TestChain:
         problem = LayerProblem.of(given)
         assert len(problem.subspaces.spans) == 1
         assert len(problem.all_subspaces.spans) == 2
-        assert LayerProblem.of(replace(given, behind=())).chain is None
+        assert LayerProblem.of(replace(given, behind=())).all_subspaces is None
 
     def test_links_make_the_nearest_pair_of_activations_and_what_follows(self):
         problem = LayerProblem.of(self.client(12, 60, 1.0)[1])
