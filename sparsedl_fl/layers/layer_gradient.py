@@ -285,8 +285,8 @@ class LayerGradient:
         ----------
         SPEAR (2024), Appendix F.
         """
-        client = {"n_steps": n_steps, "momentum": momentum, "weight_decay": weight_decay}
-        tensors = layer_of_state(before, gradients_of_update(before, after, learning_rate, **client), layer)
+        sent = gradients_of_update(before, after, learning_rate, n_steps=n_steps, momentum=momentum, weight_decay=weight_decay)
+        tensors: dict[str, Any] = layer_of_state(before, sent, layer)
         return cls(**tensors, learning_rate=None if n_steps == 1 else learning_rate)
 
 

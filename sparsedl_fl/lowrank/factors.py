@@ -79,7 +79,7 @@ class LowRankGradient:
     def transposed(self) -> LowRankGradient:
         """The factorisation of ``G^T``, in which the inputs take the place of the gradients ``D``."""
         noise = {"noise_level": self.input_noise_level, "input_noise_level": self.noise_level}
-        sides = {"left": self.right.T, "right": self.left.T, "beyond_left": np.zeros(self.right.shape[1])}
+        sides: dict[str, Any] = {"left": self.right.T, "right": self.left.T, "beyond_left": np.zeros(self.right.shape[1])}
         return replace(self, **sides, **noise, bias_excess=1.0, is_coarse=False)
 
     @cached_property

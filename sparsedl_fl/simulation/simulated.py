@@ -184,6 +184,8 @@ class SimulatedClient:
                 loss(local(inputs[part]), labels[part]).backward()
                 optimizer.step()
                 n_steps += 1
-        client = {"momentum": self.momentum, "weight_decay": self.weight_decay if self.optimizer == "sgd" else 0.0}
+        decay = self.weight_decay if self.optimizer == "sgd" else 0.0
         after = dict(local.named_parameters())
-        return gradients_of_update(before, after, self.learning_rate, n_steps=n_steps, **client)
+        return gradients_of_update(
+            before, after, self.learning_rate, n_steps=n_steps, momentum=self.momentum, weight_decay=decay
+        )
