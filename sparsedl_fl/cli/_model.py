@@ -57,9 +57,7 @@ def model_of(options: argparse.Namespace, spec: str, weights: str | Path | None)
     return model
 
 
-def example_of(
-    options: argparse.Namespace, model: nn.Module, shape: list[int] | None = None
-) -> torch.Tensor | None:
+def example_of(options: argparse.Namespace, model: nn.Module, shape: list[int] | None = None) -> torch.Tensor | None:
     """Return an input of the model, as the options say, on which it runs; None where they say nothing.
 
     Raises

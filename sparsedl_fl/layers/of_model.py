@@ -170,7 +170,7 @@ def _pick_use(model: nn.Module, layer: int | str, trace: Trace) -> LinearUse:
     return trace.use_of(pick_layer("layer", layer, names))
 
 
-def _folded(arrays: dict[str, Any], model: nn.Module, norm: nn.Module, named: dict[str, Any]) -> dict[str, Any]:
+def _folded(arrays: dict[str, Any], model: nn.Module, norm: nn.BatchNorm1d, named: dict[str, Any]) -> dict[str, Any]:
     """Fold batch normalisation in evaluation mode into a layer: ``a (W x + b - mean) + shift``, gradient over ``a``.
 
     The gradient of the shift is that of the bias, so that a layer without a bias will do.

@@ -50,8 +50,10 @@ def rest_of_model(
         example = trace.example[:1]
         if _has_mixing_behind(model, layer, example):
             return None
-        parts = list(model) if type(model) is nn.Sequential else []
-        module = model[parts.index(layer) + 1 :] if layer in parts else _traced(model, layer, example)
+        if type(model) is nn.Sequential and layer in list(model):
+            module = model[list(model).index(layer) + 1 :]
+        else:
+            module = _traced(model, layer, example)
         if module is None:
             return None
         rest = RestOfNetwork(module, loss)
