@@ -149,10 +149,10 @@ class AuditFacts(Mapping):
         They rest on the loss, as `label_signs` says, and change no verdict: every classifier shows some.
         """
         whole = [layer for layer in self.layers if layer.n_labels and layer.n_labels == layer.n_inputs]
-        known = {int(label): None for label in np.unique(self.labels)}
+        known: dict[int, int | None] = {int(label): None for label in np.unique(self.labels)}
         if any(self._carries_all(layer) and layer.is_size_known for layer in whole) and self._is_counted_once:
             known = {label: int(np.sum(self.labels == label)) for label in known}
-        return dict(sorted((self.label_signs.present | known).items()))
+        return dict(sorted({**self.label_signs.present, **known}.items()))
 
     @property
     def tokens(self) -> list[int]:

@@ -220,6 +220,8 @@ def _log_chances(problem: LayerProblem, view: Constraint, whitened: np.ndarray, 
 
 def _distances(problem: LayerProblem, view: Constraint, whitened: np.ndarray) -> np.ndarray:
     """Return how far places are from fulfilling a view, no less than the noise leaves."""
-    here = view.at(as_tensor(problem.at(whitened)[0].T.copy()))
-    distances = here.distances.detach().numpy()
-    return np.maximum(distances, here.expected.detach().numpy()) if isinstance(view, TailGradient) else distances
+    preactivations = as_tensor(problem.at(whitened)[0].T.copy())
+    if not isinstance(view, TailGradient):
+        return view.at(preactivations).distances.detach().numpy()
+    here = view.at(preactivations)
+    return np.maximum(here.distances.detach().numpy(), here.expected.detach().numpy())

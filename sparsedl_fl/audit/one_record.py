@@ -202,7 +202,7 @@ class _Quotient:
         G, g, x, along = self.weight_grad, self.bias_grad, self.record, self._along
         if G.size <= CHUNK_ENTRIES:
             left = G - np.outer(g, x)
-            return np.linalg.norm(left - np.outer(left @ along, along), 2)
+            return float(np.linalg.norm(left - np.outer(left @ along, along), 2))
 
         def forward(right: np.ndarray) -> np.ndarray:
             right = right.ravel() - along * (along @ right.ravel())

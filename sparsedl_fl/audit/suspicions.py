@@ -55,11 +55,11 @@ def rounding_noted(model: nn.Module, gradients: Mapping[str, torch.Tensor | None
         if sent is None or weight.ndim != 2 or weight.numel() < LEAST_WEIGHTS or not sent.any():
             continue
         own = (tensor.detach().cpu() for tensor in (weight, sent))
-        weight, sent = (t.float().numpy() if t.dtype is torch.bfloat16 else t.numpy() for t in own)  # numpy has none
-        step = step_of_stored_weights(weight, sent)
+        held, moved = (t.float().numpy() if t.dtype is torch.bfloat16 else t.numpy() for t in own)  # numpy has none
+        step = step_of_stored_weights(held, moved)
         if step is not None:
-            digits = np.spacing(np.abs(weight).astype(np.float32)).astype(np.float64)
-            share = step * np.sqrt(np.mean(digits**2) / 12) / np.sqrt(np.mean(sent.astype(np.float64) ** 2))
+            digits = np.spacing(np.abs(held).astype(np.float32)).astype(np.float64)
+            share = step * np.sqrt(np.mean(digits**2) / 12) / np.sqrt(np.mean(moved.astype(np.float64) ** 2))
             return (
                 f"the update is the difference of stored weights, at a rate of {1 / step:.3g}: their rounding is noise "
                 f"of {share:.1g} of its size, and hides inputs that left less",
@@ -91,7 +91,7 @@ def without_penalties(
     parameters = plain_parameters(model)
     cleaned, notes = dict(gradients), []
     for name, tensor in gradients.items():
-        weight = parameters.get(name)
+        weight: torch.Tensor = parameters.get(name)
         if tensor is None or weight is None or weight.ndim != 2 or min(weight.shape) < LEAST_ROWS:
             continue
         tensor, weight = tensor.detach().cpu(), weight.detach().cpu()

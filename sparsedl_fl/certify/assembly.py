@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sparsedl.arrays import as_tensor, rows_of
+from sparsedl_fl.activations import FlatPart
 from sparsedl_fl.certify._base import Case, EvidenceKind
 from sparsedl_fl.certify.bias_scale import doubt_in_scale
 from sparsedl_fl.certify.certificate import Certificate, certify
@@ -133,7 +134,12 @@ class Assembly:
         has_pattern = problem.activation.has_flat_part
         is_coarse = noise_share > self.refine_above and has_pattern and not given.is_update
         # A fit of all at once moves the others where one of them is none.
-        if is_coarse and hypothesis.proposed.all() and (problem.over_noise(whitened) <= self.beside).all():
+        if (
+            is_coarse
+            and isinstance(problem.activation, FlatPart)
+            and hypothesis.proposed.all()
+            and (problem.over_noise(whitened) <= self.beside).all()
+        ):
             gradients, inputs, fitted = maximum_likelihood(given, inputs, factors.noise_level, problem.activation)
             disaggregation, used, ends = factors.left.T @ gradients, gradients == 0, [fitted]
             determined = np.ones_like(determined)

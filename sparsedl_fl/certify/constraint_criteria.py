@@ -73,8 +73,8 @@ class BySubspace(Criterion):
             chances = torch.cat([here.own_log_chances, as_tensor(case.log_chances_of_zeros.T.copy())], dim=1)
             by_zeros = here.is_inside & (log_chance(chances, 2 * b - 1) <= LOG_CHANCE)
             proven |= by_zeros & is_vertex
-        proven, errors = _with_errors(case, spans, proven.numpy())
-        return proven, errors * here.beyond_noise.numpy()
+        certain, errors = _with_errors(case, spans, proven.numpy())
+        return certain, errors * here.beyond_noise.numpy()
 
 
 class ByTail(Criterion):
@@ -191,8 +191,8 @@ def are_vertices(here: SubspacesAt, activation: Activation, *, clearly: float = 
     found, is_straight = _in_line(here.over_noise.numpy()), activation.is_straight_around_zero
     if activation.has_flat_part and not is_straight:
         return found
-    is_clear = [z.abs() > clearly * z.square().mean(dim=1, keepdim=True).sqrt() for z in here.preactivations]
-    slopes, is_clear = torch.cat(list(here.slopes), dim=1).numpy(), torch.cat(is_clear, dim=1).numpy()
+    far_from_kinks = [z.abs() > clearly * z.square().mean(dim=1, keepdim=True).sqrt() for z in here.preactivations]
+    slopes, is_clear = torch.cat(list(here.slopes), dim=1).numpy(), torch.cat(far_from_kinks, dim=1).numpy()
     told = found & here.is_proof.numpy()
     while True:
         is_vertex = are_no_mixtures(slopes, is_clear, has_two_kinks=is_straight, n_missing=int((~told).sum()))

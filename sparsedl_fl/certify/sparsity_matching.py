@@ -120,7 +120,7 @@ def greedy_filter(hypothesis: Hypothesis, candidates: Candidates) -> Hypothesis:
             _swap_scores(problem, projected, hypothesis.scale, zeros, hypothesis.inverse @ pool[:, c], pool_zeros[:, c])
             for c in range(pool.shape[1])
         ]
-        c, j = np.unravel_index(np.argmax(gains), (pool.shape[1], problem.batch_size))
+        c, j = map(int, np.unravel_index(np.argmax(gains), (pool.shape[1], problem.batch_size)))
         if gains[c][j] <= best + HALF_A_UNIT / len(zeros):
             return hypothesis
         best, replaced = gains[c][j], hypothesis.basis[:, j].copy()

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from sparsedl_fl.cli._options import whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+    from rich.console import Console
+    from torch import nn
 
 __all__ = ["add_model_arguments", "console", "example_of", "folder_of", "loss_of", "model_of", "require", "steps_shown"]
 
@@ -39,7 +47,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help="TOML file with options by their names; the command line wins")
 
 
-def model_of(options: argparse.Namespace, spec: str, weights: str | None) -> object:
+def model_of(options: argparse.Namespace, spec: str, weights: str | Path | None) -> nn.Module:
     """Return the model, with its weights and in the client's mode."""
     from sparsedl_fl.audit.files import load_model
 
@@ -49,7 +57,7 @@ def model_of(options: argparse.Namespace, spec: str, weights: str | None) -> obj
     return model
 
 
-def example_of(options: argparse.Namespace, model: object, shape: list[int] | None = None) -> object:
+def example_of(options: argparse.Namespace, model: nn.Module, shape: list[int] | None = None) -> torch.Tensor | None:
     """Return an input of the model, as the options say, on which it runs; None where they say nothing.
 
     Raises
@@ -64,6 +72,7 @@ def example_of(options: argparse.Namespace, model: object, shape: list[int] | No
     if len(given) > 1:
         raise ValueError(f"only one of {', '.join(given)} can say what an input is")
     shape = options.input_shape or shape
+    readings: Iterable[torch.Tensor]
     if options.input_ids is not None:
         name, readings = f"--input-ids {options.input_ids}", ids_of_length(model, options.input_ids)
     elif options.example_input is not None:
@@ -81,7 +90,7 @@ def example_of(options: argparse.Namespace, model: object, shape: list[int] | No
     return fitting_example(model, readings, name)
 
 
-def loss_of(name: str | None) -> object:
+def loss_of(name: str | None) -> str | Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
     """Return a loss by its name, or the user's own."""
     from sparsedl_fl.audit.files import load_object
     from sparsedl_fl.layers.losses import LOSSES
@@ -103,7 +112,7 @@ def require(extra: str, *modules: str) -> None:
             raise ImportError(f"this command needs {module}: pip install 'sparsedl[{extra}]'")
 
 
-def folder_of(options: argparse.Namespace, names: tuple[str, ...], *modules: str) -> object:
+def folder_of(options: argparse.Namespace, names: tuple[str, ...], *modules: str) -> Path | None:
     """Return the folder of ``--out``, made, in which files of these names may be written; None where there is none."""
     if options.out is None:
         return None
@@ -116,7 +125,7 @@ def folder_of(options: argparse.Namespace, names: tuple[str, ...], *modules: str
     return folder
 
 
-def console(enabled: bool) -> object:
+def console(enabled: bool) -> Console | None:
     """Return where to show what is going on, if that is wanted, rich is there and somebody looks."""
     try:
         from rich.console import Console

@@ -128,7 +128,7 @@ def _converted(action: argparse.Action, value: object) -> object:
 def _one(action: argparse.Action, value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise argparse.ArgumentTypeError(f"must be a text or a number, got {value!r}")
-    found = str(value) if action.type is None else action.type(str(value))
+    found = action.type(str(value)) if callable(action.type) else str(value)
     if action.choices is not None and found not in action.choices:
         raise argparse.ArgumentTypeError(f"must be one of {sorted(action.choices)}, got {value!r}")
     return found

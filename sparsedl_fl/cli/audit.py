@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from sparsedl_fl.cli._model import add_model_arguments, example_of, folder_of, loss_of, model_of, steps_shown
 from sparsedl_fl.cli._options import INTERRUPTED, SEEDS, decay, number, whole
+
+if TYPE_CHECKING:
+    from sparsedl_fl.audit.result import AuditResult
 
 HELP = "attack one update, and write a report"
 
@@ -78,14 +83,14 @@ def run(options: argparse.Namespace) -> int:
     return _exit_status(result, options.fail_on or ())
 
 
-def _exit_status(result: object, fail_on: list[str]) -> int:
+def _exit_status(result: AuditResult, fail_on: Sequence[str]) -> int:
     """Return the verdict's status, or 1 where the user wants more to fail; a leak is 1 in any case."""
     is_named = str(result.verdict).lower().replace(" ", "-") in fail_on
     is_label = LABELS in fail_on and len(result.labels_present) > 0
     return 1 if is_named or is_label else result.verdict.exit_status
 
 
-def _audited(options: argparse.Namespace) -> object:
+def _audited(options: argparse.Namespace) -> AuditResult:
     """Load what the options name, and attack it."""
     from dataclasses import replace
 
@@ -122,7 +127,7 @@ def _audited(options: argparse.Namespace) -> object:
     return replace(result, context={**result.context, **facts, "kind": sent.kind})
 
 
-def _print(result: object, out: str | None) -> None:
+def _print(result: AuditResult, out: str | None) -> None:
     """Print the verdict, a line for each layer, and where the report is."""
     from sparsedl_fl.wording import escaped
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from sparsedl_fl.cli._model import add_model_arguments, example_of, model_of
+
+if TYPE_CHECKING:
+    from sparsedl_fl.models import LayerRow
 
 HELP = "what a model could leak: a table of its layers"
 
@@ -46,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _lines(rows: list) -> list[str]:
+def _lines(rows: list[LayerRow]) -> list[str]:
     """Return the table of layers, and below it what is said of those that are out of range, and of all."""
     from sparsedl_fl.models.reach import LEAKS_BY
 

@@ -9,10 +9,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from sparsedl_fl.cli._model import add_model_arguments, console, example_of, folder_of, loss_of, model_of
 from sparsedl_fl.cli._options import INTERRUPTED, SEEDS, number, whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sparsedl_fl.audit import SweepResult
 
 HELP = "simulate clients, and see at which setting the leak stops"
 
@@ -66,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _write(result: object, folder: object) -> None:
+def _write(result: SweepResult, folder: Path) -> None:
     """Write the result as JSON, as a table and as a picture, each with a mark that it is ours."""
     import io
 
@@ -79,7 +86,7 @@ def _write(result: object, folder: object) -> None:
     write_whole(folder / "sweep.png", picture.getvalue())
 
 
-def _swept(options: argparse.Namespace, folder: object) -> object:
+def _swept(options: argparse.Namespace, folder: Path | None) -> SweepResult:
     """Load what the options name, and sweep."""
     from functools import partial
 
@@ -116,17 +123,15 @@ def _swept(options: argparse.Namespace, folder: object) -> object:
         return sweep(model, inputs, labels, settings=settings, example=made_up, loss=loss, **plan, report=report)
 
 
-def _progress(enabled: bool) -> object:
-    """Return a progress bar, where rich is there and somebody looks."""
+@contextmanager
+def _progress(enabled: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """Show a progress bar, where rich is there and somebody looks; what it yields moves it on."""
     place = console(enabled)
     if place is None:
-        return nullcontext()
+        yield None
+        return
     from rich.progress import Progress
 
-    class Bar(Progress):
-        def __enter__(self) -> object:
-            super().__enter__()
-            task = self.add_task("audits", total=None)
-            return lambda done, total: self.update(task, completed=done, total=total)
-
-    return Bar(console=place)
+    with Progress(console=place) as bar:
+        task = bar.add_task("audits", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

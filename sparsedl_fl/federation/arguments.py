@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
@@ -79,7 +80,7 @@ def _jobs(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be an integer other than zero, got {value!r}")
 
 
-RULES = {
+RULES: dict[str, Callable[[str, Any], None]] = {
     "model": _model,
     "mode": partial(_one_of, choices=("report", "warn", "block")),
     "out_of_range": partial(_one_of, choices=("hold", "release")),

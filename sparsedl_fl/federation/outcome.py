@@ -166,9 +166,10 @@ def audited(
         start = time.perf_counter()
         try:
             with interrupts:
-                for state in (before, after):
-                    if isinstance(state, Exception):
-                        raise state
+                if isinstance(before, Exception):
+                    raise before
+                if isinstance(after, Exception):
+                    raise after
                 result = check_update(model, before, after, **options)
             error, is_interrupted = _not_finite(result), result.is_interrupted
         except KeyboardInterrupt:

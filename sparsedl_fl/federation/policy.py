@@ -149,7 +149,8 @@ class LeakPolicy:
         server_round : int
             The round.
         """
-        notes, tasks = [], []
+        notes: list[dict[str, Any]] = []
+        tasks: list[tuple[Any, ...]] = []
         for client, before, after, facts in updates:
             kept = {name: value for name, value in facts.items() if name in ("record", "not_looked_at")}
             known = {name: value for name, value in facts.items() if name not in kept}
@@ -167,7 +168,7 @@ class LeakPolicy:
             raise KeyboardInterrupt
         return checked
 
-    def _outcomes(self, tasks: list[tuple]) -> Iterator[Outcome]:
+    def _outcomes(self, tasks: list[tuple[Any, ...]]) -> Iterator[Outcome]:
         """Yield what came of each update in turn; an interrupt is the last."""
         if self.n_jobs != 1 and len(tasks) > 1:
             try:

@@ -35,7 +35,7 @@ class LayerGradientWithBias(LayerGradient):
         Its value.
     """
 
-    constant_input: float = 1.0
+    constant_input: float = 1.0  # type: ignore[misc]  # a constant of all other layers, a field of these
 
 
 def unit_of_bias(given: LayerGradient) -> float:

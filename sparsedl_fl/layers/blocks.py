@@ -106,7 +106,7 @@ def row_factor(matrix: np.ndarray) -> np.ndarray:
     """
     factor = np.zeros((0, matrix.shape[0]))
     for _, block in column_blocks(matrix):
-        factor = np.linalg.qr(np.concatenate([factor, block.T]), mode="r")
+        factor = np.asarray(np.linalg.qr(np.concatenate([factor, block.T]), mode="r"))
     return factor.T
 
 

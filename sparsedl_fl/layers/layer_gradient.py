@@ -285,14 +285,20 @@ class LayerGradient:
         ----------
         SPEAR (2024), Appendix F.
         """
-        client = {"n_steps": n_steps, "momentum": momentum, "weight_decay": weight_decay}
-        tensors = layer_of_state(before, gradients_of_update(before, after, learning_rate, **client), layer)
+        sent = gradients_of_update(
+            before, after, learning_rate, n_steps=n_steps, momentum=momentum, weight_decay=weight_decay
+        )
+        tensors: dict[str, Any] = layer_of_state(before, sent, layer)
         return cls(**tensors, learning_rate=None if n_steps == 1 else learning_rate)
 
 
 # Set here, since in the class they are the defaults of its constructor; `dataclasses.replace` passes them on.
-LayerGradient.next_weight_grad = property(lambda given: given.next_layer.weight_grad)
-LayerGradient.next_weight = property(lambda given: given.next_layer.weight)
-LayerGradient.behind = property(lambda given: layers_behind(given.layers))
-LayerGradient.rest = property(lambda given: given.tail.rest)
-LayerGradient.head = property(lambda given: given.tail.head)
+PARTS: dict[str, Callable[[LayerGradient], Any]] = {
+    "next_weight_grad": lambda given: given.next_layer.weight_grad,
+    "next_weight": lambda given: given.next_layer.weight,
+    "behind": lambda given: layers_behind(given.layers),
+    "rest": lambda given: given.tail.rest,
+    "head": lambda given: given.tail.head,
+}
+for _name, _part in PARTS.items():
+    setattr(LayerGradient, _name, property(_part))

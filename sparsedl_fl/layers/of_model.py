@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -50,7 +50,7 @@ def get_tensor(argument: str, mapping: Mapping[str, torch.Tensor], key: str) -> 
 
 
 def layer_of_model(
-    make: type[Layer], model: nn.Module, gradients: Any, layer: int | str, trace: Trace, loss: Any = None
+    make: Callable[..., Layer], model: nn.Module, gradients: Any, layer: int | str, trace: Trace, loss: Any = None
 ) -> Layer:
     """Return one linear layer of a model with its gradient; see `LayerGradient.from_model`."""
     named = named_gradients(model, gradients)
@@ -118,7 +118,8 @@ def _layers_behind(
 
     And the one that is behind all these, where there is one.
     """
-    found, current = [], trace.using(use.next_weight)
+    found: list[LayerBehind] = []
+    current = trace.using(use.next_weight)
     while (
         current is not None
         and len(found) < MOST_BEHIND
@@ -169,7 +170,7 @@ def _pick_use(model: nn.Module, layer: int | str, trace: Trace) -> LinearUse:
     return trace.use_of(pick_layer("layer", layer, names))
 
 
-def _folded(arrays: dict[str, Any], model: nn.Module, norm: nn.Module, named: dict[str, Any]) -> dict[str, Any]:
+def _folded(arrays: dict[str, Any], model: nn.Module, norm: nn.BatchNorm1d, named: dict[str, Any]) -> dict[str, Any]:
     """Fold batch normalisation in evaluation mode into a layer: ``a (W x + b - mean) + shift``, gradient over ``a``.
 
     The gradient of the shift is that of the bias, so that a layer without a bias will do.

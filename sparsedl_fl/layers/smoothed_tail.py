@@ -42,7 +42,8 @@ class Smoothing(TorchFunctionMode):
 
     def __init__(self, deviations: Sequence[float] | None = None) -> None:
         super().__init__()
-        self.deviations, self.spreads, self._n_calls = deviations, [], 0
+        self.deviations, self._n_calls = deviations, 0
+        self.spreads: list[float] = []
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -50,8 +50,10 @@ def rest_of_model(
         example = trace.example[:1]
         if _has_mixing_behind(model, layer, example):
             return None
-        is_plain = type(model) is nn.Sequential and layer in list(model)
-        module = model[list(model).index(layer) + 1 :] if is_plain else _traced(model, layer, example)
+        if type(model) is nn.Sequential and layer in list(model):
+            module = model[list(model).index(layer) + 1 :]
+        else:
+            module = _traced(model, layer, example)
         if module is None:
             return None
         rest = RestOfNetwork(module, loss)
@@ -76,6 +78,8 @@ def _has_mixing_behind(model: nn.Module, layer: nn.Module, example: torch.Tensor
 
 class _Behind(nn.Module):
     """A traced graph, which may ask for the shape of the model's input."""
+
+    example: torch.Tensor
 
     def __init__(self, graph: torch.fx.GraphModule, example: torch.Tensor) -> None:
         super().__init__()

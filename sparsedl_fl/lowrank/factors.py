@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy.stats import norm
@@ -78,9 +79,10 @@ class LowRankGradient:
     @property
     def transposed(self) -> LowRankGradient:
         """The factorisation of ``G^T``, in which the inputs take the place of the gradients ``D``."""
-        noise = {"noise_level": self.input_noise_level, "input_noise_level": self.noise_level}
-        sides = {"left": self.right.T, "right": self.left.T, "beyond_left": np.zeros(self.right.shape[1])}
-        return replace(self, **sides, **noise, bias_excess=1.0, is_coarse=False)
+        sides: dict[str, Any] = {"left": self.right.T, "right": self.left.T}
+        sides |= {"noise_level": self.input_noise_level, "input_noise_level": self.noise_level}
+        nothing = np.zeros(self.right.shape[1])
+        return replace(self, **sides, beyond_left=nothing, bias_excess=1.0, is_coarse=False)
 
     @cached_property
     def zero_test(self) -> ZeroTest:

@@ -172,7 +172,7 @@ def _sketch(G: np.ndarray, width: int, n_iterations: int) -> tuple[np.ndarray, n
     basis = np.linalg.qr(times(G, probe))[0]
     for _ in range(n_iterations):
         basis = np.linalg.qr(times(G, np.linalg.qr(transposed_times(G, basis))[0]))[0]
-    factor = np.linalg.qr(transposed_times(G, basis), mode="r").T
+    factor = np.asarray(np.linalg.qr(transposed_times(G, basis), mode="r")).T
     U, S, _ = svd(factor, check_finite=False)
     return basis @ U, S
 

@@ -201,7 +201,7 @@ def _kind_of(module: nn.Module) -> str:
         return _NORMALISED
     if isinstance(module, nn.Linear):
         return "it did not run"
-    kinds = {
+    kinds: dict[str, type | tuple[type, ...]] = {
         "a convolution": nn.modules.conv._ConvNd,
         "a recurrent layer": nn.RNNBase,
         "an embedding": (nn.Embedding, nn.EmbeddingBag),

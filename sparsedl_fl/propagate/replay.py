@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -119,8 +120,8 @@ def _weights(run: RunFrom, known: KnownBatch, labels: torch.Tensor, loss: Any) -
     outputs: list[torch.Tensor] = []
     with hooked({run.layer: lambda part, given, found: outputs.append(found)}):
         found = run(known.inputs)
-    each = sum(total_loss(loss, found[i : i + 1], labels[i : i + 1]) for i in range(b))
-    (alone,) = torch.autograd.grad(each, outputs[0])
-    alone = alone.flatten(1).numpy()
+    each = reduce(torch.add, (total_loss(loss, found[i : i + 1], labels[i : i + 1]) for i in range(b)))
+    (returned,) = torch.autograd.grad(each, outputs[0])
+    alone = returned.flatten(1).numpy()
     squares = np.maximum(np.sum(alone**2, axis=1), np.finfo(float).tiny)
     return np.sum(alone * known.gradients.T, axis=1) / squares

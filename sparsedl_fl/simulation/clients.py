@@ -237,4 +237,5 @@ def _checked_batch(inputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Te
         raise ValueError("inputs is empty: a client without data sends no gradient")
     if len(inputs) != len(labels):
         raise ValueError(f"inputs and labels differ in length: {len(inputs)} and {len(labels)}")
-    return tuple(tensor.clone() if tensor.is_inference() else tensor for tensor in (inputs, labels))
+    inputs, labels = (tensor.clone() if tensor.is_inference() else tensor for tensor in (inputs, labels))
+    return inputs, labels

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -135,7 +136,7 @@ class SimulatedClient:
         generator = draw_generator(seed)
         parts = zip(inputs.split(self.batch_size), labels.split(self.batch_size), strict=True)
         each = [self._of_one(model, x, y, loss, generator) for x, y in parts]
-        sent = {name: sum(one[name] for one in each) / len(each) for name in each[0]}
+        sent = {name: reduce(torch.add, (one[name] for one in each)) / len(each) for name in each[0]}
         if self.wire is not None:
             sent = {name: WIRES[self.wire](tensor) for name, tensor in sent.items()}
         noise = self.noise_multiplier * self.record_clipping / self.batch_size + self.client_noise
@@ -184,6 +185,8 @@ class SimulatedClient:
                 loss(local(inputs[part]), labels[part]).backward()
                 optimizer.step()
                 n_steps += 1
-        client = {"momentum": self.momentum, "weight_decay": self.weight_decay if self.optimizer == "sgd" else 0.0}
+        decay = self.weight_decay if self.optimizer == "sgd" else 0.0
         after = dict(local.named_parameters())
-        return gradients_of_update(before, after, self.learning_rate, n_steps=n_steps, **client)
+        return gradients_of_update(
+            before, after, self.learning_rate, n_steps=n_steps, momentum=self.momentum, weight_decay=decay
+        )

@@ -62,7 +62,7 @@ class LinearUse:
     is_read: bool = True
     next_weight: str = ""
     next_is_transposed: bool = False
-    norm: nn.Module | None = None
+    norm: nn.BatchNorm1d | None = None
     rows: int = 1
     width: int = 0
     is_last: bool = False

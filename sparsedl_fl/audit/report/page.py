@@ -141,11 +141,11 @@ def _shown_samples(result: AuditFacts, decoder: Any = None) -> dict[str, Any]:
         return {"kind": "table", "columns": list(columns), "rows": rows, "captions": captions, **common}
     if decoded is not None:
         return {"kind": "images", "pictures": [_png(image) for image in decoded], "captions": captions, **common}
-    rows = [
+    shown = [
         {"first": [f"{value:.4g}" for value in row[:FIRST]], "mean": row.mean(), "low": row.min(), "high": row.max()}
         for row in values
     ]
-    return {"kind": "numbers", "rows": rows, "length": values.shape[1], "captions": captions, **common}
+    return {"kind": "numbers", "rows": shown, "length": values.shape[1], "captions": captions, **common}
 
 
 def _caption(sample: Sample) -> str:
@@ -183,7 +183,8 @@ def _png(image: np.ndarray) -> str:
     image = np.clip(np.nan_to_num(image), 0, 1)
     image = image[..., 0] if image.ndim == 3 and image.shape[-1] == 1 else image
     target = io.BytesIO()
-    imsave(target, image, format="png", **({"cmap": "gray", "vmin": 0, "vmax": 1} if image.ndim == 2 else {}))
+    shades: dict[str, Any] = {"cmap": "gray", "vmin": 0, "vmax": 1} if image.ndim == 2 else {}
+    imsave(target, image, format="png", **shades)
     return "data:image/png;base64," + base64.b64encode(target.getvalue()).decode()
 
 

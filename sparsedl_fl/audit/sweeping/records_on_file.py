@@ -47,8 +47,8 @@ def digest_of_sweep(
     inner = unwrapped(model)
     with in_evaluation(model), torch.no_grad():
         outputs = model(inputs[:2])
-    shown = outputs.double() if isinstance(outputs, torch.Tensor) else torch.zeros(0, dtype=torch.float64)
-    shown = [f"{number:.{DIGITS}g}" for number in shown.flatten()[:1000].tolist()]
+    numbers = outputs.double() if isinstance(outputs, torch.Tensor) else torch.zeros(0, dtype=torch.float64)
+    shown = [f"{number:.{DIGITS}g}" for number in numbers.flatten()[:1000].tolist()]
     parts = [
         __version__,
         digest(inner.state_dict()),

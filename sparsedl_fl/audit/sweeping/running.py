@@ -168,7 +168,12 @@ class _Sweep:
         known = None if client.is_exact else client.n_records
         inverter = GradientInverter(batch_size=known, noise_level=sent.noise_level, random_state=seed)
         loss = "cross_entropy" if self.loss is cross_entropy else self.loss
-        options = {"example": self.example, "loss": loss, "learning_rate": sent.learning_rate, **self.limits}
+        options: dict[str, Any] = {
+            "example": self.example,
+            "loss": loss,
+            "learning_rate": sent.learning_rate,
+            **self.limits,
+        }
         with caught_warnings():
             audit = audit_model(self.model, sent.gradients, inverter, **options)
         return None if audit.is_interrupted else result | self._compared(audit, x, y)

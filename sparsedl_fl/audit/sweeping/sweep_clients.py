@@ -140,7 +140,7 @@ def accuracy_after(
                 steps[name] += rate * sent.gradients[name].to(steps[name].dtype) / N_CLIENTS
         with torch.no_grad():
             for name, tensor in trained.named_parameters():
-                tensor -= steps[name]
+                tensor.sub_(steps[name])
     trained.eval()
     with torch.no_grad():
         return float((trained(inputs[test]).argmax(dim=1) == labels[test]).double().mean())

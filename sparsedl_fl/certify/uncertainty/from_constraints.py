@@ -83,7 +83,7 @@ def errors_from_views(
     changes = np.roll(changes, -1, axis=1)
     for index in range(len(whitened)):
         free = changes
-        information = pull = 0.0
+        information = pull = np.asarray(0.0)
         for part in parts:
             free, by_part, pull_of_part = part.of(index, free)
             information, pull = information + by_part, pull + pull_of_part
@@ -139,7 +139,7 @@ class _OfSpans:
             What is left of the equations, as they say it.
         """
         moved, free = _moved(self.view, self.forward, [part[index] for part in self.slopes], free)
-        information = squares = pull = 0.0
+        information = squares = pull = np.asarray(0.0)
         for level, change in enumerate(moved):
             inside, precision = self.view.spans[level].basis.numpy().T @ change, self.deviations[level, index] ** -2
             gram = change.T @ change
@@ -198,7 +198,10 @@ class _OfRest:
         return free, precision * (turned @ turned.T), precision * (turned @ self.residuals[index])
 
 
-_INFORMATION: dict[type[Constraint], type[_OfSpans | _OfRest]] = {DownstreamSubspaces: _OfSpans, TailGradient: _OfRest}
+_INFORMATION: dict[type[Constraint], Callable[..., _OfSpans | _OfRest]] = {
+    DownstreamSubspaces: _OfSpans,
+    TailGradient: _OfRest,
+}
 
 
 def _rounding(
