@@ -117,6 +117,7 @@ def test_command_line_imports_nothing_heavy_at_the_top():
             "os",
             "sys",
             "traceback",
+            "typing",
             "warnings",
         }
         assert {module for module in top if not module.startswith("sparsedl_fl.cli")} <= light, path

@@ -134,13 +134,9 @@ class Assembly:
         has_pattern = problem.activation.has_flat_part
         is_coarse = noise_share > self.refine_above and has_pattern and not given.is_update
         # A fit of all at once moves the others where one of them is none.
-        if (
-            is_coarse
-            and isinstance(problem.activation, FlatPart)
-            and hypothesis.proposed.all()
-            and (problem.over_noise(whitened) <= self.beside).all()
-        ):
-            gradients, inputs, fitted = maximum_likelihood(given, inputs, factors.noise_level, problem.activation)
+        phi, is_full = problem.activation, hypothesis.proposed.all()
+        if is_coarse and isinstance(phi, FlatPart) and is_full and (problem.over_noise(whitened) <= self.beside).all():
+            gradients, inputs, fitted = maximum_likelihood(given, inputs, factors.noise_level, phi)
             disaggregation, used, ends = factors.left.T @ gradients, gradients == 0, [fitted]
             determined = np.ones_like(determined)
         else:

@@ -64,11 +64,9 @@ class LayerGradient:
     next_weight_grad : array-like or torch.Tensor of shape (k, m), optional
         Gradient of the weights of the linear layer behind the activation, where there is one.
     next_weight : array-like or torch.Tensor of shape (k, m), optional
-        Those weights: where inputs have much in common, they say what zeros leave open. None takes those of the first
-        of ``behind``, if there is one.
+        Those weights: where inputs have much in common, they say what zeros leave open. None takes those of ``behind``.
     learning_rate : float, optional
-        Given for a FedAvg update: the client's weights moved from ``weight`` to ``weight - learning_rate *
-        weight_grad``, and a unit may have been active at either end.
+        Of a FedAvg update: weights moved by ``learning_rate * weight_grad``, a unit may have been active at either end.
     activation : str, Activation or None, default="relu"
         What follows the layer, by name ("relu", "relu6", "gelu", ...) or as one of `sparsedl_fl.activations`; None
         where that is not known. "softmax" is a classifier's last layer with cross-entropy behind it.
@@ -285,20 +283,18 @@ class LayerGradient:
         ----------
         SPEAR (2024), Appendix F.
         """
-        sent = gradients_of_update(
-            before, after, learning_rate, n_steps=n_steps, momentum=momentum, weight_decay=weight_decay
-        )
+        client: dict[str, Any] = {"n_steps": n_steps, "momentum": momentum, "weight_decay": weight_decay}
+        sent = gradients_of_update(before, after, learning_rate, **client)
         tensors: dict[str, Any] = layer_of_state(before, sent, layer)
         return cls(**tensors, learning_rate=None if n_steps == 1 else learning_rate)
 
 
 # Set here, since in the class they are the defaults of its constructor; `dataclasses.replace` passes them on.
-PARTS: dict[str, Callable[[LayerGradient], Any]] = {
+for _name, _part in {
     "next_weight_grad": lambda given: given.next_layer.weight_grad,
     "next_weight": lambda given: given.next_layer.weight,
     "behind": lambda given: layers_behind(given.layers),
     "rest": lambda given: given.tail.rest,
     "head": lambda given: given.tail.head,
-}
-for _name, _part in PARTS.items():
+}.items():
     setattr(LayerGradient, _name, property(_part))
