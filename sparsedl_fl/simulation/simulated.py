@@ -136,7 +136,7 @@ class SimulatedClient:
         generator = draw_generator(seed)
         parts = zip(inputs.split(self.batch_size), labels.split(self.batch_size), strict=True)
         each = [self._of_one(model, x, y, loss, generator) for x, y in parts]
-        sent = {name: reduce(torch.add, (one[name] for one in each)) / len(each) for name in each[0]}
+        sent = {name: reduce(torch.add, (one[name] for one in each), torch.zeros(())) / len(each) for name in each[0]}
         if self.wire is not None:
             sent = {name: WIRES[self.wire](tensor) for name, tensor in sent.items()}
         noise = self.noise_multiplier * self.record_clipping / self.batch_size + self.client_noise
