@@ -55,6 +55,8 @@ class SearchState:
     remaining : Remaining
         The constraints by name, deflated by what is known: "first" is the next layer's activation subspace,
         "subspaces" all that descents go by, "tail" the network tail alone, "everything" both.
+    undeflated : SampleCoordinates
+        Both views with nothing known.
     chain : DownstreamSubspaces or None
         All activation subspaces, where the first says too little.
     tail : TailGradient or None
@@ -78,7 +80,7 @@ class SearchState:
         self.is_flat = problem.activation.has_flat_part
         self.is_wide = numerics.schedule.is_wide(problem.width)
         self.n_starts = numerics.schedule.n_starts(problem.width)
-        views = SampleCoordinates.of_problem(problem)
+        self.undeflated = views = SampleCoordinates.of_problem(problem)
         # Beyond half of the width neither the first subspace nor zeros say enough of a sample.
         self.is_beyond_half = subspaces is not None and problem.is_beyond_half
         self.chain = problem.all_subspaces if self.is_beyond_half or (self.is_flat and self.is_alike) else None
@@ -127,7 +129,7 @@ class SearchState:
     @cached_property
     def is_alike(self) -> bool:
         """Whether there are activation subspaces, and samples with so much in common that zeros say little."""
-        return self.subspaces is not None and self.numerics.scaled.applies(SampleCoordinates.of_problem(self.problem))
+        return self.subspaces is not None and self.numerics.scaled.applies(self.undeflated)
 
     @property
     def views(self) -> SampleCoordinates:
@@ -181,7 +183,7 @@ class SearchState:
     @cached_property
     def likely_labels(self) -> TailGradient:
         """The labels that the batch seems to have: a way through the loss for each that there is."""
-        forward = ScaledForward.of(SampleCoordinates.of_problem(self.problem))
+        forward = ScaledForward.of(self.undeflated)
         places = forward.preactivations(forward.draw(N_TYPICAL, torch.Generator().manual_seed(0)))
         tail, b = self.problem.tail, self.problem.batch_size
         mean = as_tensor(self.problem.factors.left @ self.problem.forward.scale)
