@@ -160,7 +160,7 @@ def test_constraint():
     (gradient,) = torch.autograd.grad(here.cost.sum() / 2, z)
     torch.testing.assert_close(here.gradient, gradient)
     single = Binary(A, a, 4).at(z[:1])
-    jacobian = torch.autograd.functional.jacobian(lambda z: Binary(A, a).at(z).residuals[0], z[:1])[:, 0]
+    jacobian = torch.autograd.functional.jacobian(lambda z: Binary(A, a).at(z).residual[0], z[:1])[:, 0]
     torch.testing.assert_close(single.gram(z), z @ jacobian.T @ jacobian @ z.T)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -81,9 +82,9 @@ class Constraint(ABC):
         """Return the same with its kinks smoothed over a share of what is typical, where it has any."""
         return self
 
-    @abstractmethod
     def weighted(self, n: int, spread: float, generator: torch.Generator) -> Constraint:
         """Return the same for ``n`` inputs, with random weights of its parts for each: other ways to the same ends."""
+        return self
 
     def unweighted(self) -> Constraint:
         """Return the same with its parts as they are, and whatever else is settled for each input."""
@@ -97,13 +98,14 @@ class Constraint(ABC):
         """Return the same for the other inputs of the batch, where it knows anything of these."""
         return self
 
-    @abstractmethod
     def of_some(self, index: torch.Tensor) -> Constraint:
         """Return the same for some of the inputs that it was weighted for."""
+        return self
 
-    @abstractmethod
     def to(self, dtype: torch.dtype) -> Constraint:
-        """Return the same in another precision."""
+        """Return the same in another precision; the base class takes a dataclass of tensors."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: part.to(dtype) for name, part in parts.items() if torch.is_tensor(part)})
 
 
 @dataclass(frozen=True)
@@ -142,21 +144,38 @@ class Linearization(ABC):
 
     @property
     @abstractmethod
-    def cost(self) -> torch.Tensor:
-        """The square of what is left, of shape (n,)."""
+    def residual(self) -> torch.Tensor:
+        """What is left of the equations, weighted, of shape (n, k)."""
+
+    @abstractmethod
+    def jvp(self, changes: torch.Tensor) -> torch.Tensor:
+        """Return how changes of shape (n, m) change the residual, to first order: ``J dz``, of shape (n, k).
+
+        Of a single sample any number of changes is asked for at once.
+        """
+
+    @abstractmethod
+    def vjp(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return ``J^T r``, of shape (n, m), for rows of shape (n, k) as `residual` and `jvp` return them."""
 
     @property
-    @abstractmethod
+    def cost(self) -> torch.Tensor:
+        """The square of the residual, of shape (n,)."""
+        return self.residual.square().sum(dim=1)
+
+    @cached_property
     def gradient(self) -> torch.Tensor:
         """The gradient of half the cost, of shape (n, m)."""
+        return self.vjp(self.residual)
 
-    @abstractmethod
     def curve(self, changes: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of half the square that changes of shape (n, m) make, to first order: ``J^T J dz``."""
+        """Return the product of Gauss and Newton's matrix with changes of shape (n, m): ``J^T J dz``."""
+        return self.vjp(self.jvp(changes))
 
-    @abstractmethod
     def gram(self, changes: torch.Tensor) -> torch.Tensor:
-        """Return the products of what changes of shape (k, m) of a single place make, of shape (k, k)."""
+        """Return the products of what changes of shape (k, m) of a single sample make, of shape (k, k)."""
+        changed = self.jvp(changes)
+        return changed @ changed.T
 
     @property
     @abstractmethod

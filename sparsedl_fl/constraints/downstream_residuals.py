@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from sparsedl_fl.constraints._base import LEAST_DISTANCE, Counted, Linearization, total
+from sparsedl_fl.constraints._base import LEAST_DISTANCE, Counted, Linearization
 from sparsedl_fl.constraints.activation_subspace import ActivationSubspace, lengths
 
 __all__ = ["BESIDE", "FAR", "IN_LINE", "SubspacesAt"]
@@ -63,50 +63,36 @@ class SubspacesAt(Linearization):
 
     @cached_property
     def _weights(self) -> list[torch.Tensor]:
+        """Roots of what the squares of each span count for."""
         view = self.view
         pairs = zip(view.weights, view.factors or (torch.ones(()),) * len(view.weights), strict=True)
-        return [weight * factor for weight, factor in pairs]
+        return [(weight * factor).sqrt() for weight, factor in pairs]
 
     @cached_property
     def outside(self) -> list[torch.Tensor]:
         """The parts of the activations outside of each span."""
         return [span.outside(y) for span, y in zip(self.view.spans, self.activations, strict=True)]
 
-    @property
-    def cost(self) -> torch.Tensor:
-        """Return the squares of the parts of the activations outside of the spans, weighted."""
-        parts = zip(self._weights, self.activations, self.outside, strict=True)
-        return total(weight.squeeze(-1) * (y * outside).sum(dim=1) for weight, y, outside in parts)
+    @cached_property
+    def residual(self) -> torch.Tensor:
+        """The parts of the activations outside of the spans, weighted, one after the other."""
+        return _side_by_side([weight * part for weight, part in zip(self._weights, self.outside, strict=True)])
 
-    @property
-    def gradient(self) -> torch.Tensor:
-        """Return the gradient of half of them."""
-        return self._pull(self.outside)
-
-    def curve(self, changes: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of half the square of what leaves the spans."""
-        return self._pull(self._moved_outside(changes))
-
-    def gram(self, changes: torch.Tensor) -> torch.Tensor:
-        """Return the products of what leaves the spans."""
-        parts = zip(self._weights, self._moved_outside(changes), strict=True)
-        return total(weight.squeeze() * outside @ outside.T for weight, outside in parts)
-
-    def _moved_outside(self, changes: torch.Tensor) -> list[torch.Tensor]:
-        """Return how changes of the pre-activations move the activations out of each span."""
+    def jvp(self, changes: torch.Tensor) -> torch.Tensor:
+        """Return how changes of the pre-activations move the activations out of each span, weighted."""
         moved, outside = changes, []
         for level, slopes in enumerate(self.slopes):
             if level:
                 moved = moved @ self.view.layers[level - 1][0].T
             moved = slopes * moved
-            outside.append(self.view.spans[level].outside(moved))
-        return outside
+            outside.append(self._weights[level] * self.view.spans[level].outside(moved))
+        return _side_by_side(outside)
 
-    def _pull(self, outside: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the sum of what each part says of the pre-activations."""
-        pulled = torch.zeros(())
-        for level in reversed(range(len(outside))):
-            pulled = self.slopes[level] * (self._weights[level] * outside[level] + pulled)
+    def vjp(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the sum of what each part says of the pre-activations; each lies outside of its span already."""
+        parts, pulled = rows.split([y.shape[1] for y in self.activations], dim=1), torch.zeros(())
+        for level in reversed(range(len(parts))):
+            pulled = self.slopes[level] * (self._weights[level] * parts[level] + pulled)
             if level:
                 pulled = pulled @ self.view.layers[level - 1][0]
         return pulled
@@ -184,6 +170,10 @@ class SubspacesAt(Linearization):
         """Return those of inputs at the least distance."""
         n = len(self.activations[0])
         return torch.full((n, self.view.n_equations), math.log10(LEAST_DISTANCE), dtype=self.activations[0].dtype)
+
+
+def _side_by_side(parts: list[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def _nonlinear_share(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -99,23 +100,19 @@ class TogetherAt(Linearization):
     view: Stacked
     parts: Sequence[Linearization]
 
-    @property
-    def cost(self) -> torch.Tensor:
-        """Return the sum over the views."""
-        return total(part.cost for part in self.parts)
+    @cached_property
+    def residual(self) -> torch.Tensor:
+        """Those of all views, side by side."""
+        return torch.cat([part.residual for part in self.parts], dim=1)
 
-    @property
-    def gradient(self) -> torch.Tensor:
-        """Return the sum over the views."""
-        return total(part.gradient for part in self.parts)
+    def jvp(self, changes: torch.Tensor) -> torch.Tensor:
+        """Return those of all views, side by side."""
+        return torch.cat([part.jvp(changes) for part in self.parts], dim=1)
 
-    def curve(self, changes: torch.Tensor) -> torch.Tensor:
+    def vjp(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the sum over the views."""
-        return total(part.curve(changes) for part in self.parts)
-
-    def gram(self, changes: torch.Tensor) -> torch.Tensor:
-        """Return the sum over the views."""
-        return total(part.gram(changes) for part in self.parts)
+        by_part = rows.split([part.residual.shape[1] for part in self.parts], dim=1)
+        return total(part.vjp(own) for part, own in zip(self.parts, by_part, strict=True))
 
     @property
     def distances(self) -> torch.Tensor:

@@ -72,16 +72,22 @@ class TailGradientAt(Linearization):
         """The part of these outside of the column space."""
         return self.view.space.outside(self.directions)
 
-    def turned(self, changes: torch.Tensor) -> torch.Tensor:
-        """Return how changes of the pre-activations change the weighted unit gradients, to first order."""
-        return self.turned_by(self.along(changes))
+    @cached_property
+    def residual(self) -> torch.Tensor:
+        """The same, weighted."""
+        return self.view.weight**0.5 * self.outside
+
+    def jvp(self, changes: torch.Tensor) -> torch.Tensor:
+        """Return how changes of the pre-activations turn the unit gradients out of the column space, weighted."""
+        return self.view.weight**0.5 * self.view.space.outside(self.turned_by(self.along(changes)))
+
+    def vjp(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return what rows outside of the column space say of the pre-activations."""
+        return self.along(self.view.weight**0.5 * self.view.space.weights * self._across(rows) / self.lengths)
 
     def turned_by(self, changes: torch.Tensor) -> torch.Tensor:
         """Return how changes of the gradients change the weighted unit gradients, to first order."""
         return self._across(self.view.space.weights * changes) / self.lengths
-
-    def _pull(self, outside: torch.Tensor) -> torch.Tensor:
-        return self.along(self.view.space.weights * self._across(outside) / self.lengths)
 
     def _across(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the part of rows across the gradients."""
@@ -103,25 +109,6 @@ class TailGradientAt(Linearization):
             return grad(rows[:, None], is_grads_batched=True)[0][:, 0]
         except RuntimeError:  # a module of the user's may have no way back for many at once
             return torch.cat([self.along(row[None]) for row in rows])
-
-    @property
-    def cost(self) -> torch.Tensor:
-        """Return the squares of the parts of the unit gradients outside of the column space."""
-        return self.view.weight * self.outside.square().sum(dim=1)
-
-    @cached_property
-    def gradient(self) -> torch.Tensor:
-        """Return the gradient of half of them."""
-        return self.view.weight * self._pull(self.outside)
-
-    def curve(self, changes: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of half the square of what leaves the column space."""
-        return self.view.weight * self._pull(self.view.space.outside(self.turned(changes)))
-
-    def gram(self, changes: torch.Tensor) -> torch.Tensor:
-        """Return the products of what leaves the column space."""
-        outside = self.view.space.outside(self.turned(changes))
-        return self.view.weight * outside @ outside.T
 
     @property
     def distances(self) -> torch.Tensor:

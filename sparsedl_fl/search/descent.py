@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from sklearn.base import BaseEstimator
 
 from sparsedl.linalg import normalized
-from sparsedl_fl.constraints import Constraint, Linearization
+from sparsedl_fl.constraints import Constraint
 from sparsedl_fl.search.columns_and_forward_pass import WORKING, SampleCoordinates, ScaledForward, leaders
-from sparsedl_fl.search.natural_coordinates import NaturalCoordinates
-from sparsedl_fl.solvers import conjugate_gradient, log_uniform
+from sparsedl_fl.search.natural_coordinates import NaturalCoordinates, SquaresAt
+from sparsedl_fl.solvers import conjugate_gradient, gauss_newton, log_uniform
 
 __all__ = ["Descent"]
 
@@ -214,54 +215,55 @@ class Descent(BaseEstimator):
         """Minimise what is left of the equations from each of some coordinates, with a ridge or to the last digit."""
         if forward.basis.shape[1] == 0 or len(ends) == 0:
             return ends
-        is_rough, mean = ridges is not None, forward.curvature.mean()
-        most, inexact = (self.n_steps, self.inexact) if is_rough else (self.n_polishing, self.polishing_inexact)
-        first, easier, harder = self.damping
-        ends, running = ends.clone(), torch.arange(len(ends))
-        damping = torch.full_like(ends[:, :1], first if is_rough else self.last_ridge) * mean
-        ridge = ridges * mean if is_rough else torch.zeros_like(damping)
-        factor = (self.last_ridge * mean / ridge) ** (1 / self.shrinking) if is_rough else torch.ones_like(damping)
-        here = equations.at(forward.preactivations(ends))
-        for number in range(n_steps or most):
-            v, strength = ends[running], ridge[running] + damping[running]
-            gradient = here.gradient @ forward.basis + ridge[running] * v
-            moved = v - self._solve(forward, here, gradient, strength, inexact)
-            varied = equations if len(running) == len(ends) else equations.of_some(running)
-            there = varied.at(forward.preactivations(moved))
-            before = here.cost + ridge[running, 0] * v.square().sum(dim=1)
-            after = there.cost + ridge[running, 0] * moved.square().sum(dim=1)
-            helps = (after < before)[:, None]
-            ends[running] = torch.where(helps, moved, v)
-            damping[running] = torch.where(helps, easier * damping[running], harder * damping[running])
-            ridge[running] = ridge[running] * factor[running]
-            here = there if helps.all() else varied.at(forward.preactivations(ends[running]))
-            if is_rough:
-                goes_on = here.distances > self.near
-                if number % self.merging_every == self.merging_every - 1:
-                    goes_on &= leaders(ends[running], self.same_end) == torch.arange(len(running))
-            else:
-                goes_on = after < self.slowest * before
-            if not goes_on.all():
-                running = running[goes_on]
-                if len(running) == 0:
-                    break
-                here = equations.of_some(running).at(forward.preactivations(ends[running]))
-        return ends
-
-    def _solve(
-        self,
-        forward: NaturalCoordinates,
-        here: Linearization,
-        gradient: torch.Tensor,
-        strength: torch.Tensor,
-        inexact: float,
-    ) -> torch.Tensor:
-        """Return about ``(K^T J^T J K + strength)^-1 gradient``, by preconditioned conjugate gradients."""
-        diagonal = forward.curvature + strength
-
-        def times(direction: torch.Tensor) -> torch.Tensor:
-            return here.curve(direction @ forward.basis.T) @ forward.basis + strength * direction
-
-        return conjugate_gradient(
-            times, lambda left: left / diagonal, gradient, n_products=self.n_products, enough=inexact**2
+        mean, (first, *factors) = forward.curvature.mean(), self.damping
+        if ridges is None:
+            return gauss_newton(
+                ends,
+                self._at(forward, equations, len(ends)),
+                self._solver(forward, self.polishing_inexact),
+                lambda here, before, after, points, number: after < self.slowest * before,
+                n_steps=n_steps or self.n_polishing,
+                damping=torch.full_like(ends[:, :1], self.last_ridge) * mean,
+                factors=tuple(factors),
+            )[0]
+        return gauss_newton(
+            ends,
+            self._at(forward, equations, len(ends)),
+            self._solver(forward, self.inexact),
+            self._is_far_and_alone,
+            n_steps=n_steps or self.n_steps,
+            damping=torch.full_like(ends[:, :1], first) * mean,
+            factors=tuple(factors),
+            ridge=ridges * mean,
+            shrinkage=(self.last_ridge / ridges) ** (1 / self.shrinking),
         )[0]
+
+    @staticmethod
+    def _at(forward: NaturalCoordinates, equations: Constraint, n: int) -> Callable[..., SquaresAt]:
+        def at(coordinates: torch.Tensor, index: torch.Tensor) -> SquaresAt:
+            return forward.at(equations if len(index) == n else equations.of_some(index), coordinates)
+
+        return at
+
+    def _solver(self, forward: NaturalCoordinates, inexact: float) -> Callable[..., torch.Tensor]:
+        """Return what takes about ``(K^T J^T J K + added)^-1`` of a gradient, by preconditioned conjugate gradients."""
+
+        def solve(here: SquaresAt, gradient: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
+            return conjugate_gradient(
+                lambda direction: here.times(direction) + added * direction,
+                lambda left: left / (forward.curvature + added),
+                gradient,
+                n_products=self.n_products,
+                enough=inexact**2,
+            )[0]
+
+        return solve
+
+    def _is_far_and_alone(
+        self, here: SquaresAt, before: torch.Tensor, after: torch.Tensor, points: torch.Tensor, number: int
+    ) -> torch.Tensor:
+        """Return which starts are not near enough yet, the first alone of those that came together."""
+        goes_on = here.here.distances > self.near
+        if number % self.merging_every == self.merging_every - 1:
+            goes_on &= leaders(points, self.same_end) == torch.arange(len(points))
+        return goes_on

@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator
 from sparsedl_fl.constraints import Constraint, TailGradient
 from sparsedl_fl.search.natural_coordinates import NaturalCoordinates
 from sparsedl_fl.search.residual_systems import BatchSystem, InputSystems
-from sparsedl_fl.solvers import conjugate_gradient
+from sparsedl_fl.solvers import conjugate_gradient, gauss_newton
 
 __all__ = ["JointRefinement"]
 
@@ -73,20 +73,19 @@ class JointRefinement(BaseEstimator):
     def alone(self, forward: NaturalCoordinates, equations: Constraint, inputs: torch.Tensor) -> torch.Tensor:
         """Return ``p`` at their true scale, of shape (n, b), fitted to equations by their noise, each by itself."""
         coordinates, running = forward.coordinates(inputs), torch.arange(len(inputs))
-        for _ in range(self.n_alone):
+        for _ in range(self.n_alone if len(inputs) else 0):
             z = forward.preactivations(coordinates)
-            fitted, z = equations.settled(z).by_noise(z).of_some(running), z[running]
-            here = fitted.at(z)
-            system = InputSystems.of(forward, fitted, z, self.ridge)
-            step, cost = -system.solve(here.gradient @ forward.basis), here.cost
-            start = best = coordinates[running]
-            for length in self.lengths:
-                moved = start + length * step
-                there = fitted.at(forward.preactivations(moved)).cost
-                is_better = there < cost
-                best, cost = torch.where(is_better[:, None], moved, best), torch.where(is_better, there, cost)
-            coordinates[running] = best
-            running = running[cost < (1 - self.worth) * here.cost]
+            fitted = equations.settled(z).by_noise(z).of_some(running)
+            coordinates[running], is_open = gauss_newton(
+                coordinates[running],
+                lambda at, index, fitted=fitted: forward.at(fitted.of_some(index), at),
+                lambda here, gradient, added: InputSystems.of(here.matrices, self.ridge).solve(gradient),
+                lambda here, before, after, at, number: after < (1 - self.worth) * before,
+                n_steps=1,
+                damping=torch.zeros_like(coordinates[running, :1]),
+                lengths=self.lengths,
+            )
+            running = running[is_open]
             if len(running) == 0:
                 break
         return forward.inputs(coordinates)

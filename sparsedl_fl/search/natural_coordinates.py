@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
 from sparsedl.linalg import least_squares
-from sparsedl_fl.constraints import Constraint
+from sparsedl_fl.constraints import Constraint, Linearization
 from sparsedl_fl.search.columns_and_forward_pass import ScaledForward
 
-__all__ = ["NaturalCoordinates"]
+__all__ = ["NaturalCoordinates", "SquaresAt"]
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,10 @@ class NaturalCoordinates:
         cls, forward: ScaledForward, equations: Constraint, generator: torch.Generator, n_probes: int
     ) -> NaturalCoordinates:
         """Turn the forward view, deflated by what is known, to the axes of the equations at some random places."""
-        basis, d = forward.orthonormal * forward.sizes, len(forward.sizes)
+        basis = forward.orthonormal * forward.sizes
         places = forward.preactivations(forward.draw(n_probes, generator))
-        gram, settled = torch.zeros((d, d), dtype=basis.dtype), equations.weighted(n_probes, 0.0, generator)
-        for index, place in enumerate(places):
-            gram += settled.of_some(torch.tensor([index])).at(place[None]).gram(basis.T) / n_probes
-        curvature, rotation = torch.linalg.eigh(gram)
+        drawn = SquaresAt(equations.weighted(n_probes, 0.0, generator), places, basis)
+        curvature, rotation = torch.linalg.eigh(drawn.matrices.mean(dim=0))
         axes = forward.axes @ rotation
         return cls(forward.offset, basis @ rotation, curvature.clamp(min=0), forward.origin, axes, forward.orthonormal)
 
@@ -62,6 +61,10 @@ class NaturalCoordinates:
         """Return ``z`` of shape (n, m)."""
         return self.offset + coordinates @ self.basis.T
 
+    def at(self, equations: Constraint, coordinates: torch.Tensor) -> SquaresAt:
+        """Return what equations say at coordinates of shape (n, d)."""
+        return SquaresAt(equations, self.preactivations(coordinates), self.basis)
+
     def inputs(self, coordinates: torch.Tensor) -> torch.Tensor:
         """Return ``p`` of shape (n, b), at their true scale."""
         return self.origin + coordinates.to(self.axes.dtype) @ self.axes.T
@@ -69,3 +72,50 @@ class NaturalCoordinates:
     def coordinates(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return ``v`` of shape (n, d) of ``p`` at their true scale, the nearest there is."""
         return least_squares(self.axes, (inputs - self.origin).T).T
+
+
+@dataclass(frozen=True)
+class SquaresAt:
+    """The residual of equations as a function of the coordinates, for `sparsedl_fl.solvers.gauss_newton`.
+
+    Attributes
+    ----------
+    equations : Constraint
+        As a function of the pre-activations.
+    preactivations : torch.Tensor of shape (n, m)
+        Where.
+    basis : torch.Tensor of shape (m, d)
+        ``K``.
+    """
+
+    equations: Constraint
+    preactivations: torch.Tensor
+    basis: torch.Tensor
+
+    @cached_property
+    def here(self) -> Linearization:
+        """The equations near these pre-activations."""
+        return self.equations.at(self.preactivations)
+
+    @property
+    def cost(self) -> torch.Tensor:
+        """The squares, of shape (n,)."""
+        return self.here.cost
+
+    @property
+    def gradient(self) -> torch.Tensor:
+        """The gradient of half of each, of shape (n, d)."""
+        return self.here.gradient @ self.basis
+
+    def times(self, changes: torch.Tensor) -> torch.Tensor:
+        """Return ``K^T J^T J K`` times changes of shape (n, d)."""
+        return self.here.curve(changes @ self.basis.T) @ self.basis
+
+    @cached_property
+    def matrices(self) -> torch.Tensor:
+        """``K^T J^T J K`` of each, of shape (n, d, d)."""
+        d = self.basis.shape[1]
+        found = torch.empty((len(self.preactivations), d, d), dtype=self.preactivations.dtype)
+        for index, z in enumerate(self.preactivations):
+            found[index] = self.equations.of_some(torch.tensor([index])).at(z[None]).gram(self.basis.T)
+        return found

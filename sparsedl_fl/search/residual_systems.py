@@ -7,8 +7,8 @@ from functools import cached_property
 
 import torch
 
-from sparsedl_fl.constraints import Constraint, Linearization, TailGradient
-from sparsedl_fl.search.natural_coordinates import NaturalCoordinates
+from sparsedl_fl.constraints import Constraint, TailGradient
+from sparsedl_fl.search.natural_coordinates import NaturalCoordinates, SquaresAt
 
 __all__ = ["BatchSystem", "InputSystems", "Returned"]
 
@@ -32,18 +32,7 @@ class InputSystems:
     roots: torch.Tensor
 
     @classmethod
-    def of(
-        cls, forward: NaturalCoordinates, equations: Constraint, preactivations: torch.Tensor, ridge: float
-    ) -> InputSystems:
-        """Form the matrices."""
-        d = forward.basis.shape[1]
-        matrices = torch.empty((len(preactivations), d, d), dtype=preactivations.dtype)
-        for index, z in enumerate(preactivations):
-            matrices[index] = equations.of_some(torch.tensor([index])).at(z[None]).gram(forward.basis.T)
-        return cls.of_matrices(matrices, ridge)
-
-    @classmethod
-    def of_matrices(cls, matrices: torch.Tensor, ridge: float) -> InputSystems:
+    def of(cls, matrices: torch.Tensor, ridge: float) -> InputSystems:
         """Factorise matrices; where one is singular in double precision, its ridge grows until it is not.
 
         One that is not finite (no gradient comes back for its inputs) says nothing.
@@ -225,16 +214,16 @@ class BatchSystem:
     @cached_property
     def alone(self) -> InputSystems:
         """The matrices of each input's equations."""
-        return InputSystems.of(self.batch.forward, self.equations, self.batch.preactivations, self.ridge)
+        return InputSystems.of(self._at.matrices, self.ridge)
 
     @cached_property
     def blocks(self) -> InputSystems:
         """What both say of each input."""
-        return InputSystems.of_matrices(self.weight * self.alone.matrices + self.batch.blocks(), self.ridge)
+        return InputSystems.of(self.weight * self.alone.matrices + self.batch.blocks(), self.ridge)
 
     @cached_property
-    def _at(self) -> Linearization:
-        return self.equations.at(self.batch.preactivations)
+    def _at(self) -> SquaresAt:
+        return SquaresAt(self.equations, self.batch.preactivations, self.batch.forward.basis)
 
     @cached_property
     def cost(self) -> torch.Tensor:
@@ -244,7 +233,7 @@ class BatchSystem:
     @cached_property
     def goal(self) -> torch.Tensor:
         """Minus half its gradient, of shape (b, d)."""
-        return -self.weight * (self._at.gradient @ self.batch.forward.basis) - self.batch.pull(self.batch.residual)
+        return -self.weight * self._at.gradient - self.batch.pull(self.batch.residual)
 
     @property
     def n_spare(self) -> int:

@@ -7,6 +7,7 @@ columns of other inputs, up to their errors. What one step of Newton's method wo
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -177,7 +178,7 @@ class _OfRest:
 
     def __init__(self, view: TailGradient, forward: np.ndarray, whitened: np.ndarray) -> None:
         self.forward, self.preactivations = forward, as_tensor(whitened @ forward.T)
-        self.view = view.settled(self.preactivations)
+        self.view = replace(view.settled(self.preactivations), weight=1.0)
         here = self.view.at(self.preactivations)
         self.residuals = here.outside.numpy()
         m, b = view.space.basis.shape
@@ -193,7 +194,7 @@ class _OfRest:
         """Return the same as of spans."""
         alone = torch.tensor([index])
         here = self.view.of_some(alone).at(self.preactivations[alone])
-        turned = self.view.space.outside(here.turned(as_tensor((self.forward @ free).T))).numpy()
+        turned = here.jvp(as_tensor((self.forward @ free).T)).numpy()
         precision = self.deviations[index] ** -2
         return free, precision * (turned @ turned.T), precision * (turned @ self.residuals[index])
 

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from sparsedl_fl.constraints import TailGradient, TailGradientAt
 from sparsedl_fl.search.columns_and_forward_pass import SampleCoordinates, ScaledForward
 
-__all__ = ["LeftEquations"]
+__all__ = ["LeftEquations", "LeftSquares"]
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,40 @@ class LeftEquations:
         blocks[:, own, :, own] += (outside.transpose(1, 2) @ outside).reshape(n, k, d, d).transpose(0, 1)
         pull = changed.transpose(1, 2) @ (weights[:, None] * _off_one(products).flatten(1))[..., None]
         return gram, pull + (outside.transpose(1, 2) @ here.outside[..., None]).reshape(n, k * d, 1)
+
+
+@dataclass(frozen=True)
+class LeftSquares:
+    """Their squares at some coordinates, for `sparsedl_fl.solvers.gauss_newton`.
+
+    Attributes
+    ----------
+    equations : LeftEquations
+        The equations.
+    coordinates : torch.Tensor of shape (n, k, k - 1)
+        Where.
+    weights : torch.Tensor of shape (n,)
+        Of the entries of ``P Q``.
+    """
+
+    equations: LeftEquations
+    coordinates: torch.Tensor
+    weights: torch.Tensor
+
+    @cached_property
+    def cost(self) -> torch.Tensor:
+        """The squares, of shape (n,)."""
+        return self.equations.costs(self.coordinates, self.weights)
+
+    @cached_property
+    def normal(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """``J^T J`` and ``J^T r``."""
+        return self.equations.normal(self.coordinates, self.weights)
+
+    @property
+    def gradient(self) -> torch.Tensor:
+        """The gradient of half of each, of shape (n, d)."""
+        return self.normal[1][..., 0]
 
 
 def _off_one(products: torch.Tensor, changed: torch.Tensor | None = None) -> torch.Tensor:

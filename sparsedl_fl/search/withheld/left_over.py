@@ -8,18 +8,13 @@ from dataclasses import dataclass
 import torch
 from sklearn.base import BaseEstimator
 
-from sparsedl_fl.search.withheld.joint_equations import LeftEquations
+from sparsedl_fl.search.withheld.joint_equations import LeftEquations, LeftSquares
+from sparsedl_fl.solvers import gauss_newton
 
 __all__ = ["Ends", "LeftOver"]
 
-N_TRIES, FEW = 3, 1 / 3
-"""How often a step is damped more, while more than a share of the starts need that."""
-
 LEAST_GAIN = 1e-6
 """Share of its squares by which a step has to help some start for another step to follow."""
-
-DAMPINGS = (1e-10, 1e8)
-"""Limits of the damping, over the diagonal."""
 
 MOST_DRAWN, OTHERS = 5, 1e-3
 """Inputs of an end that are drawn anew at most, and the share of doubt in those that fit."""
@@ -155,26 +150,20 @@ class LeftOver(BaseEstimator):
         return Ends(at, equations.costs(at, ones))
 
     def _stepped(self, equations: LeftEquations, at: torch.Tensor, weights: torch.Tensor, n_steps: int) -> torch.Tensor:
-        damping, costs = torch.full_like(weights, self.damping), equations.costs(at, weights)
-        for _ in range(n_steps):
-            gram, pull = equations.normal(at, weights)
-            diagonal, before, is_open = gram.diagonal(dim1=1, dim2=2), costs, torch.ones_like(costs, dtype=torch.bool)
-            for _ in range(N_TRIES):
-                ridge = damping[:, None] * diagonal + torch.finfo(gram.dtype).tiny
-                steps, _ = torch.linalg.solve_ex(gram + torch.diag_embed(ridge), pull)
-                moved = at - steps.reshape(at.shape)
-                there = equations.costs(moved, weights)
-                is_better = is_open & (there < costs)
-                at, costs = torch.where(is_better[:, None, None], moved, at), torch.where(is_better, there, costs)
-                damping = (
-                    torch.where(is_better, self.eased, torch.where(is_open, self.raised, 1.0).to(damping)) * damping
-                )
-                damping, is_open = damping.clamp(*DAMPINGS), is_open & ~is_better
-                if is_open.sum() <= len(is_open) * FEW:
-                    break
-            if not (before - costs > LEAST_GAIN * before).any():
-                break
-        return at
+        def solve(here: LeftSquares, gradient: torch.Tensor, damping: torch.Tensor) -> torch.Tensor:
+            diagonal = here.normal[0].diagonal(dim1=1, dim2=2)
+            ridge = damping * diagonal + torch.finfo(diagonal.dtype).tiny
+            return torch.linalg.solve_ex(here.normal[0] + torch.diag_embed(ridge), gradient)[0]
+
+        return gauss_newton(
+            at.flatten(1),
+            lambda points, index: LeftSquares(equations, points.view(-1, *at.shape[1:]), weights[index]),
+            solve,
+            lambda here, before, after, points, number: (before - after > LEAST_GAIN * before) | (after >= before),
+            n_steps=n_steps,
+            damping=torch.full_like(weights[:, None], self.damping),
+            factors=(self.eased, self.raised),
+        )[0].view(at.shape)
 
     def _moved(
         self, equations: LeftEquations, ends: torch.Tensor, n_starts: int, generator: torch.Generator

@@ -322,8 +322,8 @@ class TestView:
         if not goes_back_at_once:
             monkeypatch.setattr(torch.autograd, "grad", one_by_one)
         changes = torch.randn((4, z.shape[1]), dtype=z.dtype, generator=torch.Generator().manual_seed(1))
-        copies = problem.tail.at(z.expand(4, -1)).turned(changes)
-        torch.testing.assert_close(problem.tail.at(z).turned(changes), copies)
+        copies = problem.tail.at(z.expand(4, -1)).jvp(changes)
+        torch.testing.assert_close(problem.tail.at(z).jvp(changes), copies)
 
     def test_labels_follow_the_inputs_they_were_settled_for(self, problem):
         z = self.places(problem, 6)

@@ -14,7 +14,7 @@ from sparsedl_fl.directions import ActivationDirections
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.search import Descent, JointRefinement, SampleCoordinates, Schedule
 from sparsedl_fl.search.columns_and_forward_pass import ScaledForward
-from sparsedl_fl.search.natural_coordinates import NaturalCoordinates
+from sparsedl_fl.search.natural_coordinates import NaturalCoordinates, SquaresAt
 from sparsedl_fl.search.residual_systems import BatchSystem, InputSystems, Returned
 from sparsedl_fl.simulation import client_gradient
 from tests.hostile.problems.audits import hostile_audit
@@ -52,7 +52,7 @@ def test_the_matrices_are_those_of_the_equations(batch):
     _, true, forward, equations, _ = batch
     z = forward.preactivations(forward.coordinates(true))
     fitted = equations.settled(z)
-    system = InputSystems.of(forward, fitted, z, 1e-12)
+    system = InputSystems.of(SquaresAt(fitted, z, forward.basis).matrices, 1e-12)
     changes = torch.randn(forward.coordinates(true).shape, generator=torch.Generator().manual_seed(1), dtype=z.dtype)
     expected = fitted.at(z).curve(changes @ forward.basis.T) @ forward.basis
     torch.testing.assert_close(system.times(changes), expected, rtol=1e-8, atol=1e-10 * float(expected.abs().max()))
@@ -62,7 +62,7 @@ def test_the_matrices_are_those_of_the_equations(batch):
 def test_singular_matrices_are_made_regular():
     matrices = torch.zeros((2, 3, 3), dtype=torch.float64)
     matrices[0] = torch.ones((3, 3))
-    system = InputSystems.of_matrices(matrices, 1e-20)
+    system = InputSystems.of(matrices, 1e-20)
     solved = system.solve(torch.ones((2, 3), dtype=torch.float64))
     assert solved.isfinite().all()
     assert (solved[1] == 0).all()  # of which nothing is said
@@ -212,7 +212,7 @@ def test_a_fit_that_leaves_nothing_of_one_span_is_still_determined_by_all():
 def test_a_system_of_what_is_no_number_says_nothing_and_ends():
     """The ridge of such a matrix grew for ever: an audit of three inputs behind ReLU6 did not end (seed 120244)."""
     matrices = torch.stack([torch.eye(3, dtype=torch.float64), torch.full((3, 3), torch.nan, dtype=torch.float64)])
-    system = InputSystems.of_matrices(matrices, 1e-20)
+    system = InputSystems.of(matrices, 1e-20)
     assert torch.allclose(system.solve(torch.ones((2, 3), dtype=torch.float64)), torch.tensor([[1.0], [0.0]]).double())
 
 

@@ -1,0 +1,107 @@
+"""Damped Gauss-Newton, from many points at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import torch
+
+__all__ = ["gauss_newton"]
+
+
+class Squares(Protocol):
+    """Sums of squares at some points."""
+
+    @property
+    def cost(self) -> torch.Tensor:
+        """The sums, of shape (n,)."""
+
+    @property
+    def gradient(self) -> torch.Tensor:
+        """The gradient of half of each, of shape (n, d)."""
+
+
+Here = TypeVar("Here", bound=Squares)
+
+
+def gauss_newton(
+    points: torch.Tensor,
+    at: Callable[[torch.Tensor, torch.Tensor], Here],
+    solve: Callable[[Here, torch.Tensor, torch.Tensor], torch.Tensor],
+    goes_on: Callable[[Here, torch.Tensor, torch.Tensor, torch.Tensor, int], torch.Tensor],
+    *,
+    n_steps: int,
+    damping: torch.Tensor,
+    factors: tuple[float, float] = (0.2, 4.0),
+    ridge: torch.Tensor | None = None,
+    shrinkage: torch.Tensor | float = 1.0,
+    lengths: tuple[float, ...] = (1.0,),
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Minimise ``|r(v)|^2 + ridge |v|^2`` from each point, by steps that make it smaller; others are not taken.
+
+    Parameters
+    ----------
+    points : torch.Tensor of shape (n, d)
+        The first ``v``.
+    at : callable
+        Takes points of shape (k, d), and which of the ``n`` they belong to, to their squares.
+    solve : callable
+        Takes these, a gradient of shape (k, d) and what is added to the diagonal, of shape (k, 1), to steps:
+        ``(J^T J + added)^-1 gradient``, or about that.
+    goes_on : callable
+        Takes the squares where points are now, costs before and after the step, points, and the number of the step,
+        and says which points take another.
+    n_steps : int
+        Steps at most.
+    damping : torch.Tensor of shape (n, 1)
+        What is added to the diagonal at first.
+    factors : (float, float), default=(0.2, 4)
+        Of the damping, after a step that helped and after one that did not.
+    ridge : torch.Tensor of shape (n, 1) or None, default=None
+        Pulls points to the origin; None is no ridge.
+    shrinkage : torch.Tensor of shape (n, 1) or float, default=1
+        Factor of the ridge after each step.
+    lengths : tuple of float, default=(1,)
+        Shares of a step that are tried, one after the other, while any point is without one that helps.
+
+    Returns
+    -------
+    points : torch.Tensor of shape (n, d)
+        Where they ended.
+    is_open : torch.Tensor of shape (n,) of bool
+        Which would have gone on.
+
+    References
+    ----------
+    Levenberg, Q. Appl. Math. 1944; Nocedal and Wright, *Numerical Optimization*, 2006, Sec. 10.3.
+    """
+    points, damping, running = points.clone(), damping.clone(), torch.arange(len(points))
+    ridge = torch.zeros_like(damping) if ridge is None else ridge.clone()
+    here = at(points, running)
+    for number in range(n_steps):
+        start, pull = points[running], ridge[running]
+        step = solve(here, here.gradient + pull * start, pull + damping[running])
+        before = here.cost + pull[:, 0] * start.square().sum(dim=1)
+        best, after = start, before
+        for length in lengths:
+            moved = start - length * step
+            there = at(moved, running)
+            cost = there.cost + pull[:, 0] * moved.square().sum(dim=1)
+            is_better = cost < after
+            best, after = torch.where(is_better[:, None], moved, best), torch.where(is_better, cost, after)
+            helps = after < before
+            if helps.all():
+                break
+        points[running] = best
+        easier, harder = (factor * damping[running] for factor in factors)
+        damping[running] = torch.where(helps[:, None], easier, harder)
+        ridge = ridge * shrinkage
+        here = there if is_better.all() else at(best, running)
+        going = goes_on(here, before, after, best, number)
+        if not going.all():
+            running = running[going]
+            if len(running) == 0:
+                break
+            here = at(points[running], running)
+    return points, torch.zeros(len(points), dtype=torch.bool).index_fill(0, running, True)
