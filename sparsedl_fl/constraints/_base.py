@@ -35,6 +35,7 @@ LOG_CHANCE, LOG_LIKELY = -10.0, -2.0
 passes; and the largest that a search goes on with."""
 
 
+@dataclass(frozen=True)
 class Constraint(ABC):
     """Equations for the pre-activations ``z`` of one input, each by itself."""
 

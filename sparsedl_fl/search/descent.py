@@ -44,8 +44,8 @@ class Descent(BaseEstimator):
         Standard deviation of the logarithm of the weight that a start gives each layer behind.
     last_ridge, shrinking : float and int, default=1e-9 and 15
         What it shrinks to, in so many steps.
-    damping : (float, float, float), default=(1e-3, 0.2, 4)
-        The first, over the mean curvature, and its factors after a step that helped and one that did not.
+    damping : float, default=1e-3
+        The first, over the mean curvature.
     smoothing, n_smoothed : tuple of float and int, default=(1, 0.5, 0.2, 0.1, 0.05, 0.02) and 5
         Widths over which kinks are smoothed one after the other, where asked for, as shares of what is typical, and the
         steps at each. (One batch each, of 64 starts and ten steps: behind 200 units of ELU, 80 inputs, 56 end at inputs
@@ -72,7 +72,7 @@ class Descent(BaseEstimator):
     spread: float = 1.0
     last_ridge: float = 1e-9
     shrinking: int = 15
-    damping: tuple[float, float, float] = (1e-3, 0.2, 4.0)
+    damping: float = 1e-3
     smoothing: tuple[float, ...] = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
     n_smoothed: int = 5
     n_probes: int = 2
@@ -215,25 +215,23 @@ class Descent(BaseEstimator):
         """Minimise what is left of the equations from each of some coordinates, with a ridge or to the last digit."""
         if forward.basis.shape[1] == 0 or len(ends) == 0:
             return ends
-        mean, (first, *factors) = forward.curvature.mean(), self.damping
+        mean, at = forward.curvature.mean(), self._at(forward, equations, len(ends))
         if ridges is None:
             return gauss_newton(
                 ends,
-                self._at(forward, equations, len(ends)),
+                at,
                 self._solver(forward, self.polishing_inexact),
                 lambda here, before, after, points, number: after < self.slowest * before,
                 n_steps=n_steps or self.n_polishing,
                 damping=torch.full_like(ends[:, :1], self.last_ridge) * mean,
-                factors=tuple(factors),
             )[0]
         return gauss_newton(
             ends,
-            self._at(forward, equations, len(ends)),
+            at,
             self._solver(forward, self.inexact),
             self._is_far_and_alone,
             n_steps=n_steps or self.n_steps,
-            damping=torch.full_like(ends[:, :1], first) * mean,
-            factors=tuple(factors),
+            damping=torch.full_like(ends[:, :1], self.damping) * mean,
             ridge=ridges * mean,
             shrinkage=(self.last_ridge / ridges) ** (1 / self.shrinking),
         )[0]

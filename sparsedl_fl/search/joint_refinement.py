@@ -8,7 +8,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from sparsedl_fl.constraints import Constraint, TailGradient
-from sparsedl_fl.search.natural_coordinates import NaturalCoordinates
+from sparsedl_fl.search.natural_coordinates import NaturalCoordinates, SquaresAt
 from sparsedl_fl.search.residual_systems import BatchSystem, InputSystems
 from sparsedl_fl.solvers import conjugate_gradient, gauss_newton
 
@@ -73,14 +73,22 @@ class JointRefinement(BaseEstimator):
     def alone(self, forward: NaturalCoordinates, equations: Constraint, inputs: torch.Tensor) -> torch.Tensor:
         """Return ``p`` at their true scale, of shape (n, b), fitted to equations by their noise, each by itself."""
         coordinates, running = forward.coordinates(inputs), torch.arange(len(inputs))
+
+        def solve(here: SquaresAt, gradient: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
+            return InputSystems.of(here.matrices, self.ridge).solve(gradient)
+
         for _ in range(self.n_alone if len(inputs) else 0):
             z = forward.preactivations(coordinates)
             fitted = equations.settled(z).by_noise(z).of_some(running)
+
+            def at(points: torch.Tensor, index: torch.Tensor, fitted: Constraint = fitted) -> SquaresAt:
+                return forward.at(fitted.of_some(index), points)
+
             coordinates[running], is_open = gauss_newton(
                 coordinates[running],
-                lambda at, index, fitted=fitted: forward.at(fitted.of_some(index), at),
-                lambda here, gradient, added: InputSystems.of(here.matrices, self.ridge).solve(gradient),
-                lambda here, before, after, at, number: after < (1 - self.worth) * before,
+                at,
+                solve,
+                lambda here, before, after, points, number: after < (1 - self.worth) * before,
                 n_steps=1,
                 damping=torch.zeros_like(coordinates[running, :1]),
                 lengths=self.lengths,
