@@ -13,11 +13,13 @@ from sparsedl.process import neutral_modes, one_thread
 from sparsedl_fl.certify.assembly import Assembly, Batch
 from sparsedl_fl.certify.candidates import Candidates, Provenance, SearchEnd
 from sparsedl_fl.certify.labels import labels_of
+from sparsedl_fl.certify.many_samples_batch import many_samples_batch
 from sparsedl_fl.certify.sparsity_matching import choose
 from sparsedl_fl.certify.status import in_words
+from sparsedl_fl.constraints.many_samples import ManySamplesProblem
 from sparsedl_fl.constraints.problem import LayerProblem
-from sparsedl_fl.crowded import CrowdedProblem, CrowdedSearch, Found, crowded_batch
 from sparsedl_fl.directions import ActivationDirections, Directions, KnownInputs, best_known
+from sparsedl_fl.directions.more_samples_than_features import propose_samples
 from sparsedl_fl.layers.bias_as_input import without_constant
 from sparsedl_fl.layers.diagnosis import advice, advice_for_crowd, obstacle, visible_reason, without_span
 from sparsedl_fl.layers.layer_gradient import LayerGradient
@@ -177,7 +179,7 @@ class GradientInverter(BaseEstimator):
             raise ValueError(why_not)
         self.directions_ = best_known() if self.directions is None else clone(self.directions)
         given, scale = layer_gradient.in_range()
-        if self._fit_crowded(given, scale):
+        if self._fit_many_samples(given, scale):
             return self
         given, units = self._in_units(given)
         problem = LayerProblem.of(given, self.batch_size, self._noise_level(scale))
@@ -220,40 +222,34 @@ class GradientInverter(BaseEstimator):
         is_rounded = self.noise_level is None
         return in_units_of_rounding(given, self.batch_size) if is_rounded else (given, np.ones(given.shape[0]))
 
-    def _fit_crowded(self, given: LayerGradient, scale: float) -> bool:
+    def _fit_many_samples(self, given: LayerGradient, scale: float) -> bool:
         """Recover a batch with more inputs than their features have dimensions; return whether it is one.
 
         Where nothing at all is found it is left to the searches for all others.
         """
         if self.noise_level is not None or not isinstance(self.directions_, ActivationDirections | KnownInputs):
             return False
-        problem = CrowdedProblem.of(given, self.batch_size)
+        problem = ManySamplesProblem.of(given, self.batch_size)
         if problem is None:
             return False
-        search = CrowdedSearch(
-            max_effort=getattr(self.directions_, "max_effort", None),
-            max_seconds=getattr(self.directions_, "max_seconds", None),
-        )
-        if isinstance(self.directions_, KnownInputs):
-            found = search.confirm(problem, self.directions_.inputs)
-        else:
-            found = search.run(problem, random_state=self.random_state, verbose=self.verbose)
-        if len(found.whitened) == 0:
+        found = propose_samples(problem, self.directions_, random_state=self.random_state, verbose=self.verbose)
+        if len(found.inputs) == 0:
             return False
         with one_thread():
-            batch, self.labels_ = crowded_batch(problem, found.whitened)
+            batch, self.labels_ = many_samples_batch(problem, found.inputs)
         self.search_end_, self.signal_to_noise_, self.noise_excess_ = found.end, np.inf, 1.0
         self.uses_next_layer_ = self.size_is_clear_ = True
-        proposed = np.arange(problem.batch_size) < len(found.whitened)
-        self._expose(given, batch, proposed, found, scale)
+        proposed = np.arange(problem.batch_size) < len(found.inputs)
+        self._expose(given, batch, proposed, found, scale, "inputs")
         if not batch.recovered.all():
-            text = advice_for_crowd(len(found.whitened), int(batch.recovered.sum()), problem.batch_size)
+            text = advice_for_crowd(len(found.inputs), int(batch.recovered.sum()), problem.batch_size)
             warnings.warn(f"{self.status_}. {text}", ConvergenceWarning, stacklevel=4)
         return True
 
     def _expose(
-        self, given: LayerGradient, batch: Batch, proposed: np.ndarray, candidates: Candidates | Found, scale: float
-    ) -> None:
+        self, given: LayerGradient, batch: Batch, proposed: np.ndarray, candidates: Candidates, scale: float,
+        kind: str = "columns",
+    ) -> None:  # fmt: skip
         self.batch_size_ = len(batch.inputs)
         both = np.stack([batch.uncertainty, batch.resolution])
         self.inputs_, (self.uncertainty_, self.resolution_) = without_constant(given, batch.inputs, both)
@@ -268,7 +264,6 @@ class GradientInverter(BaseEstimator):
         self.relative_residual_ = batch.relative_residual
         self.n_starts_ = candidates.n_starts
         self.n_successes_ = candidates.n_successes
-        kind = "inputs" if isinstance(candidates, Found) else "columns"
         self.status_ = in_words(batch, f"{int(proposed.sum())} {kind} found, search {candidates.status}")
 
     def fit_transform(self, layer_gradient: LayerGradient, y: Any = None) -> np.ndarray:

@@ -39,7 +39,6 @@ LAYERS = {
         {"certify"},
         {"search"},
         {"directions"},
-        {"crowded"},
         {"inverter"},
         {"propagate", "reconstruction", "tabular"},
         {"audit", "demo"},

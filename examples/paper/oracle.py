@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from sparsedl.arrays import as_tensor
-from sparsedl_fl.certify.candidates import Candidates
+from sparsedl_fl.certify.candidates import Candidates, SearchEnd
 from sparsedl_fl.constraints import Constraint, DownstreamSubspaces
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import ActivationDirections, KnownInputs
 from sparsedl_fl.search.state import SearchState
-from sparsedl_fl.search.withheld.withheld_rounds import WithheldSearch
+from sparsedl_fl.search.withheld.withheld_state import WithheldSearch, WithheldState
 
 __all__ = ["ToldTheBatch"]
 
@@ -33,7 +33,13 @@ class ToldTheBatch(ActivationDirections):
     def _by_withheld(self, problem: LayerProblem, *given: Any) -> Candidates | None:
         search = WithheldSearch()
         columns = self._columns(problem) if search.applies(problem) else None
-        return None if columns is None else search.from_columns(problem, columns[0], torch.Generator().manual_seed(0))
+        if columns is None:
+            return None
+        generator = torch.Generator().manual_seed(0)
+        state = WithheldState(search, problem, str, generator)
+        state.columns = columns[0]
+        state.settle(generator)
+        return state.candidates("complete", SearchEnd.COMPLETE, 0)
 
     def _state(
         self,

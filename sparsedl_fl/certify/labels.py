@@ -8,14 +8,11 @@ import torch
 from sparsedl.arrays import as_tensor
 from sparsedl.linalg import normalized
 from sparsedl_fl.activations import Identity
-from sparsedl_fl.constraints.label_terms import distances_but_rounding
+from sparsedl_fl.constraints.label_terms import NO_LABEL, distances_but_rounding
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.layers.network_tail import RestOfNetwork
 
 __all__ = ["NO_LABEL", "labels_of", "labels_of_columns"]
-
-NO_LABEL = -1
-"""Stands for a label that is not known."""
 
 ALIKE, DISTINCT = 0.99, 10.0
 """Least cosine of a gradient and that of its label, and how many times further any other label has to be."""

@@ -10,7 +10,10 @@ from scipy.optimize import nnls
 from sparsedl_fl.constraints.column_space import ColumnSpace
 from sparsedl_fl.layers.network_tail import RestOfNetwork
 
-__all__ = ["ANYWHERE", "LabelTerms", "distances_but_rounding", "distances_by_label", "likely_labels"]
+__all__ = ["ANYWHERE", "NO_LABEL", "LabelTerms", "distances_but_rounding", "distances_by_label", "likely_labels"]
+
+NO_LABEL = -1
+"""What stands for a label that is not known."""
 
 ANYWHERE = 0.2
 """Share of labels that estimates deny."""

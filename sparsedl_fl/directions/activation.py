@@ -11,7 +11,6 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from sparsedl.arrays import draw_generator
-from sparsedl.process import one_thread
 from sparsedl.progress import progress_bar
 from sparsedl_fl.certify.candidates import Candidates, SearchEnd
 from sparsedl_fl.certify.sparsity_matching import first_choice
@@ -25,9 +24,9 @@ from sparsedl_fl.search import (
 from sparsedl_fl.search.budget import Budget, effort
 from sparsedl_fl.search.loop import search
 from sparsedl_fl.search.settings import SearchSettings
+from sparsedl_fl.search.settling import settle
 from sparsedl_fl.search.state import SearchState
-from sparsedl_fl.search.withheld.withheld_rounds import WithheldSearch
-from sparsedl_fl.theory import is_determined
+from sparsedl_fl.search.withheld.withheld_state import WithheldSearch, WithheldState
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -131,10 +130,9 @@ class ActivationDirections(SearchSettings, Directions):
         withheld = default if self.withheld is None else clone(self.withheld)
         if not (self.use_next_layer and self.use_rest and withheld.applies(problem)):
             return None
-        with one_thread():
-            found = withheld.run(problem, budget.ended, generator, report)
-        budget.spend(found.n_starts)
-        return found
+        return search(
+            WithheldState(withheld, problem, budget.ended, generator), budget, generator, report, WithheldState.settle
+        )
 
     def _equations(self, problem: LayerProblem, behind: DownstreamSubspaces | None) -> Constraint | None:
         """Return what pre-activations of inputs fulfil, beside zeros: spans cost less than the rest of the network."""
@@ -159,7 +157,7 @@ class ActivationDirections(SearchSettings, Directions):
         generator: torch.Generator,
     ) -> SearchState:
         """Return the state of a search with nothing known."""
-        return SearchState(self, problem, behind, equations, generator)
+        return SearchState(self, problem, behind, equations, generator, self.patience)
 
     def _search(
         self,
@@ -172,7 +170,7 @@ class ActivationDirections(SearchSettings, Directions):
     ) -> Candidates:
         """Search two views, or more where there are further equations."""
         state = self._state(problem, behind, equations, generator)
-        return search(state, self.patience, _is_determined(problem, equations), budget, generator, report)
+        return search(state, budget, generator, report, settle)
 
 
 def _with_its_end(found: Candidates, budget: Budget) -> Candidates:
@@ -181,12 +179,3 @@ def _with_its_end(found: Candidates, budget: Budget) -> Candidates:
         return found
     status = f"{found.status}, {budget.cut} before all was tried"
     return replace(found, status=status, end=SearchEnd.worst(found.end, SearchEnd.CUT))
-
-
-def _is_determined(problem: LayerProblem, equations: Constraint | None) -> bool:
-    """Return whether there are equations enough for the batch, if half of the units are off."""
-    if not problem.activation.has_flat_part:
-        return equations.identifies
-    n_live = int(problem.factors.zero_test.distinct_rows.sum())
-    has_span = equations is not None and equations.identifies
-    return is_determined(problem.batch_size, n_live, "span" if has_span else "zeros")

@@ -6,16 +6,22 @@ name in the line of each kind of layer that it serves, with what it brought ther
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from sparsedl_fl.search.stage import Stage
+from sparsedl_fl.search.many_samples_search import MANY_SAMPLES_STAGES, ManySamplesState
+from sparsedl_fl.search.stage import Stage, State
 from sparsedl_fl.search.stages import STAGES
 from sparsedl_fl.search.state import SearchState
+from sparsedl_fl.search.withheld.withheld_stages import WITHHELD_STAGES
+from sparsedl_fl.search.withheld.withheld_state import WithheldState
 
-__all__ = ["RECIPES", "Recipe", "recipe_for"]
+__all__ = ["ALL_STAGES", "RECIPES", "Recipe", "recipe_for"]
 
-State = SearchState
+ALL_STAGES = ChainMap[str, Stage[Any]](STAGES, MANY_SAMPLES_STAGES, WITHHELD_STAGES)
+"""By name."""
 
 
 @dataclass(frozen=True)
@@ -32,23 +38,41 @@ class Recipe:
         Names of stages.
     measured : str
         What put them there.
+    last_resort : str or None, default="alternation"
+        What has a round now and then, where the others bring nothing new.
     """
 
     layer: str
-    fits: Callable[[State], bool]
+    fits: Callable[[Any], bool]
     stages: tuple[str, ...]
     measured: str
+    last_resort: str | None = "alternation"
 
-    def stages_for(self, state: State) -> list[Stage]:
+    def stages_for(self, state: State) -> list[Stage[Any]]:
         """Return the stages that lack nothing."""
-        return [STAGES[name] for name in self.stages if STAGES[name].requires(state) is None]
+        return [ALL_STAGES[name] for name in self.stages if ALL_STAGES[name].requires(state) is None]
 
 
-def _is_smooth(state: State) -> bool:
+def _is_smooth(state: SearchState) -> bool:
     return not state.is_flat and not state.activation.is_piecewise_linear
 
 
 RECIPES = (
+    Recipe(
+        "more samples than features",
+        lambda state: isinstance(state, ManySamplesState),
+        ("reflection of the others",),
+        "64 rows of 30 features behind 200 units, 100 behind 400: the yardstick's batches are whole.",
+        last_resort="reflection of all",
+    ),
+    Recipe(
+        "zero-slope regions, most units active",
+        lambda state: isinstance(state, WithheldState),
+        ("sparsest withheld", "label reflection", "all that is left"),
+        "Hardtanh (20, 200): none and 0.15 of a batch without all that is left, 5 times as long or lost without label "
+        "reflections, two seeds.",
+        last_resort=None,
+    ),
     Recipe(
         "one layer alone, zero-slope region",
         lambda state: state.equations is None,
@@ -130,15 +154,14 @@ RECIPES = (
 )
 """In the order in which they are asked."""
 
-LAST_RESORT = "alternation"
-"""What has a round now and then behind zero-slope regions, where the others bring nothing new."""
 
-
-def recipe_for(state: State) -> tuple[list[Stage], Stage | None]:
+def recipe_for(state: State) -> tuple[list[Stage[Any]], Stage[Any] | None]:
     """Return the stages for a layer, and what has a turn where these bring nothing."""
     recipe = next(recipe for recipe in RECIPES if recipe.fits(state))
     stages = recipe.stages_for(state)
-    last = STAGES[LAST_RESORT]
-    if state.equations is None and len(stages) > 1:  # where reflections serve, alternation is the last resort
+    if recipe.last_resort is None:
+        return stages, None
+    last = ALL_STAGES[recipe.last_resort]
+    if last in stages and len(stages) > 1:  # where others serve, it is the last resort
         stages.remove(last)
     return stages, None if last in stages or last.requires(state) else last

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from sparsedl_fl.search.schedule import Schedule
-from sparsedl_fl.search.stage import Stage
-from sparsedl_fl.search.state import SearchState
+from sparsedl_fl.search.stage import Stage, State
 
 __all__ = ["Scheduler"]
 
@@ -17,20 +15,16 @@ class Scheduler:
 
     Parameters
     ----------
-    schedule : Schedule
-        Its numbers.
     stages : sequence of Stage
         The first has the first turn.
     last_resort : Stage or None
         What has a round now and then, where the others bring nothing new.
-    state : SearchState
+    state : State
         What they search.
     """
 
-    def __init__(
-        self, schedule: Schedule, stages: Sequence[Stage], last_resort: Stage | None, state: SearchState
-    ) -> None:
-        self.schedule, self.stages, self.last_resort, self.state = schedule, stages, last_resort, state
+    def __init__(self, stages: Sequence[Stage], last_resort: Stage | None, state: State) -> None:
+        self.stages, self.last_resort, self.state, self.schedule = stages, last_resort, state, state.schedule
         self.gains = [math.inf, *[0.0] * (len(stages) - 1)]
         self.adapted: dict[str, int] = {}
         self.n_rounds = 0

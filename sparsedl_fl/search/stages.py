@@ -14,7 +14,7 @@ from sparsedl_fl.search.state import SearchState
 __all__ = ["STAGES"]
 
 
-class _ByConstraint(Stage):
+class _ByConstraint(Stage[SearchState]):
     """A stage that goes by one of the constraints in `SearchState.remaining`."""
 
     by: ClassVar[str]
@@ -74,7 +74,7 @@ class JointDescent(SubspaceDescent):
     """Cost at (80, 200) to (95, 200), and of GELU at (300, 1000) 3 times; one batch each."""
 
 
-class ClassStart(Stage):
+class ClassStart(Stage[SearchState]):
     """The samples that a head's labels show at once (see `ClassStarts`), and descents from there."""
 
     name, draws = "class starts", False
@@ -115,7 +115,7 @@ class ScaledReflections(_ByConstraint):
         return Proposals(*(state.confirmed(ends, generator) if state.is_flat else state.settled(ends)))
 
 
-class ChainedReflections(Stage):
+class ChainedReflections(Stage[SearchState]):
     """Douglas-Rachford by the activation subspaces of all downstream layers at once."""
 
     name = "chained reflection"
@@ -189,7 +189,7 @@ class Projections(_ByConstraint):
         return Proposals(inputs, is_determined)
 
 
-class Reflections(Stage):
+class Reflections(Stage[SearchState]):
     """Douglas-Rachford between the forward pass and the columns of the gradient, for wide layers."""
 
     name = "reflection"
@@ -203,7 +203,7 @@ class Reflections(Stage):
         return Proposals(columns=state.numerics.reflection.run(state.views, n_starts, generator))
 
 
-class Alternations(Stage):
+class Alternations(Stage[SearchState]):
     """Alternation between the forward pass and the columns of the gradient, in rounds of different ridges."""
 
     name = "alternation"
@@ -228,7 +228,7 @@ def _lacks_zeros(state: SearchState) -> str | None:
     return "needs a batch of less than half of the width; this one is larger" if state.is_beyond_half else None
 
 
-STAGES: dict[str, Stage] = {
+STAGES: dict[str, Stage[SearchState]] = {
     kind.name: kind()
     for kind in (
         SubspaceDescent,

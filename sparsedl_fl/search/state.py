@@ -19,6 +19,8 @@ from sparsedl_fl.search.natural_coordinates import NaturalCoordinates
 from sparsedl_fl.search.remaining import Remaining
 from sparsedl_fl.search.settings import SearchSettings
 from sparsedl_fl.search.single_fits import SingleFits
+from sparsedl_fl.search.stage import Proposals, State
+from sparsedl_fl.theory import is_determined
 
 __all__ = ["SearchState"]
 
@@ -32,7 +34,7 @@ N_TYPICAL = 16
 Ends = tuple[torch.Tensor, torch.Tensor]
 
 
-class SearchState:
+class SearchState(State):
     """The state of one search, which its stages read and its loop changes.
 
     Parameters
@@ -47,6 +49,8 @@ class SearchState:
         All that pre-activations of samples fulfil beside zeros; None where there are zeros alone.
     generator : torch.Generator
         Source of randomness.
+    patience : int
+        Rounds without anything new after which to give up on a large batch (see `Schedule.patience`).
 
     Attributes
     ----------
@@ -74,9 +78,11 @@ class SearchState:
         subspaces: DownstreamSubspaces | None,
         equations: Constraint | None,
         generator: torch.Generator,
+        patience: int,
     ) -> None:
         self.problem, self.activation, self.subspaces = problem, problem.activation, subspaces
         self.numerics = numerics = settings.resolved(problem, subspaces is not None)
+        self.schedule, self.whole_patience = numerics.schedule, patience
         self.is_flat = problem.activation.has_flat_part
         self.is_wide = numerics.schedule.is_wide(problem.width)
         self.n_starts = numerics.schedule.n_starts(problem.width)
@@ -142,7 +148,45 @@ class SearchState:
         return self.subspaces is not None and self.numerics.scaled.is_ample(self.remaining.first.spans[0])
 
     @property
-    def views_in_words(self) -> str:
+    def n_known(self) -> int:
+        """Columns and samples."""
+        return self.knowledge.n_known
+
+    @property
+    def n_found(self) -> int:
+        """Columns."""
+        return self.knowledge.n_found
+
+    @property
+    def n_hits(self) -> int:
+        """Starts that ended at one."""
+        return self.knowledge.n_hits
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the columns or the samples are a basis."""
+        return self.knowledge.is_complete
+
+    @property
+    def patience(self) -> int:
+        """Fewer rounds where little is known, or hardly anything is left."""
+        return self.schedule.patience(self.whole_patience, self.knowledge, self._is_determined, self.is_beyond_half)
+
+    @cached_property
+    def _is_determined(self) -> bool:
+        """Whether there are equations enough for the batch, if half of the units are inactive."""
+        if not self.is_flat:
+            return self.equations.identifies
+        n_live = int(self.problem.factors.zero_test.distinct_rows.sum())
+        has_subspace = self.equations is not None and self.equations.identifies
+        return is_determined(self.problem.batch_size, n_live, "span" if has_subspace else "zeros")
+
+    def take(self, proposals: Proposals) -> bool:
+        """Take in columns that their zeros prove, and samples."""
+        return self.knowledge.add(proposals.inputs, proposals.is_determined, proposals.columns)
+
+    @property
+    def evidence_in_words(self) -> str:
         """What samples are looked at by."""
         subspaces, words = self.chain or self.subspaces, ["gradient", "weights"]
         if subspaces is not None:

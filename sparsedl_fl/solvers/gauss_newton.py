@@ -10,6 +10,11 @@ import torch
 __all__ = ["gauss_newton"]
 
 
+EASIER, HARDER = 0.2, 4.0
+"""Factors of the damping after a step that helped and after one that did not: chosen on single batches of CIFAR-10
+behind GELU and tanh, 80 samples in front of 200 units and 300 of 1000."""
+
+
 class Squares(Protocol):
     """Sums of squares at some points."""
 
@@ -33,7 +38,6 @@ def gauss_newton(
     *,
     n_steps: int,
     damping: torch.Tensor,
-    factors: tuple[float, float] = (0.2, 4.0),
     ridge: torch.Tensor | None = None,
     shrinkage: torch.Tensor | float = 1.0,
     lengths: tuple[float, ...] = (1.0,),
@@ -55,9 +59,7 @@ def gauss_newton(
     n_steps : int
         Steps at most.
     damping : torch.Tensor of shape (n, 1)
-        What is added to the diagonal at first.
-    factors : (float, float), default=(0.2, 4)
-        Of the damping, after a step that helped and after one that did not.
+        What is added to the diagonal at first; less after a step that helped, more after one that did not.
     ridge : torch.Tensor of shape (n, 1) or None, default=None
         Pulls points to the origin; None is no ridge.
     shrinkage : torch.Tensor of shape (n, 1) or float, default=1
@@ -77,27 +79,16 @@ def gauss_newton(
     Levenberg, Q. Appl. Math. 1944; Nocedal and Wright, *Numerical Optimization*, 2006, Sec. 10.3.
     """
     points, damping, running = points.clone(), damping.clone(), torch.arange(len(points))
-    ridge = torch.zeros_like(damping) if ridge is None else ridge.clone()
+    ridge = torch.zeros_like(damping) if ridge is None else ridge
     here = at(points, running)
     for number in range(n_steps):
         start, pull = points[running], ridge[running]
         step = solve(here, here.gradient + pull * start, pull + damping[running])
         before = here.cost + pull[:, 0] * start.square().sum(dim=1)
-        best, after = start, before
-        for length in lengths:
-            moved = start - length * step
-            there = at(moved, running)
-            cost = there.cost + pull[:, 0] * moved.square().sum(dim=1)
-            is_better = cost < after
-            best, after = torch.where(is_better[:, None], moved, best), torch.where(is_better, cost, after)
-            helps = after < before
-            if helps.all():
-                break
-        points[running] = best
-        easier, harder = (factor * damping[running] for factor in factors)
-        damping[running] = torch.where(helps[:, None], easier, harder)
+        best, after, here = _best(lambda points: at(points, running), start, before, step, pull, lengths)
+        points[running], helps = best, after < before
+        damping[running] = torch.where(helps[:, None], EASIER * damping[running], HARDER * damping[running])
         ridge = ridge * shrinkage
-        here = there if is_better.all() else at(best, running)
         going = goes_on(here, before, after, best, number)
         if not going.all():
             running = running[going]
@@ -105,3 +96,24 @@ def gauss_newton(
                 break
             here = at(points[running], running)
     return points, torch.zeros(len(points), dtype=torch.bool).index_fill(0, running, True)
+
+
+def _best(
+    at: Callable[[torch.Tensor], Here],
+    start: torch.Tensor,
+    before: torch.Tensor,
+    step: torch.Tensor,
+    ridge: torch.Tensor,
+    lengths: tuple[float, ...],
+) -> tuple[torch.Tensor, torch.Tensor, Here]:
+    """Return the best of points and of shares of their steps, with the costs and squares there."""
+    best, after = start, before
+    for length in lengths:
+        moved = start - length * step
+        there = at(moved)
+        cost = there.cost + ridge[:, 0] * moved.square().sum(dim=1)
+        is_better = cost < after
+        best, after = torch.where(is_better[:, None], moved, best), torch.where(is_better, cost, after)
+        if (after < before).all():
+            break
+    return best, after, there if is_better.all() else at(best)

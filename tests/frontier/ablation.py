@@ -123,7 +123,7 @@ PARTS = {
         lambda: _set("sparsedl_fl.search.schedule.Schedule", ridges=(0.005,)), ("one layer", "steps", "noise")
     ),
     "withheld": Part(
-        lambda: _replace("sparsedl_fl.search.withheld.withheld_rounds.WithheldSearch.applies", lambda *a: False),
+        lambda: _replace("sparsedl_fl.search.withheld.withheld_state.WithheldSearch.applies", lambda *a: False),
         ("hardtanh",),
     ),
     "inputs' own zeros": Part(

@@ -73,8 +73,8 @@ class LeftOver(BaseEstimator):
         Stages after which the better half of the starts goes on.
     n_steps, n_steps_smoothed : int, default=20 and 5
         Steps at the end, and for each share.
-    damping, eased, raised : float, default=1e-2, 0.2 and 8
-        First damping, over the diagonal, and its factors after a step that helps and one that does not.
+    damping : float, default=1e-2
+        The first, over the diagonal.
     enough : float, default=1e-6
         Sum of squares from which on a start has ended at the inputs: their last digits are left to a `JointRefinement`.
         (Wrong ends kept 1e-4 and more.)
@@ -95,8 +95,6 @@ class LeftOver(BaseEstimator):
     n_steps: int = 20
     n_steps_smoothed: int = 5
     damping: float = 1e-2
-    eased: float = 0.2
-    raised: float = 8.0
     enough: float = 1e-6
 
     def ends(
@@ -162,7 +160,6 @@ class LeftOver(BaseEstimator):
             lambda here, before, after, points, number: (before - after > LEAST_GAIN * before) | (after >= before),
             n_steps=n_steps,
             damping=torch.full_like(weights[:, None], self.damping),
-            factors=(self.eased, self.raised),
         )[0].view(at.shape)
 
     def _moved(

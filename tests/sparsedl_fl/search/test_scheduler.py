@@ -8,7 +8,7 @@ from torch import nn
 
 from sparsedl_fl import LayerGradient
 from sparsedl_fl.constraints.problem import LayerProblem
-from sparsedl_fl.search.recipes import LAST_RESORT, RECIPES, recipe_for
+from sparsedl_fl.search.recipes import ALL_STAGES, RECIPES, recipe_for
 from sparsedl_fl.search.schedule import Schedule
 from sparsedl_fl.search.scheduler import Scheduler
 from sparsedl_fl.search.settings import SearchSettings
@@ -29,11 +29,12 @@ class Idle(Stage):
         raise AssertionError("the scheduler runs nothing")
 
 
-STATE = SimpleNamespace(is_wide=False, n_starts=16, is_flat=False)
+SCHEDULE = Schedule(optimism=0.25, alternation_every=4)
+STATE = SimpleNamespace(is_wide=False, n_starts=16, is_flat=False, schedule=SCHEDULE)
 
 
 def scheduler(*stages, last=None):
-    return Scheduler(Schedule(optimism=0.25, alternation_every=4), stages, last, STATE)
+    return Scheduler(stages, last, STATE)
 
 
 def leaders(lead, finds):
@@ -64,8 +65,8 @@ def test_the_last_resort_has_every_fourth_round():
 
 def test_every_stage_serves_a_kind_of_layer_and_every_recipe_says_where_it_was_measured():
     used = {name for recipe in RECIPES for name in recipe.stages}
-    assert used == set(STAGES)
-    assert LAST_RESORT in STAGES
+    last = {recipe.last_resort for recipe in RECIPES} - {None}
+    assert used | last == set(ALL_STAGES)
     assert all(recipe.measured.strip() for recipe in RECIPES)
     assert len({recipe.layer for recipe in RECIPES}) == len(RECIPES)
 
@@ -80,7 +81,7 @@ def state_of(activation, **changes):
     problem, generator = LayerProblem.of(given, 8), torch.Generator().manual_seed(0)
     subspaces = problem.subspaces if changes.get("subspaces", True) else None
     equations = subspaces if changes.get("equations", True) else None
-    return SearchState(SearchSettings(), problem, subspaces, equations, generator)
+    return SearchState(SearchSettings(), problem, subspaces, equations, generator, 120)
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from sparsedl_fl.search.withheld.joint_equations import LeftEquations
 from sparsedl_fl.search.withheld.layer_reflection import OneLayerReflection
 from sparsedl_fl.search.withheld.left_over import Ends, LeftOver
 from sparsedl_fl.search.withheld.sparsest_vectors import SparseStarts
-from sparsedl_fl.search.withheld.withheld_rounds import WithheldSearch, _Rounds
 from sparsedl_fl.search.withheld.withheld_space import BackSpace
+from sparsedl_fl.search.withheld.withheld_state import WithheldSearch, WithheldState
 from sparsedl_fl.simulation import client_gradient, fully_connected
 
 WIDTH, BATCH = 100, 8
@@ -101,7 +101,7 @@ def test_inputs_of_which_no_unit_is_off_are_no_columns_of_their_own():
 
 def test_differences_of_inputs_of_one_label_are_none():
     setting = Setting(5, [3, 3, 3, 1, 2, 5, 6, 7])
-    rounds = _Rounds(WithheldSearch(), setting.problem, str, generator())
+    rounds = WithheldState(WithheldSearch(), setting.problem, str, generator())
     back = setting.problem.backward.at(setting.preactivations, setting.labels)[2][0]
     assert rounds.have_labels(back).all()
     assert rounds.have_labels(-2 * back).all()

@@ -7,14 +7,15 @@ import torch
 from torch import nn
 
 from sparsedl_fl import GradientInverter
-from sparsedl_fl.crowded import CrowdedProblem, crowded_batch
+from sparsedl_fl.certify.many_samples_batch import many_samples_batch
+from sparsedl_fl.constraints.many_samples import ManySamplesProblem
 from sparsedl_fl.metrics import are_wrong, match_batches
 from tests.hostile.problems import hostile_problem
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU])
-def test_a_batch_larger_than_its_features_comes_back_with_its_labels(crowd, activation):
-    inputs, labels, _, given = crowd(activation=activation)
+def test_a_batch_larger_than_its_features_comes_back_with_its_labels(many_samples, activation):
+    inputs, labels, _, given = many_samples(activation=activation)
     inverter = GradientInverter(random_state=0).fit(given)
     true = inputs.double().numpy()
     order = match_batches(true, inverter.inputs_).order
@@ -29,10 +30,10 @@ def test_a_batch_larger_than_its_features_comes_back_with_its_labels(crowd, acti
     assert "24 inputs found" in inverter.status_
 
 
-def test_of_a_part_the_rest_is_said_to_be_missing(crowd):
-    inputs, _, _, given = crowd()
-    problem = CrowdedProblem.of(given)
-    batch, labels = crowded_batch(problem, problem.whitened(inputs[:9].double().numpy()))
+def test_of_a_part_the_rest_is_said_to_be_missing(many_samples):
+    inputs, _, _, given = many_samples()
+    problem = ManySamplesProblem.of(given)
+    batch, labels = many_samples_batch(problem, problem.whitened(inputs[:9].double().numpy()))
     assert batch.inputs.shape == (24, 6)
     assert not batch.recovered[9:].any()
     assert np.isinf(batch.uncertainty[9:]).all()
@@ -41,20 +42,20 @@ def test_of_a_part_the_rest_is_said_to_be_missing(crowd):
 
 
 @pytest.mark.parametrize("n_found", [9, 20])
-def test_of_another_batch_behind_nothing_is_certified(crowd, n_found):
+def test_of_another_batch_behind_nothing_is_certified(many_samples, n_found):
     """With six features any input fits in: many missing leave no check, and few show that the rest does not fit."""
-    inputs, _, _, given = crowd()
+    inputs, _, _, given = many_samples()
     others = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(1))
-    behind = crowd(inputs=others)[3].next_weight_grad
-    problem = CrowdedProblem.of(replace(given, next_weight_grad=behind))
-    batch, _ = crowded_batch(problem, problem.whitened(others[:n_found].double().numpy()))
+    behind = many_samples(inputs=others)[3].next_weight_grad
+    problem = ManySamplesProblem.of(replace(given, next_weight_grad=behind))
+    batch, _ = many_samples_batch(problem, problem.whitened(others[:n_found].double().numpy()))
     assert not batch.recovered.any()
 
 
-def test_of_its_own_batch_a_part_is_certified_where_the_rest_fits(crowd):
-    inputs, _, _, given = crowd()
-    problem = CrowdedProblem.of(given)
-    batch, _ = crowded_batch(problem, problem.whitened(inputs[:22].double().numpy()))
+def test_of_its_own_batch_a_part_is_certified_where_the_rest_fits(many_samples):
+    inputs, _, _, given = many_samples()
+    problem = ManySamplesProblem.of(given)
+    batch, _ = many_samples_batch(problem, problem.whitened(inputs[:22].double().numpy()))
     assert batch.recovered.sum() > 15
 
 

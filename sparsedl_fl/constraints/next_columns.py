@@ -13,8 +13,8 @@ import torch
 from sparsedl.arrays import as_tensor
 from sparsedl.linalg import normalized, smallest_eigenvectors
 from sparsedl_fl.activations import resolve
-from sparsedl_fl.certify.labels import NO_LABEL
-from sparsedl_fl.crowded.problem import CrowdedProblem
+from sparsedl_fl.constraints.label_terms import NO_LABEL
+from sparsedl_fl.constraints.many_samples import ManySamplesProblem
 
 __all__ = ["NextColumns"]
 
@@ -27,7 +27,7 @@ class NextColumns:
 
     Attributes
     ----------
-    problem : CrowdedProblem
+    problem : ManySamplesProblem
         What is known.
     surely_off : float, default=1e-3
         A unit of the next layer counts as off when it is so by this share of the spread of its pre-activations.
@@ -44,7 +44,7 @@ class NextColumns:
         Overlap of an input with the column of another one up to which both may be right.
     """
 
-    problem: CrowdedProblem
+    problem: ManySamplesProblem
     surely_off: float = 1e-3
     of_others: float = 0.1
     determined: float = 1e-6

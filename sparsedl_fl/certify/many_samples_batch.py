@@ -17,12 +17,12 @@ from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.certify.near_duplicates import NearDuplicates
 from sparsedl_fl.certify.uncertainty import errors_from_views
 from sparsedl_fl.constraints import LEAST_SURPLUS
-from sparsedl_fl.crowded.columns import NextColumns
-from sparsedl_fl.crowded.problem import CrowdedProblem
+from sparsedl_fl.constraints.many_samples import ManySamplesProblem
+from sparsedl_fl.constraints.next_columns import NextColumns
 from sparsedl_fl.layers.blocks import in_double, residual_norms, row_norms
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
-__all__ = ["crowded_batch"]
+__all__ = ["many_samples_batch"]
 
 WORTHLESS, OFF_SCALE = Assembly.worthless, Assembly.off_scale
 
@@ -40,7 +40,7 @@ OFF, WORTH_SAYING = 3.0, 3e-4
 varied."""
 
 
-def crowded_batch(problem: CrowdedProblem, whitened: np.ndarray) -> tuple[Batch, np.ndarray]:
+def many_samples_batch(problem: ManySamplesProblem, whitened: np.ndarray) -> tuple[Batch, np.ndarray]:
     """Return the batch that inputs make, and their labels.
 
     An input is proven by the spans of the gradients behind, each by itself; one whose gradient is not known beside may
@@ -48,7 +48,7 @@ def crowded_batch(problem: CrowdedProblem, whitened: np.ndarray) -> tuple[Batch,
 
     Parameters
     ----------
-    problem : CrowdedProblem
+    problem : ManySamplesProblem
         What is known.
     whitened : ndarray of shape (k, r)
         Rows ``p`` of inputs found, at their true scale, ``1 <= k <= b``; stand-ins for the others are what all share.
@@ -93,7 +93,7 @@ def crowded_batch(problem: CrowdedProblem, whitened: np.ndarray) -> tuple[Batch,
     return batch, _padded(np.where(proven.proven, labels.numpy(), NO_LABEL), missing, NO_LABEL)
 
 
-def _by_spans(problem: CrowdedProblem, whitened: np.ndarray) -> Certificate:
+def _by_spans(problem: ManySamplesProblem, whitened: np.ndarray) -> Certificate:
     """Return what proves each input, and how far it may be off."""
     layer, factors = problem.layer, problem.layer.factors
     here = layer.subspaces.at(problem.preactivations(whitened))
@@ -114,7 +114,7 @@ def _by_spans(problem: CrowdedProblem, whitened: np.ndarray) -> Certificate:
     return Certificate(np.where(proven, EvidenceKind.SPAN_OF_NEXT_LAYER, EvidenceKind.NONE), errors)
 
 
-def _mixed(problem: CrowdedProblem, whitened: np.ndarray) -> tuple[np.ndarray, bool]:
+def _mixed(problem: ManySamplesProblem, whitened: np.ndarray) -> tuple[np.ndarray, bool]:
     """Return how far off inputs are by the columns of the others, and whether all inputs and columns are there.
 
     With ``P Q = M`` for the true columns, what was found is ``M X``: a mixture of inputs that switch the same units
@@ -130,7 +130,7 @@ def _mixed(problem: CrowdedProblem, whitened: np.ndarray) -> tuple[np.ndarray, b
     return np.sqrt(np.mean(off**2, axis=1)), is_whole
 
 
-def _least_left(problem: CrowdedProblem, whitened: np.ndarray) -> np.ndarray:
+def _least_left(problem: ManySamplesProblem, whitened: np.ndarray) -> np.ndarray:
     """Return the least share of a change of each input, squared, by which it leaves the first span.
 
     Mixtures of two that are nearly the same, or switch nearly the same units, hardly leave it: of such a direction the
@@ -149,7 +149,7 @@ def _least_left(problem: CrowdedProblem, whitened: np.ndarray) -> np.ndarray:
     return found
 
 
-def _gradients(problem: CrowdedProblem, whitened: np.ndarray) -> tuple[np.ndarray, float]:
+def _gradients(problem: ManySamplesProblem, whitened: np.ndarray) -> tuple[np.ndarray, float]:
     """Return the columns of ``D`` of the inputs, NaN where they are not known, and what they leave of ``G``.
 
     The latter is the share of the layer's own gradients that no other inputs could explain.
@@ -168,7 +168,7 @@ def _gradients(problem: CrowdedProblem, whitened: np.ndarray) -> tuple[np.ndarra
     return gradients, float(max(of_weights, of_bias))
 
 
-def _left_by_some(problem: CrowdedProblem, whitened: np.ndarray, gradients: np.ndarray) -> float:
+def _left_by_some(problem: ManySamplesProblem, whitened: np.ndarray, gradients: np.ndarray) -> float:
     """Return what a part of the batch leaves of ``[G, g]`` beyond the rank of as many others, as a share of it.
 
     Where the inputs of the batch fill nearly all features, any other fits in: the next layer's gradient may be that of
@@ -190,7 +190,7 @@ def _left_by_some(problem: CrowdedProblem, whitened: np.ndarray, gradients: np.n
 
 
 def _with_pairs(
-    problem: CrowdedProblem,
+    problem: ManySamplesProblem,
     ends: list[np.ndarray],
     gradients: np.ndarray,
     sizes: np.ndarray,
@@ -220,7 +220,7 @@ def _with_pairs(
     return resolution, np.where(is_single, errors, np.inf if is_mixture else np.hypot(errors, resolution))
 
 
-def _as_seen_behind(problem: CrowdedProblem) -> LowRankGradient:
+def _as_seen_behind(problem: ManySamplesProblem) -> LowRankGradient:
     """Return the next layer's factors, whose gradient is as large as the layer's own."""
     found = problem.next_layer
     share = float(np.linalg.norm(problem.layer.factors.singular_values) / np.linalg.norm(found.singular_values))

@@ -18,11 +18,11 @@ from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.lowrank.factors import LowRankGradient, cut
 from sparsedl_fl.lowrank.spectrum import leading_left, rank_above_floor, rank_above_white_noise
 
-__all__ = ["CrowdedProblem"]
+__all__ = ["ManySamplesProblem"]
 
 
 @dataclass(frozen=True)
-class CrowdedProblem:
+class ManySamplesProblem:
     """A layer whose batch has more inputs than its features have dimensions.
 
     The bias is one more input, which is one for all: ``[G, g] = D [X, 1]^T = U S V^T`` has the rank ``r < b`` of these,
@@ -47,7 +47,7 @@ class CrowdedProblem:
         *,
         clear_gap: float = 10.0,
         clearly_more: float = 100.0,
-    ) -> CrowdedProblem | None:
+    ) -> ManySamplesProblem | None:
         """Return the problem, or None where the batch is not crowded or the next layer does not show it.
 
         Parameters

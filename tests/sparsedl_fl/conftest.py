@@ -20,7 +20,7 @@ def network(n_features=6, width=100, behind=60, activation=nn.ReLU, seed=0):
 
 
 @pytest.fixture
-def crowd():
+def many_samples():
     """Return what draws a problem: inputs, labels, the model and the gradient of its first layer."""
 
     def draw(n_records=24, activation=nn.ReLU, inputs=None, **sizes):

@@ -5,14 +5,14 @@ import pytest
 import torch
 from torch import nn
 
-from sparsedl_fl.crowded import CrowdedProblem
-from sparsedl_fl.crowded.columns import NextColumns
+from sparsedl_fl.constraints.many_samples import ManySamplesProblem
+from sparsedl_fl.constraints.next_columns import NextColumns
 
 
 @pytest.mark.parametrize(("activation", "has_tail"), [(nn.ReLU, True), (nn.ReLU, False), (nn.GELU, True)])
-def test_columns_of_the_next_layer_by_zeros_and_by_the_rest(crowd, activation, has_tail):
-    inputs, labels, _, given = crowd(activation=activation)
-    problem = CrowdedProblem.of(given if has_tail else replace(given, rest=None))
+def test_columns_of_the_next_layer_by_zeros_and_by_the_rest(many_samples, activation, has_tail):
+    inputs, labels, _, given = many_samples(activation=activation)
+    problem = ManySamplesProblem.of(given if has_tail else replace(given, rest=None))
     columns, whitened = NextColumns(problem), torch.from_numpy(problem.whitened(inputs.double().numpy()))
     found, is_determined = columns.of(whitened)
     assert is_determined.sum() >= 20
@@ -24,9 +24,9 @@ def test_columns_of_the_next_layer_by_zeros_and_by_the_rest(crowd, activation, h
         assert set(named[named != labels].tolist()) <= {-1}
 
 
-def test_what_is_known_takes_its_dimensions_from_the_span(crowd):
-    inputs, _, _, given = crowd()
-    problem = CrowdedProblem.of(given)
+def test_what_is_known_takes_its_dimensions_from_the_span(many_samples):
+    inputs, _, _, given = many_samples()
+    problem = ManySamplesProblem.of(given)
     whitened = torch.from_numpy(problem.whitened(inputs.double().numpy()))
     basis = NextColumns(problem).span_without(whitened[:10])
     assert basis.shape == (100, 14)
@@ -35,8 +35,8 @@ def test_what_is_known_takes_its_dimensions_from_the_span(crowd):
     assert left.norm() < 1e-3 * others.norm()
 
 
-def test_without_zeros_or_the_rest_there_is_none(crowd):
-    inputs, _, _, given = crowd(activation=nn.GELU)
-    problem = CrowdedProblem.of(replace(given, rest=None))
+def test_without_zeros_or_the_rest_there_is_none(many_samples):
+    inputs, _, _, given = many_samples(activation=nn.GELU)
+    problem = ManySamplesProblem.of(replace(given, rest=None))
     _, is_determined = NextColumns(problem).of(torch.from_numpy(problem.whitened(inputs.double().numpy())))
     assert not is_determined.any()
