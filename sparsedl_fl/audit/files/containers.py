@@ -88,8 +88,8 @@ def _leaves(path: Path, found: Any, name: str = "", depth: int = 0) -> Iterator[
             raise ValueError(f"{path} has no numbers for {name!r}, which is on the meta device")
         yield found
     elif isinstance(found, Mapping | list | tuple) and depth < MOST_DEEP:
-        pairs = found.items() if isinstance(found, Mapping) else enumerate(found)
-        for key, value in pairs:
+        entries = found.items() if isinstance(found, Mapping) else enumerate(found)
+        for key, value in entries:
             yield from _leaves(path, value, f"{name}.{key}" if name else str(key), depth + 1)
 
 

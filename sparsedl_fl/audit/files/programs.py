@@ -107,6 +107,6 @@ def check_fixed(spec: str) -> None:
     """Raise ``ValueError`` where a function makes a model with other weights at each call: a file has to say which."""
     if digest(made_model(spec).state_dict()) != digest(made_model(spec).state_dict()):
         raise ValueError(
-            f"MODEL {spec!r} makes other weights at each call, and an update tells nothing without those that the "
+            f"MODEL {spec!r} makes other weights at each call, and an update says nothing without those that the "
             f"client was given: pass {argument('weights')}"
         )

@@ -30,13 +30,13 @@ from sparsedl_fl.tracing.tracing import trace_model
 __all__ = ["sweep"]
 
 RIGHT = 0.05
-"""Error of an input, relative to its size, up to which it counts as recovered."""
+"""Error of an input, relative to its size, up to which it is right."""
 
 DEVIATIONS = 5.0
 """Expected errors by which a certified input may be off without being wrong."""
 
 ROUNDING = 1e-6
-"""What the client's own rounding makes of its features, relative to their size: the truth is computed in double."""
+"""Rounding of the client's own features, relative to their size: the truth is computed in double precision."""
 
 
 @neutral_modes(gradients=True)
@@ -164,7 +164,7 @@ class _Sweep:
         if not client.is_in_range:
             return result
         sent = client.update(self.model, x, y, loss=self.loss, seed=seed)
-        # The server is told how many records there are, where the rank does not say.
+        # The batch size is given where the rank does not show it.
         known = None if client.is_exact else client.n_records
         inverter = GradientInverter(batch_size=known, noise_level=sent.noise_level, random_state=seed)
         loss = "cross_entropy" if self.loss is cross_entropy else self.loss
@@ -179,7 +179,7 @@ class _Sweep:
         return None if audit.is_interrupted else result | self._compared(audit, x, y)
 
     def _compared(self, audit: AuditResult, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
-        """Compare what an audit found with the truth, at the layer that gives most away."""
+        """Compare what an audit found with the truth, at the layer that leaks most."""
         found = {"verdict": str(audit.verdict), "seconds": audit.context["seconds"], "is_complete": audit.is_complete}
         best = audit.best
         if best is None or best.batch is None:
@@ -191,7 +191,7 @@ class _Sweep:
         is_found, order = match.order >= 0, np.maximum(match.order, 0)
         is_as_said = errors <= np.maximum(DEVIATIONS * batch.errors[order], ROUNDING * sizes)
         right = is_found & batch.certified[order] & is_as_said & (errors <= RIGHT * sizes)
-        # Several local steps have weights of their own, and so other features.
+        # With several local steps the weights change, and so the features.
         is_known = best.what is Fed.INPUTS or audit.context.get("learning_rate") is None
         certified = batch.inputs[batch.certified], batch.errors[batch.certified]
         wrong = are_wrong(true, *certified, multiple=DEVIATIONS, small=ROUNDING) if is_known else np.zeros(0)
@@ -204,7 +204,7 @@ class _Sweep:
         }
 
     def _fed(self, layer: LayerAudit, x: torch.Tensor) -> np.ndarray:
-        """Return what a layer is fed."""
+        """Return the true inputs of a layer."""
         if layer.what is Fed.INPUTS:
             return x.flatten(1).double().numpy()
         trace = trace_model(self.model, x[:2])

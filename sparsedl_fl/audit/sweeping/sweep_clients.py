@@ -1,4 +1,4 @@
-"""What simulated clients have, cost and promise.
+"""Records, accuracy and epsilon of simulated clients.
 
 They have records, made up where the user has none, on which they can take a step; what a setting costs is said by a
 short federated training, and what it promises by epsilon.
