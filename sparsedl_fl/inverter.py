@@ -19,7 +19,7 @@ from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.crowded import CrowdedProblem, CrowdedSearch, Found, crowded_batch
 from sparsedl_fl.directions import ActivationDirections, Directions, KnownInputs, best_known
 from sparsedl_fl.layers.bias_as_input import without_constant
-from sparsedl_fl.layers.diagnosis import advice, advice_for_crowd, obstacle, visible_reason, without_span
+from sparsedl_fl.layers.diagnosis import advice, advice_for_more_samples, obstacle, visible_reason, without_next_layer
 from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.lowrank.factorization import check_arguments, factorize_with_bias
 from sparsedl_fl.lowrank.row_equilibration import in_units_of_rounding
@@ -182,7 +182,7 @@ class GradientInverter(BaseEstimator):
         given, units = self._in_units(given)
         problem = LayerProblem.of(given, self.batch_size, self._noise_level(scale))
         if not problem.activation.has_flat_part and problem.subspaces is None and problem.tail is None:
-            raise ValueError(without_span(given, problem.batch_size))
+            raise ValueError(without_next_layer(given, problem.batch_size))
         candidates = self.directions_.propose(problem, random_state=self.random_state, verbose=self.verbose)
         problem = problem.calibrated(candidates.directions)
         hypothesis = choose(problem, candidates)
@@ -247,7 +247,7 @@ class GradientInverter(BaseEstimator):
         proposed = np.arange(problem.batch_size) < len(found.whitened)
         self._expose(given, batch, proposed, found, scale)
         if not batch.recovered.all():
-            text = advice_for_crowd(len(found.whitened), int(batch.recovered.sum()), problem.batch_size)
+            text = advice_for_more_samples(len(found.whitened), int(batch.recovered.sum()), problem.batch_size)
             warnings.warn(f"{self.status_}. {text}", ConvergenceWarning, stacklevel=4)
         return True
 

@@ -61,7 +61,7 @@ class Verdict(StrEnum):
     def meaning(self) -> str:
         """What the verdict means, in a sentence."""
         return {
-            self.RECOVERED: "Every record of the batch, or of every one its features or tokens, was recovered, certified.",
+            self.RECOVERED: "Every record of the batch was recovered and certified, or its features or tokens were.",
             self.PARTLY: "Some of the batch was recovered: certified records or features, or its token ids.",
             self.LIKELY: "Records or their features were found that chance does not explain; nothing certifies them.",
             self.OUT_OF_RANGE: (

@@ -24,7 +24,7 @@ from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit
 from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.certify.assembly import Assembly
 from sparsedl_fl.certify.labels import NO_LABEL
-from sparsedl_fl.layers.blocks import column_blocks, row_norms, squares_beside, times
+from sparsedl_fl.layers.blocks import column_blocks, residual_squares, row_norms, times
 from sparsedl_fl.lowrank.spectrum import precision_of
 from sparsedl_fl.propagate.backward import KnownBatch
 from sparsedl_fl.tracing.naming import plain_parameters
@@ -174,7 +174,7 @@ class _Quotient:
     @property
     def has_rank_one(self) -> bool:
         """Whether weight and bias gradient are those of one input."""
-        left = squares_beside(self.weight_grad, self.bias_grad, self.record)
+        left = residual_squares(self.weight_grad, self.bias_grad, self.record)
         return bool(np.sqrt(left) <= RANK_ONE * np.linalg.norm(row_norms(self.weight_grad)))
 
     @property
@@ -192,7 +192,7 @@ class _Quotient:
     def _squares_besides_record(self) -> float:
         """Sum of squares without one input and what is parallel to it, which noise on the bias gradient makes."""
         of_bias = times(self.weight_grad, self._direction) - self.bias_grad * np.linalg.norm(self.record)
-        return max(0.0, squares_beside(self.weight_grad, self.bias_grad, self.record) - float(of_bias @ of_bias))
+        return max(0.0, residual_squares(self.weight_grad, self.bias_grad, self.record) - float(of_bias @ of_bias))
 
     def _largest_besides_record(self, *, share: float = 0.01) -> float:
         """Return the largest singular value without one input; for a large gradient to within a share, without a copy.

@@ -51,7 +51,7 @@ def test_a_loss_that_cannot_be_evaluated_is_said_and_left_out():
     def broken(outputs, labels):
         raise RuntimeError("no such luck")
 
-    with pytest.warns(UserWarning, match="loss could not be evaluated.*no such luck.*cross-entropy is taken instead"):
+    with pytest.warns(UserWarning, match="loss could not be evaluated.*no such luck.*cross-entropy is assumed instead"):
         given = LayerGradient.from_model(model, gradients, loss=broken)
     assert labels_right(GradientInverter(random_state=0).fit(given), batch, torch.arange(6)) == (6, True)
 
