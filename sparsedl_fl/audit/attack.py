@@ -56,7 +56,7 @@ def audit_model(
     """Attack every linear layer in reach, and list what is not.
 
     The layer with the most room is attacked first; the others follow from it where its whole batch is recovered
-    (`propagate.backward`), and the client is run again with what was recovered (`propagate.replay`).
+    (`sparsedl_fl.propagate`), and the client is run again with what was recovered.
 
     Parameters
     ----------

@@ -13,8 +13,8 @@ import numpy as np
 from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit
 from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.certify.labels import NO_LABEL, labels_of_columns
-from sparsedl_fl.propagate.backward import KnownBatch, peel_back
-from sparsedl_fl.propagate.forward import fed_by, fed_columns, is_contradicted
+from sparsedl_fl.propagate.backward import KnownBatch, propagate_back
+from sparsedl_fl.propagate.forward import columns_of_inputs, is_contradicted, propagate_forward
 from sparsedl_fl.propagate.replay import Replay, replay
 from sparsedl_fl.tracing.tracing import LinearUse
 
@@ -49,7 +49,7 @@ def spread(subject: Subject, name: str, known: KnownBatch) -> Iterator[tuple[str
             return
         try:
             layer = subject.layer_gradient(before.name)
-            known = peel_back(known, subject.layer_gradient(use.name).weight, layer)
+            known = propagate_back(known, subject.layer_gradient(use.name).weight, layer)
         except ValueError:
             return
         if not known.is_whole:
@@ -71,7 +71,7 @@ def _labelled(subject: Subject, known: KnownBatch, fed: Fed, drawn: list[Fed]) -
         layer, rows = subject.layer_gradient(last.name), fed[last.name]
         if layer.tail.rest is None or len(rows) >= rows.shape[1]:
             return known
-        columns = fed_columns(layer, rows, [one[last.name] for one in drawn])
+        columns = columns_of_inputs(layer, rows, [one[last.name] for one in drawn])
         labels = labels_of_columns(layer.tail.rest, layer.preactivations(rows), *columns)
     except Exception:  # a model may raise anything; then no labels follow
         return known
@@ -98,7 +98,7 @@ def _forward(
             layer = subject.layer_gradient(name)
         except ValueError:
             continue
-        batch = fed_by(known, rows, np.stack([one[name] for one in drawn]), layer)
+        batch = propagate_forward(known, rows, np.stack([one[name] for one in drawn]), layer)
         if batch.is_whole:
             yield name, batch, f"forward from layer '{start}'"
 

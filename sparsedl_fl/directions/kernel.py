@@ -96,7 +96,7 @@ class KernelDirections(Directions):
                     is_done = found.is_complete and _matches(problem, found)
                     sets = _favour_unserved(rows, factors.zeros(directions), self.served)
                 report(found.selection().shape[1], f"{spent} draws, {hits} in a column")
-        status = "complete" if is_done else f"the budget of {self.max_draws} draws is used up"
+        status = "complete" if is_done else f"the budget of {self.max_draws} draws is spent"
         return Candidates(found.directions, found.n_zeros, status, spent, hits)
 
     def _rows(self, problem: LayerProblem) -> torch.Tensor:

@@ -104,7 +104,7 @@ def test_duplicates_in_a_batch_size_that_is_told_are_said():
     model = fully_connected(100, width=80, random_state=0)
     twice = torch.cat([batch, batch[:2]])
     given = LayerGradient.from_model(model, client_gradient(model, twice, torch.arange(8)))
-    with pytest.warns(UserWarning, match="batch_size=8, but 6 inputs stand out"):
+    with pytest.warns(UserWarning, match="batch_size=8, but only 6 inputs show above"):
         inverter = GradientInverter(batch_size=8, random_state=0).fit(given)
     assert inverter.recovered_.all()
     with warnings.catch_warnings():
