@@ -62,8 +62,8 @@ class LeakPolicy:
     n_steps, momentum, weight_decay, optimizer, batch_size, example, loss
         Of the clients, as of `check_update`.
     max_effort, max_seconds : float or None, default=None
-        Caps on the searches for one update, as of `sparsedl_fl.audit.audit_model`. None lets each come to its own end;
-        an update whose audit is cut short is held.
+        Caps on the searches for one update, as of `sparsedl_fl.audit.audit_model`. None lets each run to its end; an
+        update whose audit is cut short is held.
     out : str or Path or None, default=None
         Folder of a report for each update (samples are left out), and of the table.
     n_jobs : int, default=1
