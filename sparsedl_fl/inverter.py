@@ -33,7 +33,7 @@ heads with few labels four inputs had a wrong label, at 0.26 to 1.)"""
 
 
 class GradientInverter(BaseEstimator):
-    """Recover the batch behind one layer's gradient exactly, with a certificate.
+    """Recover the batch of one layer's gradient exactly, with a certificate.
 
     Parameters
     ----------

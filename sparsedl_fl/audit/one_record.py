@@ -34,7 +34,7 @@ from sparsedl_fl.wording import argument_with
 __all__ = ["single_records"]
 
 MOST_EXCESS = 2.0
-"""Largest singular value beside a record over that of white noise of the same strength, up to which it is noise."""
+"""Largest singular value without the record, over that of white noise as strong, up to which it is noise."""
 
 BY_LOSS = 1e-5
 """Distance between the bias gradient and that of the loss, relative to it, that may be rounding."""
@@ -162,7 +162,7 @@ class _Quotient:
 
     @property
     def batch(self) -> KnownBatch:
-        """The record, if it is one; its error is estimated from the rest of the gradient."""
+        """The record, if it is one; its error is estimated from what it leaves of the gradient."""
         x, square = self.record, float(self.bias_grad @ self.bias_grad)
         noise = np.sqrt(self._squares_besides_record / max(1, self.weight_grad.size - len(x)))
         rounding = max(np.finfo(np.float32).eps, precision_of(self.weight_grad)) * np.sqrt(np.mean(x**2))
@@ -212,10 +212,10 @@ class _Quotient:
             products = _times_rows(G, left.ravel()) - x * (g @ left.ravel())
             return products - along * (along @ products)
 
-        beside = LinearOperator(G.shape, matvec=forward, rmatvec=backward, dtype=np.float64)
+        left_over = LinearOperator(G.shape, matvec=forward, rmatvec=backward, dtype=np.float64)
         start = np.random.default_rng(0).standard_normal(min(G.shape))
         try:
-            return float(svds(beside, k=1, tol=share, v0=start, return_singular_vectors=False)[0])
+            return float(svds(left_over, k=1, tol=share, v0=start, return_singular_vectors=False)[0])
         except ArpackNoConvergence:
             return np.inf
 

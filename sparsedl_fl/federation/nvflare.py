@@ -115,7 +115,7 @@ class LeakAuditFilter(DXOFilter):
         elif dxo.data_kind in self.data_kinds:
             self._audit(dxo, path, shareable, fl_ctx)
         elif not _holds_arrays(dxo.data):
-            dxo.set_meta_prop("leak_audit", f"not audited: {_word(dxo.data_kind)}, single numbers and words")
+            dxo.set_meta_prop("leak_audit", f"not looked at: {_word(dxo.data_kind)}, single numbers and words")
         else:
             problem = ValueError(f"a DXO of the kind {_word(dxo.data_kind)} cannot be audited, and it holds arrays")
             self._note(dxo, self._checked(None, problem, path, shareable, fl_ctx), fl_ctx)

@@ -183,4 +183,4 @@ def audited(
 def _not_finite(result: AuditResult) -> str:
     """Return which tensors were not audited for NaN or infinity, whose other numbers a server can read all the same."""
     spoilt = result.context.get("missing")
-    return f"NaN or infinity in {', '.join(map(repr, spoilt))}, not audited" if spoilt else ""
+    return f"NaN or infinity in {', '.join(map(repr, spoilt))}, not looked at" if spoilt else ""

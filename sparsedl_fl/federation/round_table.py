@@ -82,7 +82,7 @@ class RoundTable:
             lines.append(_line(checked.client, ", ".join(_words(checked)), why, f"{checked.seconds:.1f}"))
         aside = dict.fromkeys(name for checked in here for name in checked.not_looked_at)
         if aside:
-            lines += ["", f"Not audited: {', '.join(map(_plain, aside))}."]
+            lines += ["", f"Not looked at: {', '.join(map(_plain, aside))}."]
         return "\n".join(lines) + "\n"
 
 

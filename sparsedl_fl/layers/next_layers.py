@@ -71,15 +71,15 @@ class LayerBehind:
 
     def __post_init__(self) -> None:
         check_activation_given(self.activation)
-        weight, bias = _weight_and_bias("a layer behind", self.weight, self.bias)
-        gradient = as_float_array("behind next_weight_grad", self.next_weight_grad)
+        weight, bias = _weight_and_bias("a LayerBehind", self.weight, self.bias)
+        gradient = as_float_array("next_weight_grad of a LayerBehind", self.next_weight_grad)
         if gradient.shape[1:] != (len(weight),):
             raise ValueError(
-                f"a layer behind must have weight (k, m), bias (k,) and next_weight_grad (j, k), got {weight.shape}, "
+                f"a LayerBehind must have weight (k, m), bias (k,) and next_weight_grad (j, k), got {weight.shape}, "
                 f"{bias.shape} and {gradient.shape}"
             )
         if not np.isfinite(gradient).all():
-            raise ValueError("next_weight_grad of a layer behind contains NaN or infinity")
+            raise ValueError("next_weight_grad of a LayerBehind contains NaN or infinity")
         vars(self).update(weight=weight, bias=bias, next_weight_grad=gradient)
 
 

@@ -79,15 +79,15 @@ def layer_of_model(
     if use.norm is not None:
         arrays = _folded(arrays, model, use.norm, named)
     downstream, last = _downstream_layers(use, trace, parameters, named) if next_grad is not None else ([], None)
-    rest = rest_of_model(model, use, trace, loss)
+    whole_tail = rest_of_model(model, use, trace, loss)
     return make(
         **arrays,
         next_weight_grad=next_grad,
         next_weight=next_weight,
-        activation=_follows(use, loss, rest is not None),
+        activation=_follows(use, loss, whole_tail is not None),
         behind=downstream,
         head=None if last is None else _head(model, last, trace, parameters, loss),
-        rest=rest,
+        rest=whole_tail,
         rows_per_sample=use.rows,
     )
 

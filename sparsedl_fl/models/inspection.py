@@ -133,9 +133,9 @@ class _Inspection:
         attack, most = ("", 0) if obstacle else reach_of(use, self.trace, self.tensors)
         attack = "rows" if use.weight in self.tables else attack
         kind = type(self.modules.get(use.weight.rpartition(".")[0], self.model)).__name__
-        behind = use.behind + (f", dropout of {use.dropout:g}" if use.dropout else "")
+        follows = use.behind + (f", dropout of {use.dropout:g}" if use.dropout else "")
         shape = tuple(self.tensors[use.weight].shape)
-        return LayerRow(use.name, kind, shape, own, behind, obstacle, use.feeds, attack, most, use.dropout)
+        return LayerRow(use.name, kind, shape, own, follows, obstacle, use.feeds, attack, most, use.dropout)
 
     def _not_sent(self, name: str) -> str:
         """Return why the gradient of a parameter is missing, or an empty text where it is there."""

@@ -31,12 +31,12 @@ def propagate_forward(
     layer : LayerGradient
         The layer.
     exact : float, default=1e-3
-        Share of the gradient that may lie outside the span of these inputs, besides what the errors explain.
+        Share of the gradient that may lie outside the subspace of these inputs, besides what the errors explain.
 
     Returns
     -------
     KnownBatch
-        Certified where the gradient lies in the span of the inputs; the distance from it is part of the error.
+        Certified where the gradient lies in the subspace of the inputs; the distance from it is part of the error.
     """
     errors = np.sqrt(np.mean((drawn - fed) ** 2, axis=(0, 2)))
     gradient = layer.weight_grad.astype(np.float64)

@@ -145,7 +145,7 @@ def _fitted(
 
 
 class _Enough(Exception):  # noqa: N818
-    """All layers have run; the rest of the model is not needed."""
+    """All layers have run; later modules are not needed."""
 
 
 class _LayerInputs:

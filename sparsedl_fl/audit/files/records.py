@@ -31,7 +31,7 @@ def load_records(path: str | Path, shape: Sequence[int] | None = None) -> tuple[
         An ``.npz``, ``.safetensors`` or ``.pt`` file with ``x`` of shape (n, ...) and, where there are labels, ``y`` of
         shape (n,). Bytes become numbers in [0, 1]; others stay as they are.
     shape : sequence of int or None, default=None
-        Shape of one input of the model; images with their channels last are turned.
+        Shape of one input of the model; channels of images are moved from the last axis to the first.
     """
     path = Path(path)
     found = _read_records(path)
@@ -56,7 +56,7 @@ def load_records(path: str | Path, shape: Sequence[int] | None = None) -> tuple[
 
 
 def load_example(path: str | Path) -> list[torch.Tensor]:
-    """Return what the one tensor of a file may be as an input of a model: several readings, the likeliest first.
+    """Return the only tensor of a file as inputs of a model, in each way it can be meant, the likeliest first.
 
     Parameters
     ----------
