@@ -1,4 +1,4 @@
-"""Reports on disk: whole or not at all, never through a symbolic link, and never over what is no report of ours."""
+"""Write reports: whole or not at all, never through a symbolic link, and never over other files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of a sweep on file: one line an audit, under a key that says of which model, data and options."""
+"""Records of a sweep on file: one line an audit, under a key for its model, data and options."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def sweep(
     inputs, labels : torch.Tensor of shape (n_records, ...) and (n_records,), or None, default=None
         Records, on the scale the model takes; what is None is drawn, Gaussian, in the shape of ``example``.
     settings : sequence of Setting or None, default=None
-        What is tried; None takes `default_settings` at ``batch_size``.
+        The settings to try; None takes `default_settings` at ``batch_size``.
     batch_size : int, default=16
         For these.
     n_batches : int, default=3
@@ -80,7 +80,7 @@ def sweep(
         Budget of the searches of an audit, all layers together, as of `sparsedl_fl.audit.audit_model`; seconds take the
         place of effort.
     n_rounds : int, default=0
-        Rounds of the training that says what a setting costs in accuracy; 0 for none. It needs ``inputs`` and
+        Rounds of the training that measures the accuracy which a setting costs; 0 for none. It needs ``inputs`` and
         ``labels``, of which it keeps a fifth to test on.
     random_state : int, default=0
         Seed.
@@ -107,7 +107,7 @@ def sweep(
 
 @dataclass(frozen=True, eq=False)
 class _Sweep:
-    """What is the same at all settings."""
+    """The parts of a sweep that all settings share."""
 
     model: nn.Module
     inputs: torch.Tensor
