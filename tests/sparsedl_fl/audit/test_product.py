@@ -1,4 +1,4 @@
-"""The audit as people use it: the order of attacks, peeling, replay, verdicts, the report."""
+"""The audit as people use it: the order of attacks, backward propagation, replay, verdicts, the report."""
 
 import json
 import re
