@@ -138,7 +138,7 @@ def _of_samples(result: AuditFacts) -> str:
     what = {
         Fed.INPUTS: "whole, as the model was fed them",
         Fed.TOKENS: "as tokens inside the model",
-        Fed.FEATURES: "as features inside the model",
+        Fed.FEATURES: "as features, the numbers that the model computes from them",
     }[best.what]
     number = f"{best.n_certified} of {_batch(result)}" if best.n_samples else f"{best.n_certified} tokens"
     return (
