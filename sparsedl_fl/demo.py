@@ -1,4 +1,4 @@
-"""The main job on real input: photographs, a client's gradient, and the batch back from the gradient alone."""
+"""A demonstration on photographs: a client's gradient, and the batch recovered from the gradient alone."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ __all__ = ["DemoResult", "natural_patches", "run_demo", "show"]
 PATCH = 32
 N_CLASSES = 10
 MIN_CONTRAST = 0.1
-"""Smallest standard deviation of a patch. Two patches of clear sky switch the same ReLUs: nothing tells them apart."""
+"""Smallest standard deviation of a patch. Two patches of clear sky have the same active units, and cannot be
+distinguished."""
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """One batch, what came back of it, and the fitted inverter.
+    """One batch, what was recovered of it, and the fitted inverter.
 
     Attributes
     ----------
     originals : ndarray of shape (b, 32, 32, 3)
         The private patches, in [0, 1].
     recovered : ndarray of shape (b, 32, 32, 3)
-        What came back, in the order of the originals and on their scale; NaN where nothing did.
+        The recovered patches, in the order of the originals and on their scale; NaN where there is none.
     certified : ndarray of shape (b,) of bool
         Which of them the inverter certifies.
     psnr : ndarray of shape (b,)
@@ -57,16 +58,16 @@ class DemoResult:
 def natural_patches(
     n_patches: int, random_state: int | None = None, min_contrast: float = MIN_CONTRAST
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut 32 x 32 colour patches from the photographs that ship with scikit-learn, at random places.
+    """Cut 32 x 32 colour patches from the photographs that ship with scikit-learn, at random positions.
 
     Parameters
     ----------
     n_patches : int
         Number of patches.
     random_state : int or None, default=None
-        Seed of the places.
+        Seed of the positions.
     min_contrast : float, default=0.1
-        Places whose patch has a smaller standard deviation are drawn again.
+        Patches with a smaller standard deviation are drawn again.
 
     Returns
     -------
@@ -129,13 +130,13 @@ def show(result: DemoResult, path: str | Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="What one gradient gives away")
+    table = Table(title="What one gradient leaks")
     table.add_column("")
     table.add_column("", justify="right")
     table.add_row("batch size found", f"{result.inverter.batch_size_} of {len(result.originals)}")
     table.add_row("inputs certified", f"{int(result.certified.sum())}")
-    table.add_row("sparsity matching", f"{result.inverter.sparsity_matching_:.4f}")
-    table.add_row("relative residual", f"{result.inverter.relative_residual_:.1e}")
+    table.add_row("agreement with the weights (1: full)", f"{result.inverter.sparsity_matching_:.4f}")
+    table.add_row("part of the gradient left over", f"{result.inverter.relative_residual_:.1e}")
     table.add_row("mean PSNR", f"{result.psnr.mean():.1f} dB")
     table.add_row("worst PSNR", f"{result.psnr.min():.1f} dB")
     table.add_row("seconds", f"{result.seconds:.1f}")

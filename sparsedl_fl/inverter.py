@@ -21,7 +21,7 @@ from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import ActivationDirections, Directions, KnownInputs, best_known
 from sparsedl_fl.directions.more_samples_than_features import propose_samples
 from sparsedl_fl.layers.bias_as_input import without_constant
-from sparsedl_fl.layers.diagnosis import advice, advice_for_crowd, obstacle, visible_reason, without_span
+from sparsedl_fl.layers.diagnosis import advice, advice_for_more_samples, obstacle, visible_reason, without_next_layer
 from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.lowrank.factorization import check_arguments, factorize_with_bias
 from sparsedl_fl.lowrank.row_equilibration import in_units_of_rounding
@@ -30,18 +30,18 @@ from sparsedl_fl.theory import Expectation, expect
 __all__ = ["GradientInverter"]
 
 EXACT_ENOUGH = 0.1
-"""Expected error, relative to its size, up to which an input shows its label; not varied. (Of trained heads with few
-labels four had a wrong one, at 0.26 to 1.)"""
+"""Largest expected error of an input, relative to its size, at which its label is returned; not varied. (At trained
+heads with few labels four inputs had a wrong label, at 0.26 to 1.)"""
 
 
 class GradientInverter(BaseEstimator):
-    """Recover the batch behind one layer's gradient exactly, with a certificate.
+    """Recover the batch of one layer's gradient exactly, with a certificate.
 
     Parameters
     ----------
     directions : Directions or None, default=None
-        What proposes candidate directions; None is the best known, today `ActivationDirections` with
-        `DictionaryDirections` for what it leaves over.
+        Strategy that proposes candidate directions; None is the best known, today `ActivationDirections` with
+        `DictionaryDirections` for missing columns.
     batch_size : int or None, default=None
         Number of inputs; None takes the numerical rank of the gradient. Give it when the gradient is noisy.
     noise_level : float or None, default=None
@@ -55,46 +55,48 @@ class GradientInverter(BaseEstimator):
     Attributes
     ----------
     inputs_ : ndarray of shape (batch_size_, n)
-        The recovered batch, in no particular order, on the scale the client fed to the layer.
+        The recovered batch, in no particular order, on the scale of the layer's inputs.
     batch_size_ : int
         Number of inputs; duplicates and inputs without loss do not count.
     recovered_ : ndarray of shape (batch_size_,) of bool
-        Which inputs are certified, each to within its ``uncertainty_``. The others may be right, but nothing proves it.
+        Which inputs are certified, each to within its ``uncertainty_``. The others may be right, but nothing certifies
+        it.
     uncertainty_ : ndarray of shape (batch_size_,)
         Expected root-mean-square error of each input, in its units, from the noise of the gradient and the conditioning
         of its column; infinite where nothing is known.
     evidence_ : ndarray of shape (batch_size_,) of str
-        What certifies each input, a kind of `sparsedl_fl.certify.certificate`: zeros of the gradient, the span of the
-        next layer's gradient, the rest of the network, that and spans together, a replay of all, zeros of the input,
-        columns alone, or none.
+        The criterion that certifies each input, a kind of `sparsedl_fl.certify.certificate`: zeros of the gradient, the
+        activation subspace ("span") of the next layer, the network tail ("rest"), both together, a replay of all, zeros
+        of the input, columns alone, or none.
     labels_ : ndarray of shape (batch_size_,) of int
-        The label of each certified input, where the rest of the network is known and shows it; else -1.
+        The label of each certified input, where the network tail is known and shows it; else -1.
     resolution_ : ndarray of shape (batch_size_,)
-        How far apart (root mean square) several inputs may lie that the gradient does not tell from this one.
+        Ambiguity radius: how far apart (root mean square) near-duplicates may be that the gradient does not distinguish
+        from this input.
     provenance_ : ndarray of shape (batch_size_,) of str
-        Where each input comes from: "certified"; "column found", whose own column was found but not everything that
-        the input depends on; or "completed", a stand-in for a missing column.
+        Where each input comes from: "certified"; "column found", whose own column was found but not every column that
+        the input depends on; or "completed", a substitute for a missing column.
     disaggregation_ : ndarray of shape (batch_size_, batch_size_)
-        ``Q``; of a head whose outputs are counted in other units (see `sparsedl_fl.lowrank.row_equilibration`), that of
-        its gradient in these. Of more inputs than their features have dimensions the first axis has as many as these.
+        ``Q``; of a head with row equilibration (see `sparsedl_fl.lowrank.row_equilibration`), that of the scaled
+        gradient. With more samples than features the first axis has as many entries as features.
     preactivation_gradients_ : ndarray of shape (m, batch_size_)
-        ``D = dL/dZ``; NaN where a part of such a batch does not tell it.
+        ``D = dL/dZ``; NaN where a part of such a batch does not determine it.
     sparsity_matching_ : float
-        The coefficient ``lambda``, 1 for the true batch; NaN where inputs were found by themselves.
+        The coefficient ``lambda``, 1 for the true batch; NaN where inputs were found one by one.
     relative_residual_ : float
         ``|G - D X^T| / |G|``, with ``D`` cut to the ReLU pattern of the inputs.
     status_ : str
         What was recovered, in words.
     search_end_ : SearchEnd
-        How the search ended: with everything found, by its own count of starts, by a budget of the caller, by Ctrl-C.
+        How the search ended: with everything found, by its own patience, by a budget or cap, or by Ctrl-C.
     signal_to_noise_ : float
-        Smallest singular value of the batch over the largest beyond it: how clearly its size shows.
+        Smallest singular value of the batch over the largest beyond it: how clearly the batch size shows.
     size_is_clear_ : bool
-        Whether that, the caller, or a coarse format whose rounding is known, leaves no doubt of the batch's size.
+        Whether the batch size is certain: by that ratio, by the caller, or by a coarse format of known rounding.
     noise_excess_ : float
         Largest singular value beyond the batch over that of white noise: about one for noise, up to 3.3 for rounding.
     uses_next_layer_ : bool
-        Whether the next layer's gradient was of use: it needs more rows than inputs, and less noise than they leave.
+        Whether the next layer's gradient was used: it needs more rows than inputs, and noise below their gradients.
     n_starts_ : int
         Starts or draws spent.
     n_successes_ : int
@@ -153,7 +155,7 @@ class GradientInverter(BaseEstimator):
             Its ``verdict`` is a sentence.
         """
         given, scale = _checked(layer_gradient).in_range()
-        given, _ = self._in_units(given)
+        given, _ = self._equilibrated(given)
         _, factors = factorize_with_bias(given, self.batch_size, self._noise_level(scale))
         return expect(factors.batch_size, _n_live(layer_gradient), layer_gradient.next_layer.weight_grad is not None)
 
@@ -179,12 +181,12 @@ class GradientInverter(BaseEstimator):
             raise ValueError(why_not)
         self.directions_ = best_known() if self.directions is None else clone(self.directions)
         given, scale = layer_gradient.in_range()
-        if self._fit_many_samples(given, scale):
+        if self._fit_more_samples_than_features(given, scale):
             return self
-        given, units = self._in_units(given)
+        given, units = self._equilibrated(given)
         problem = LayerProblem.of(given, self.batch_size, self._noise_level(scale))
         if not problem.activation.has_flat_part and problem.subspaces is None and problem.tail is None:
-            raise ValueError(without_span(given, problem.batch_size))
+            raise ValueError(without_next_layer(given, problem.batch_size))
         candidates = self.directions_.propose(problem, random_state=self.random_state, verbose=self.verbose)
         problem = problem.calibrated(candidates.directions)
         hypothesis = choose(problem, candidates)
@@ -195,7 +197,7 @@ class GradientInverter(BaseEstimator):
         self.size_is_clear_ = self.batch_size is not None or problem.factors.ends_clearly or problem.factors.is_coarse
         self.uses_next_layer_ = problem.subspaces is not None
         self.preactivation_gradients_ *= units[:, None]
-        # What may stand for others far off has no label: four such had that of another one.
+        # An input with a large ambiguity radius has no label: four such had that of another input.
         sizes = np.sqrt(np.mean(batch.inputs**2, axis=1))
         is_known = batch.recovered & (batch.uncertainty <= EXACT_ENOUGH * sizes)
         with one_thread():
@@ -213,19 +215,19 @@ class GradientInverter(BaseEstimator):
         return self
 
     def _noise_level(self, scale: float) -> float | None:
-        """Return the noise on each entry of a gradient that is taken times a factor."""
+        """Return the noise on each entry of a gradient that was scaled by a factor."""
         check_arguments(self.batch_size, self.noise_level)
         return None if self.noise_level is None else float(self.noise_level) * scale
 
-    def _in_units(self, given: LayerGradient) -> tuple[LayerGradient, np.ndarray]:
-        """Return a head in units of its rounding, where nothing but rounding is on it."""
+    def _equilibrated(self, given: LayerGradient) -> tuple[LayerGradient, np.ndarray]:
+        """Return a head with row equilibration, where its only noise is rounding, and the scales of its rows."""
         is_rounded = self.noise_level is None
         return in_units_of_rounding(given, self.batch_size) if is_rounded else (given, np.ones(given.shape[0]))
 
-    def _fit_many_samples(self, given: LayerGradient, scale: float) -> bool:
-        """Recover a batch with more inputs than their features have dimensions; return whether it is one.
+    def _fit_more_samples_than_features(self, given: LayerGradient, scale: float) -> bool:
+        """Recover a batch with more samples than features; return whether it is one and something was found.
 
-        Where nothing at all is found it is left to the searches for all others.
+        Where nothing is found, the searches for other batches follow.
         """
         if self.noise_level is not None or not isinstance(self.directions_, ActivationDirections | KnownInputs):
             return False
@@ -242,7 +244,7 @@ class GradientInverter(BaseEstimator):
         proposed = np.arange(problem.batch_size) < len(found.inputs)
         self._expose(given, batch, proposed, found, scale, "inputs")
         if not batch.recovered.all():
-            text = advice_for_crowd(len(found.inputs), int(batch.recovered.sum()), problem.batch_size)
+            text = advice_for_more_samples(len(found.inputs), int(batch.recovered.sum()), problem.batch_size)
             warnings.warn(f"{self.status_}. {text}", ConvergenceWarning, stacklevel=4)
         return True
 

@@ -105,7 +105,7 @@ def are_mislabelled(
     labels : ndarray of shape (k,) of int
         Their labels; negative ones say nothing.
     near : float, default=1e-2
-        Distance, as a share of the size of a true input, up to which a recovered one stands for it.
+        Distance, as a share of the size of a true input, up to which a recovered one matches it.
     """
     distances = np.sqrt(np.mean((true[None] - recovered[:, None]) ** 2, axis=2))
     is_near = distances < near * np.sqrt(np.mean(true**2, axis=1))

@@ -1,4 +1,4 @@
-"""Approximate reconstructions by optimisation over the input: before the exact search, or behind it.
+"""Approximate reconstructions by optimisation over the input: before the exact search, or after it.
 
 - `match_gradients` turns a gradient into rough images (Geiping et al.); they can serve `PriorDirections`.
 - `invert_features` turns the recovered input of an inner layer into images that cause it.
@@ -160,7 +160,7 @@ def _descend(
     use_sign: bool,
     verbose: bool,
 ) -> torch.Tensor:
-    """Run Adam with a step size cut tenfold at three, five and seven eighths of the way."""
+    """Run Adam with a step size cut tenfold at three, five and seven eighths of the iterations."""
     images = start.clone().requires_grad_(True)
     optimizer = torch.optim.Adam([images], lr=learning_rate)
     milestones = [int(share * n_iterations) for share in _DECAY_AT]

@@ -1,4 +1,4 @@
-"""Equations against unknowns for a layer and a batch, and what they and the lemmas of SPEAR say to expect."""
+"""Equations against unknowns for a layer and a batch, and what to expect by them and by the lemmas of SPEAR."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ __all__ = [
 ]
 
 ENOUGH = {"zeros": Fraction(2), "span": Fraction(11, 9), "rest": Fraction(4), "head": Fraction(1)}
-"""Equations for each unknown from which on batches come back as a rule, by what a layer leaks by; fewer often do.
+"""Equations for each unknown with which batches are recovered as a rule, by what a layer leaks by; fewer often suffice.
 
-Measured: by zeros all of 66 at width 200 and of 250 at 1000; by the next layer's span all of 95 at 200 and of 400 at
-1000; by the rest of the network 40 at 200 for all smooth activations that were tried (GELU and SiLU 95)."""
+Measured: by zeros all of 66 at width 200 and of 250 at 1000; by the next layer's activation subspace ("span") all of 95
+at 200 and of 400 at 1000; by the network tail ("rest") 40 at 200 for all smooth activations that were tried (GELU and
+SiLU 95)."""
 
-ENOUGH_OF_SPANS = Fraction(6, 5)
-"""The same for several spans together, behind smooth activations (20 batches of 125 at width 200 with two spans have
-1.2, and five of 140 with three 1.3; behind GELU and SiLU)."""
+ENOUGH_OF_SUBSPACES = Fraction(6, 5)
+"""The same for several activation subspaces together, with smooth activations (20 batches of 125 at width 200 with two
+subspaces have 1.2, and five of 140 with three 1.3; GELU and SiLU)."""
 
-ENOUGH_FOR_CROWD = Fraction(17, 8)
-"""The same for the next layer's span, of inputs that have fewer features than there are of them (without training: all
-of 64 at 200 and of 128 at 400)."""
+ENOUGH_WITH_FEW_FEATURES = Fraction(17, 8)
+"""The same for the next layer's activation subspace with more samples than features (untrained: all of 64 at width 200
+and of 128 at 400)."""
 
 
 def equations(batch_size: int, width: int, attack: str, following: Sequence[int] = ()) -> float:
@@ -59,11 +60,11 @@ def equations(batch_size: int, width: int, attack: str, following: Sequence[int]
     width : int
         Number of outputs ``m``, those with a gradient.
     attack : {"zeros", "span", "rest", "head"}
-        What the layer leaks by: zeros of its gradient, half of a column; the spans of the layers that follow, ``m - b``
-        each; the rest of the network, ``m - b``; a classifier's last layer, whose gradients sum to zero.
+        What the layer leaks by: zeros of its gradient, half of a column; the activation subspaces of downstream layers,
+        ``m - b`` each; the network tail, ``m - b``; a classifier's last layer, whose gradients sum to zero.
     following : sequence of int, default=()
-        Outputs of the layers that follow, in turn: a span needs more than ``b`` behind it. None are told for a single
-        span that has enough.
+        Outputs of the downstream layers, in turn: an activation subspace needs a layer with more than ``b`` outputs.
+        Empty for a single one that has enough.
 
     Examples
     --------
@@ -72,14 +73,14 @@ def equations(batch_size: int, width: int, attack: str, following: Sequence[int]
     """
     if attack == "zeros":
         return width / 2
-    pairs = pairwise((width, *following)) if following else [(width, math.inf)]
+    widths = pairwise((width, *following)) if following else [(width, math.inf)]
     if attack == "span":
-        return sum(max(0, m - batch_size) for m, outputs in pairs if outputs > batch_size)
+        return sum(max(0, m - batch_size) for m, outputs in widths if outputs > batch_size)
     return width - (attack == "head") - batch_size
 
 
 def is_determined(batch_size: int, width: int, attack: str) -> bool:
-    """Return whether there are more equations than unknowns; for zeros, whether that is as likely as not.
+    """Return whether there are more equations than unknowns; for zeros, whether that has a chance of one half.
 
     Parameters
     ----------
@@ -94,7 +95,7 @@ def is_determined(batch_size: int, width: int, attack: str) -> bool:
 def largest_batch(
     width: int, n_inputs: int, attack: str, next_width: int | None = None, behind: Sequence[int] = ()
 ) -> int:
-    """Return the largest batch that comes back as a rule.
+    """Return the largest batch that is recovered as a rule.
 
     Parameters
     ----------
@@ -103,10 +104,10 @@ def largest_batch(
     attack : {"zeros", "span", "rest", "head"}
         What it leaks by, as of `equations`.
     next_width : int or None, default=None
-        Outputs of the next layer, whose gradient needs more than there are inputs.
+        Outputs of the next layer, which needs more of them than inputs.
     behind : sequence of int, default=()
-        Outputs of the layers behind that one, in turn, where the activations between them are smooth: the gradient of
-        each spans what it is fed.
+        Outputs of the layers after that one, in turn, where the activations between them are smooth: the gradient of
+        each shows the subspace of its inputs.
 
     Examples
     --------
@@ -115,17 +116,17 @@ def largest_batch(
     >>> largest_batch(200, 3072, "span", next_width=200, behind=(200, 10))
     125
     """
-    most, crowded = _largest(width, attack, ENOUGH[attack]), 0
+    most, with_few_features = _largest(width, attack, ENOUGH[attack]), 0
     if attack == "span":
         if next_width is not None and behind:
-            most = max(most, _largest(width, attack, ENOUGH_OF_SPANS, (next_width, *behind)))
-        crowded = min(most, _largest(width, attack, ENOUGH_FOR_CROWD))
-    beside = width if next_width is None else next_width
-    return max(0, min(most, max(n_inputs - 1, crowded), beside - 1))
+            most = max(most, _largest(width, attack, ENOUGH_OF_SUBSPACES, (next_width, *behind)))
+        with_few_features = min(most, _largest(width, attack, ENOUGH_WITH_FEW_FEATURES))
+    next_outputs = width if next_width is None else next_width
+    return max(0, min(most, max(n_inputs - 1, with_few_features), next_outputs - 1))
 
 
 def _largest(width: int, attack: str, enough: Fraction, following: Sequence[int] = ()) -> int:
-    """Return the largest batch with so many equations for each unknown: larger ones have fewer."""
+    """Return the largest batch with enough equations for each unknown: larger ones have fewer."""
 
     def is_short(batch_size: int) -> bool:
         return equations(batch_size, width, attack, following) < enough * batch_size
@@ -144,7 +145,7 @@ class Expectation:
     width : int
         Number of outputs ``m``.
     failure_probability : float
-        Chance that the zeros do not determine the batch whatever the search [Lemma 5.3].
+        Chance that the zeros do not determine the batch, whatever the search [Lemma 5.3].
     expected_draws : float
         Draws that `KernelDirections` needs [Lemma 5.2].
     is_determined : bool
@@ -162,7 +163,7 @@ class Expectation:
 
 
 def expect(batch_size: int, width: int, has_next_layer: bool = False) -> Expectation:
-    """Say what to expect of a batch behind a layer at which half of the units are active.
+    """Say what to expect of a batch at a layer with half of the units active.
 
     Parameters
     ----------
@@ -182,8 +183,8 @@ def expect(batch_size: int, width: int, has_next_layer: bool = False) -> Expecta
     attack = "span" if has_next_layer else "zeros"
     within_reach, has_enough = _largest(width, attack, ENOUGH[attack]), is_determined(batch_size, width, attack)
     if not has_enough:
-        views = "the zeros and the next layer's gradient" if has_next_layer else "the zeros of the gradient alone"
-        verdict = f"{views} do not determine the batch (half of the {width} units with a gradient is the limit)"
+        facts = "the zeros and the next layer's gradient" if has_next_layer else "the zeros of the gradient alone"
+        verdict = f"{facts} do not determine the batch (half of the {width} units with a gradient is the limit)"
     elif batch_size <= within_reach:
         verdict = "expect the whole batch"
     else:

@@ -1,4 +1,4 @@
-"""How messages read: what a user calls an argument, and names of strangers that cannot steer a terminal or a page."""
+"""How messages read: a user's names of arguments, and text from files that cannot control a terminal or a page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NAMES: ContextVar[Mapping[str, str]] = ContextVar("names", default=MappingProxy
 
 
 def argument(name: str) -> str:
-    """Return what the user calls an argument: its name in Python, its option on the command line.
+    """Return the user's name of an argument: its name in Python, or its option on the command line.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def pass_example() -> str:
 
 @contextmanager
 def installs(what: str, extra: str) -> Iterator[None]:
-    """Let the error of an import inside begin with what needs it, and end with the extra that brings it."""
+    """Make the error of an import inside name what needs it, and the extra that installs it."""
     try:
         yield
     except ImportError as error:
@@ -77,7 +77,7 @@ def installs(what: str, extra: str) -> Iterator[None]:
 
 @contextmanager
 def arguments_said_as(names: Mapping[str, str]) -> Iterator[None]:
-    """Let messages call arguments by other names for a while."""
+    """Let messages use other names of arguments within a context."""
     token = _NAMES.set(names)
     try:
         yield
@@ -86,7 +86,7 @@ def arguments_said_as(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def escaped(text: object) -> str:
-    r"""Return text with every character written out that is not shown: controls, line breaks, changes of direction.
+    r"""Return text with invisible characters escaped: controls, line breaks, changes of direction.
 
     Examples
     --------
@@ -106,7 +106,7 @@ def first_line(error: BaseException) -> str:
 
 
 def plain_json(data: Any) -> str:
-    r"""Return data as indented JSON, whose text holds nothing that is not shown; its values stay what they are.
+    r"""Return data as indented JSON, with invisible characters in its text escaped; its values stay the same.
 
     Examples
     --------

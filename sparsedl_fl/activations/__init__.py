@@ -1,13 +1,13 @@
-"""What a unit does with its pre-activation, and what that leaks: one file a family.
+"""Activation functions, one file a family.
 
-- `ReLU`, `ReLU6`, `Hardtanh`, `Threshold` have flat parts: the gradient vanishes where a unit is off.
-- `LeakyReLU`, `PReLU` have two slopes and no flat part.
+- `ReLU`, `ReLU6`, `Hardtanh`, `Threshold` have zero-slope regions: the gradient of inactive units vanishes.
+- `LeakyReLU`, `PReLU` have two slopes and no zero-slope region.
 - `ELU`, `SELU`, `CELU`, `GELU`, `SiLU`, `Mish`, `Hardswish`, `Softplus`, `Tanh`, `Sigmoid` are smooth, or nearly.
-- `Identity` is a layer's output as it is: what follows is no elementwise function, or a loss.
-- `Elementwise` is a function of your own; `check_activation` says whether it will do.
+- `Identity` is a layer's output itself: what follows is no elementwise function, or a loss.
+- `Elementwise` is a function of your own; `check_activation` checks it.
 
-Everything else in the package asks the activation: where units are off, what they output, which output is nearest.
-A new one is a class in here and an entry in `KNOWN`; the tests for all of them run on it.
+An activation says where units are inactive, what they output, and which point of its graph is nearest. A new one is a
+class here and an entry in `KNOWN`; the tests of all activations then run on it.
 """
 
 from collections.abc import Sequence
@@ -60,17 +60,17 @@ KNOWN: dict[str, Activation] = {cls.name: cls() for cls in CLASSES} | {"gelu_tan
 
 
 ASSUMED = ReLU()
-"""What a layer is taken to have of which that is not known: a wrong guess finds nothing, and certifies nothing."""
+"""The activation that is assumed where none is given: a wrong guess recovers and certifies nothing."""
 
 
 def resolve(activation: str | Activation | None) -> Activation | None:
-    """Return the activation of a name, the one given, the one assumed for None, or None for one without a class."""
+    """Return an activation by its name, the one given, the one assumed for None, or None for an unknown name."""
     if activation is None:
         return ASSUMED
     return activation if isinstance(activation, Activation) else (KNOWN | {HEAD.name: HEAD}).get(activation)
 
 
 def of_call(operation: str, arguments: Sequence[Any]) -> list[Activation]:
-    """Return what a torch operation may be by its arguments, the first of which is ``z``; best guesses first."""
+    """Return the activations that a torch operation may be by its arguments, the first of which is ``z``."""
     found = [cls.of_call(arguments) for cls in CLASSES + (Threshold,) if operation in cls.operations]
     return [activation for activation in found if activation is not None]

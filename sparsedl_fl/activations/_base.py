@@ -1,4 +1,4 @@
-"""What every activation knows."""
+"""The base class of activations."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class Activation(ABC):
     Attributes
     ----------
     name : str
-        By what it is called.
+        Its name.
     torch_types : tuple of type
         Modules that compute it.
     has_flat_part : bool
-        Whether the derivative is zero on an interval: the gradient of a unit vanishes there, the unit is *off*.
+        Whether there is a zero-slope region: the gradient of a unit vanishes there, and the unit is inactive.
     is_positively_homogeneous : bool
-        Whether ``phi(c z) = c phi(z)`` for ``c > 0``: pre-activations then need no scale.
+        Whether ``phi(c z) = c phi(z)`` for ``c > 0``: the scale of pre-activations is then not needed.
     is_monotone : bool
         Whether ``phi`` never decreases.
     is_piecewise_linear : bool
-        Whether it consists of straight pieces: its derivative then says nothing of how far a kink is.
+        Whether it is piecewise linear: its derivative then does not show how far a kink is.
     operations : tuple of str
         Torch operations whose arguments say which parameters it has (see `of_call`).
     lower : float
-        Where the kink is; zero without any.
+        Position of the kink; zero without any.
     slope_below : float
         Slope below the kink of one that is positively homogeneous; above it is one.
     """
@@ -49,7 +49,7 @@ class Activation(ABC):
 
     @property
     def is_straight_around_zero(self) -> bool:
-        """Whether there is a flat part, but not near zero: most units are on, and zeros of the gradient few."""
+        """Whether there are zero-slope regions, but not around zero: most units are active, and zeros are few."""
         return False
 
     @classmethod
@@ -78,19 +78,19 @@ class Activation(ABC):
         return self.nearest_on_graph(z, y, weight)
 
     def is_off(self, z: torch.Tensor, tolerance: float | torch.Tensor = 0.0) -> torch.Tensor:
-        """Return where a unit is off, by at least a tolerance, as a boolean tensor: nowhere without a flat part."""
+        """Return where units are inactive, by at least a tolerance; nowhere without a zero-slope region."""
         return torch.zeros_like(z, dtype=torch.bool)
 
     def depth(self, z: torch.Tensor) -> torch.Tensor:
-        """Return how far inside a flat part a unit is; zero where it is on."""
+        """Return how far inside a zero-slope region a unit is; zero where it is active."""
         return torch.zeros_like(z)
 
     def distance_to_kink(self, z: torch.Tensor) -> torch.Tensor:
-        """Return by how much a pre-activation has to change for a unit to switch; infinite where none ever does."""
+        """Return the distance of a pre-activation from the nearest kink; infinite without any."""
         return torch.full_like(z, torch.inf)
 
     def above_kink(self) -> Activation:
-        """Return what there is to know of pre-activations above ``lower`` up to their scale alone."""
+        """Return the activation to use where pre-activations above ``lower`` are known up to their scale alone."""
         return self
 
     def shape_at_kink(self) -> Activation | None:

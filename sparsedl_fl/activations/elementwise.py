@@ -1,4 +1,4 @@
-"""A user's own activation, and what checks it."""
+"""A user's own activation, and its check."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Elementwise(Smooth):
 
 
 def check_activation(activation: Activation, *, tolerance: float = 1e-6) -> None:
-    """Check that an activation is what the rest of the package takes it for.
+    """Check that an activation fulfils what the package needs.
 
     It has to act on each entry by itself and in double precision, be finite, and its derivative has to be that of its
     value.
@@ -91,8 +91,8 @@ def check_activation(activation: Activation, *, tolerance: float = 1e-6) -> None
         if not torch.isfinite(result).all():
             raise ValueError(f"{activation!r}: {name} is not finite for numbers of the size of one")
     alone = torch.cat([activation.value(row[None]) for row in z])
-    turned = activation.value(z.flip(0)).flip(0)
-    if not (torch.allclose(alone, value) and torch.allclose(turned, value)):
+    reversed_back = activation.value(z.flip(0)).flip(0)
+    if not (torch.allclose(alone, value) and torch.allclose(reversed_back, value)):
         raise ValueError(f"{activation!r}: value mixes the inputs of a batch")
     changed = z.clone()
     changed[:, 0] += 1

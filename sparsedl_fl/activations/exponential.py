@@ -1,4 +1,4 @@
-"""Activations that are straight above zero and fall off exponentially below: ELU and its relatives."""
+"""Activations that are linear above zero and exponential below: ELU and its relatives."""
 
 from __future__ import annotations
 

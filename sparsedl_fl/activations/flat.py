@@ -1,6 +1,6 @@
-"""Activations that are flat below a kink, and some above another one: ReLU and its relatives.
+"""Activations with zero slope below a kink, and some above another one: ReLU and its relatives.
 
-A unit is *on* between ``lower`` and ``upper``, with the slope one, and off elsewhere, where its gradient vanishes.
+A unit is active between ``lower`` and ``upper``, with slope one, and inactive elsewhere, where its gradient vanishes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["FlatPart", "Hardtanh", "ReLU", "ReLU6", "Threshold"]
 
 
 class FlatPart(Activation):
-    """On from ``lower`` to ``upper``, flat on both sides.
+    """Active with slope one from ``lower`` to ``upper``, constant outside.
 
     Attributes
     ----------
     lower, upper : float
-        Where a unit is on; ``upper`` may be infinite.
+        Bounds of the active interval; ``upper`` may be infinite.
     value_below : float
-        What a unit outputs below ``lower``. Above it the output is ``z``, plus `offset`.
+        Output below ``lower``. Above it the output is ``z`` plus `offset`.
     """
 
     has_flat_part: ClassVar[bool] = True
@@ -37,7 +37,7 @@ class FlatPart(Activation):
 
     @property
     def is_straight_around_zero(self) -> bool:
-        """Whether units are on for small pre-activations of either sign: most are, then, and zeros are few."""
+        """Whether units are active for small pre-activations of either sign: most are then active, and zeros few."""
         return self.lower < 0 < self.upper
 
     def value(self, z: torch.Tensor) -> torch.Tensor:
@@ -45,25 +45,25 @@ class FlatPart(Activation):
         return torch.where(z > self.lower, z.clamp(max=self.upper) + self.offset, self.value_below)
 
     def derivative(self, z: torch.Tensor) -> torch.Tensor:
-        """Return one where a unit is on and zero elsewhere."""
+        """Return one where a unit is active and zero elsewhere."""
         return (~self.is_off(z)).to(z.dtype)
 
     def is_off(self, z: torch.Tensor, tolerance: float | torch.Tensor = 0.0) -> torch.Tensor:
-        """Return where a unit is off, by at least a tolerance."""
+        """Return where units are inactive, by at least a tolerance."""
         below = z <= self.lower - tolerance
         return below if math.isinf(self.upper) else below | (z >= self.upper + tolerance)
 
     def depth(self, z: torch.Tensor) -> torch.Tensor:
-        """Return how far inside a flat part a unit is; zero where it is on."""
+        """Return how far inside a zero-slope region a unit is; zero where it is active."""
         below = (self.lower - z).clamp(min=0)
         return below if math.isinf(self.upper) else below + (z - self.upper).clamp(min=0)
 
     def nearest_on(self, z: torch.Tensor) -> torch.Tensor:
-        """Return the nearest pre-activation at which a unit is on, or about to be."""
+        """Return the nearest pre-activation at which a unit is active, or at the kink."""
         return z.clamp(min=self.lower, max=None if math.isinf(self.upper) else self.upper)
 
     def nearest_off(self, z: torch.Tensor) -> torch.Tensor:
-        """Return the nearest pre-activation at which a unit is off, or about to be."""
+        """Return the nearest pre-activation at which a unit is inactive, or at the kink."""
         below = z.clamp(max=self.lower)
         if math.isinf(self.upper):
             return below
@@ -71,21 +71,21 @@ class FlatPart(Activation):
         return torch.where(above - z < z - below, above, below)
 
     def distance_to_kink(self, z: torch.Tensor) -> torch.Tensor:
-        """Return by how much a pre-activation has to change for a unit to switch."""
+        """Return the distance of a pre-activation from the nearest kink."""
         below = (z - self.lower).abs()
         return below if math.isinf(self.upper) else torch.minimum(below, (z - self.upper).abs())
 
     def log_odds_on(self, z: torch.Tensor, deviation: torch.Tensor) -> torch.Tensor:
-        """Return the logarithm of the odds that a unit is on, where ``z`` has a Gaussian error of that deviation."""
+        """Return the log odds that a unit is active, where ``z`` has a Gaussian error of that standard deviation."""
         below = torch.special.log_ndtr((self.lower - z) / deviation)
         if math.isinf(self.upper):
             return torch.special.log_ndtr((z - self.lower) / deviation) - below
-        off = torch.logaddexp(below, torch.special.log_ndtr((z - self.upper) / deviation)).clamp(max=0)
+        inactive = torch.logaddexp(below, torch.special.log_ndtr((z - self.upper) / deviation)).clamp(max=0)
         smallest = torch.finfo(z.dtype).tiny
-        return torch.log(-torch.expm1(off).clamp(max=-smallest)) - off
+        return torch.log(-torch.expm1(inactive).clamp(max=-smallest)) - inactive
 
     def above_kink(self) -> FlatPart:
-        """Return when a unit is off, for who knows pre-activations above ``lower`` up to their scale alone."""
+        """Return the activation to use where pre-activations above ``lower`` are known up to their scale alone."""
         return ReLU()
 
     def shape_at_kink(self) -> FlatPart | None:
@@ -95,16 +95,16 @@ class FlatPart(Activation):
     def nearest_where_on_and_off(
         self, z: torch.Tensor, y: torch.Tensor, weight: float | torch.Tensor = 1.0
     ) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
-        """Return the nearest pair ``(z, phi(z))`` at which a unit is on, and that at which it is off, below."""
-        on = self.nearest_on((z + weight * (y - self.offset)) / (1 + weight))
-        return (on, on + self.offset), (z.clamp(max=self.lower), torch.full_like(y, self.value_below))
+        """Return the nearest pairs ``(z, phi(z))`` at which a unit is active, and inactive below ``lower``."""
+        active = self.nearest_on((z + weight * (y - self.offset)) / (1 + weight))
+        return (active, active + self.offset), (z.clamp(max=self.lower), torch.full_like(y, self.value_below))
 
     def nearest_on_graph(
         self, z: torch.Tensor, y: torch.Tensor, weight: float | torch.Tensor = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the nearest point of the nearest of the two or three straight pieces."""
-        flat = torch.full_like(y, self.value_below)
-        best_z, best_y = z.clamp(max=self.lower), flat
+        """Return the nearest point of the two or three linear pieces."""
+        constant = torch.full_like(y, self.value_below)
+        best_z, best_y = z.clamp(max=self.lower), constant
         pieces = [((z + weight * (y - self.offset)) / (1 + weight)).clamp(self.lower, self.upper)]
         points = [(pieces[0], pieces[0] + self.offset)]
         if not math.isinf(self.upper):
@@ -135,9 +135,9 @@ class ReLU(FlatPart):
         """Return both at their weighted mean, or ``y = 0`` and ``z`` not positive."""
         mean = (z + weight * y) / (1 + weight)
         negative = z.clamp(max=0)
-        is_on = (mean > -negative / (1 + weight) ** 0.5).to(z.dtype)
-        nearest_y = mean * is_on
-        return nearest_y + negative * (1 - is_on), nearest_y
+        is_active = (mean > -negative / (1 + weight) ** 0.5).to(z.dtype)
+        nearest_y = mean * is_active
+        return nearest_y + negative * (1 - is_active), nearest_y
 
 
 class ReLU6(FlatPart):
@@ -155,7 +155,7 @@ class ReLU6(FlatPart):
 
 
 class Hardtanh(FlatPart):
-    """``min(max(z, -1), 1)``, or between other ends.
+    """``min(max(z, -1), 1)``, or between other bounds.
 
     Parameters
     ----------
@@ -169,8 +169,8 @@ class Hardtanh(FlatPart):
 
     @classmethod
     def of_call(cls, arguments: Sequence[Any]) -> Hardtanh:
-        """Return it with its ends, which an example may not reach."""
-        return cls(*(float(end) for end in arguments[1:3]))
+        """Return it with its bounds, which an example may not reach."""
+        return cls(*(float(bound) for bound in arguments[1:3]))
 
     def __init__(self, lower: float = -1.0, upper: float = 1.0) -> None:
         if not (math.isfinite(lower) and math.isfinite(upper) and lower < upper):
@@ -187,9 +187,9 @@ class Threshold(FlatPart):
     Parameters
     ----------
     threshold : float, default=0
-        From where on a unit is on.
+        Pre-activation above which a unit is active.
     below : float, default=0
-        What it outputs before.
+        Output below it.
     """
 
     name = "threshold"

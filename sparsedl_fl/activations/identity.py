@@ -1,4 +1,4 @@
-"""A layer whose output is used as it is."""
+"""A layer whose output is used unchanged."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["HEAD", "Identity"]
 
 
 class Identity(Activation):
-    """``z`` itself: a classifier's last layer, or one that is followed by something that mixes its units.
+    """``z`` itself: a classifier's last layer, or one followed by an operation that mixes its units.
 
     Parameters
     ----------
     name : str, default="identity"
-        By what it is called.
+        Its name.
     """
 
     name = "identity"
@@ -45,4 +45,4 @@ class Identity(Activation):
 
 
 HEAD = Identity("softmax")
-"""A classifier's last layer, with cross-entropy behind it."""
+"""A classifier's last layer, followed by cross-entropy."""

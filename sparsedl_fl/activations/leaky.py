@@ -1,4 +1,4 @@
-"""Activations of two straight pieces, neither of them flat: LeakyReLU, and PReLU with slopes of its own."""
+"""Activations of two linear pieces, neither with slope zero: LeakyReLU, and PReLU with slopes of its own."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class LeakyReLU(Activation):
         return torch.where(z > 0, torch.ones_like(z), self._slope_below(z) * torch.ones_like(z))
 
     def distance_to_kink(self, z: torch.Tensor) -> torch.Tensor:
-        """Return by how much a pre-activation has to change for the slope to change."""
+        """Return the distance of a pre-activation from the kink."""
         return z.abs()
 
     def nearest_on_graph(
         self, z: torch.Tensor, y: torch.Tensor, weight: float | torch.Tensor = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the nearest point of the nearest of the two pieces."""
+        """Return the nearest point of the two pieces."""
         slope = self._slope_below(z)
         above = ((z + weight * y) / (1 + weight)).clamp(min=0)
         below = ((z + weight * slope * y) / (1 + weight * slope * slope)).clamp(max=0)

@@ -1,6 +1,6 @@
-"""Activations without straight pieces: their gradient vanishes nowhere, and only the other views say anything.
+"""Smooth activations: their gradient is nowhere zero, so that only constraints other than zeros apply.
 
-Each is its value and its derivative; the nearest point of its graph is found by looking.
+Each is defined by its value and its derivative; the nearest point of its graph is found on a grid.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparsedl_fl.activations._base import Activation
 __all__ = ["GELU", "Hardswish", "Mish", "SiLU", "Sigmoid", "Smooth", "Softplus", "Tanh", "positive"]
 
 N_POINTS, N_MINIMA, N_SECTIONS = 241, 3, 45
-"""Points of the grid, local minima on it that are followed, and golden sections for each."""
+"""Points of the grid, local minima of it that are refined, and golden-section steps for each."""
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -29,7 +29,7 @@ class Smooth(Activation):
     Attributes
     ----------
     reach : float
-        The nearest point of the graph is looked for in ``[-reach, reach]``, and as far out as the numbers given.
+        The nearest point of the graph is searched in ``[-reach, reach]``, and as far out as the numbers given.
     """
 
     reach: ClassVar[float] = 12.0
@@ -37,9 +37,9 @@ class Smooth(Activation):
     def nearest_on_graph(
         self, z: torch.Tensor, y: torch.Tensor, weight: float | torch.Tensor = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the best of some local minima: those on a grid, each closed in by golden sections.
+        """Return the best of some local minima, found on a grid and refined by golden-section search.
 
-        This looks at some 400 points for each number.
+        It evaluates some 400 points for each number.
         """
 
         def cost(t: torch.Tensor) -> torch.Tensor:
@@ -65,7 +65,7 @@ class Smooth(Activation):
     def near_on_graph(
         self, z: torch.Tensor, y: torch.Tensor, weight: float | torch.Tensor = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return where four steps of Gauss and Newton's lead from ``z``."""
+        """Return the point after four Gauss-Newton steps from ``z``."""
         t = z
         for _ in range(4):
             value, slope = self.value(t), self.derivative(t)
@@ -144,7 +144,7 @@ class Mish(Smooth):
 
 
 class Hardswish(Smooth):
-    """``z min(max(z + 3, 0), 6) / 6``. Below -3 it is flat, too far out for zeros of the gradient to tell anything."""
+    """``z min(max(z + 3, 0), 6) / 6``. Its slope is zero below -3, too far out to give zeros of the gradient."""
 
     name = "hardswish"
     torch_types = (nn.Hardswish,)

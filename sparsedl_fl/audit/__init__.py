@@ -1,6 +1,6 @@
 """Audit what one update gives away: attack a whole model, conclude, report, and sweep defences.
 
-- `audit_model` attacks where there is most room, peels the other layers, and replays; `attack.py`.
+- `audit_model` attacks the layer with most room, goes on to the others from it, and replays the client; `attack.py`.
 - `AuditResult` is what it returns, with a `Verdict` for each layer and the whole; `result.py`, `findings.py`.
 - `report/` writes it as a page and as JSON, one file a chapter.
 - `sweep` runs simulated clients over settings of a defence until nothing is recovered; `sweeping/`.

@@ -1,4 +1,4 @@
-"""Attack a whole model: where there is most room first, then the other layers from there, then a replay."""
+"""Attack a whole model: the layer with most room first, the other layers from its batch, then a replay."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def audit_model(
 ) -> AuditResult:
     """Attack every linear layer in reach, and list what is not.
 
-    The layer with the most room is attacked first; the others follow from it where its whole batch comes back
-    (`propagate.backward`), and the client is run again with what was recovered (`propagate.replay`).
+    The layer with the most room is attacked first; the others follow from it where its whole batch is recovered
+    (`sparsedl_fl.propagate`), and the client is run again with what was recovered.
 
     Parameters
     ----------
@@ -74,10 +74,10 @@ def audit_model(
     loss : {"cross_entropy", "binary_cross_entropy", "mse"} or callable, default=None
         Of the client, as of `LayerGradient.from_model`.
     learning_rate : float or None, default=None
-        Given where ``gradients`` sum up several local steps (`sparsedl_fl.models.gradients_of_update`): units may then
-        have switched on the way, and neither peeling nor replay applies.
+        Given where ``gradients`` sum up several local steps (`sparsedl_fl.models.gradients_of_update`): units may have
+        become active or inactive between them, so that neither backward propagation nor replay applies.
     peel : bool, default=True
-        Whether layers follow from one whose whole batch came back.
+        Whether to go from a layer whose whole batch was recovered to the others, and to replay the client.
     max_effort : float or None, default=None
         Budget of the searches of all layers together, for an inverter without directions of its own: about seconds on
         one core, but counted from starts and sizes, so that the same update has the same result on any machine.
@@ -124,11 +124,11 @@ class _Attack:
     rows: Mapping[str, LayerRow]
     one: LayerAttack
     sent: Mapping[str, torch.Tensor]
-    """What the client sent, in its own units."""
+    """What the client sent, not scaled."""
     is_plain: bool
-    """Whether nothing had to be taken away from that."""
+    """Whether nothing had to be subtracted from that."""
     notes: tuple[str, ...]
-    """What was taken away, and what is noise on it; in sentences."""
+    """What was subtracted, and which noise it has; in sentences."""
     found: dict[str, LayerAudit] = field(default_factory=dict)
 
     @classmethod
@@ -172,7 +172,7 @@ class _Attack:
     def run(self, peel: bool) -> AuditResult:
         """Attack, spread and replay."""
         start, is_interrupted, replayed = time.perf_counter(), False, None
-        why_not = "peeling is switched off" if self.subject.learning_rate is None else "several local steps"
+        why_not = "it was switched off (peel=False)" if self.subject.learning_rate is None else "several local steps"
         try:
             self.found |= embedded_tokens(self.subject, self.rows)
             for row in sorted(self.rows.values(), key=lambda row: -row.largest_batch):
@@ -184,7 +184,7 @@ class _Attack:
                         self._spread(self.found[row.name])
             self.found |= single_records(self.subject, self.found, self.one.inverter.batch_size)
             if self.one.is_past_deadline:
-                why_not = "the seconds of the cap were spent before"
+                why_not = "the cap of seconds was reached before"
             elif peel:
                 self.one.report("replaying the client")
                 replayed, why_not, contradicted = replay_found(self.subject, self.found.values())
@@ -194,7 +194,7 @@ class _Attack:
         return self._result(replayed, why_not, is_interrupted, time.perf_counter() - start)
 
     def _result(self, replayed: Replay | None, why_not: str, is_interrupted: bool, seconds: float) -> AuditResult:
-        """Return what was found, with what follows from all of it."""
+        """Return what was found, with labels and targets that follow from all of it."""
         subject, inverter, example = self.subject, self.one.inverter, self.subject.trace.example
         result = AuditResult(
             layers=tuple(self.found.get(name) or _not_reached(row) for name, row in self.rows.items()),
@@ -220,7 +220,7 @@ class _Attack:
         return replace(result, label_signs=signs, targets=targets_of(subject, result.best))
 
     def _spread(self, start: LayerAudit) -> None:
-        """Go from a layer whose whole batch came back to all that follow from it."""
+        """Go from a layer whose whole batch was recovered to the layers before and after it."""
         if start.batch is None or not start.batch.is_whole:
             return
         begin = time.perf_counter()
@@ -247,7 +247,7 @@ def _not_reached(row: LayerRow) -> LayerAudit:
 
 
 def _caps(max_seconds: float | None, max_effort: float | None) -> dict[str, float | None]:
-    """Return until when, or up to which effort, layers are attacked."""
+    """Return the caps of the attack: a deadline, or an effort."""
     for name, cap in (("max_seconds", max_seconds), ("max_effort", max_effort)):
         if cap is not None and not (isinstance(cap, int | float) and cap >= 0):
             raise ValueError(f"{name} must be a number that is not negative, or None, got {cap!r}")
@@ -264,20 +264,21 @@ def out_of_range(
     gradients: Mapping[str, torch.Tensor] | None = None,
     **facts: Any,
 ) -> AuditResult:
-    """Return the result for an update that no search of ours applies to, with the reason; token ids it may still show.
+    """Return the result for an update to which no search applies, with the reason; it may still show token ids.
 
     Parameters
     ----------
     model : torch.nn.Module
         The model.
     reason : str
-        Why not.
+        Why no search applies.
     example : torch.Tensor or None, default=None
         As of `audit_model`.
     gradients : mapping of str to torch.Tensor or None, default=None
-        What the client sent, by plain name: any optimiser leaves the rows of an embedding alone that no token touches.
+        What the client sent, by plain name: whatever the optimiser, it leaves rows of an embedding unchanged that no
+        token of the batch picks.
     **facts
-        What else the report says of the run.
+        Further entries for the run in the report.
     """
     trace = trace_model(model, example)
     rows = {row.name: row for row in inspect_model(model, trace=trace)}

@@ -1,4 +1,4 @@
-"""Whether a layer from which nothing came back has resisted: in range, attacked to the end, by what is known."""
+"""Whether a layer from which nothing was recovered has resisted: it was in range, and attacked to the end."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from sparsedl_fl.wording import argument
 __all__ = ["MOST_EXCESS", "reach_of", "why_open"]
 
 MOST_EXCESS = 5.0
-"""Largest singular value beyond the batch over that of white noise, from which on it is no noise: rounding has up to
-3.3 (see `sparsedl_fl.lowrank.factors.LowRankGradient.excess`)."""
+"""Largest singular value beyond the batch over that of white noise, above which it is not noise: rounding reaches 3.3
+(see `sparsedl_fl.lowrank.factors.LowRankGradient.excess`)."""
 
 
 def reach_of(row: LayerRow, given: LayerGradient, uses_next_layer: bool) -> tuple[str, int]:
-    """Return what a layer leaks by and its largest batch: those of `inspect_model`, by what its gradient has of it.
+    """Return what a layer leaks by and its largest batch: those of `inspect_model`, corrected by its gradient.
 
-    A span that noise makes useless is none, and units without a gradient have no equations.
+    A next layer's gradient that is too noisy does not count, and units without a gradient give no equations.
     """
     attack, limit = row.attack, row.largest_batch
     if attack == "span" and not uses_next_layer:
@@ -42,7 +42,7 @@ def reach_of(row: LayerRow, given: LayerGradient, uses_next_layer: bool) -> tupl
 def why_open(
     row: LayerRow, given: LayerGradient, inverter: GradientInverter, use: LinearUse | None, loss: str | Callable | None
 ) -> str:
-    """Say why nothing recovered from a layer is no conclusion, or nothing where it has resisted.
+    """Say why nothing recovered from a layer is no conclusion; return an empty text where the layer resisted.
 
     Parameters
     ----------
@@ -53,48 +53,51 @@ def why_open(
     inverter : GradientInverter
         Fitted to it.
     use : LinearUse or None
-        As a run of the model showed it; None where it could not be run.
+        The layer as a run of the model showed it; None where the model could not be run.
     loss : str, callable or None
-        Of the client; None where nobody said.
+        Of the client; None where it was not given.
     """
     b, (attack, limit) = inverter.batch_size_, reach_of(row, given, inverter.uses_next_layer_)
     n_found = int((inverter.provenance_ == Provenance.COLUMN_FOUND).sum())
-    # In order of what a reader can do most about.
+    # First what the reader can do most about.
     doubts = [
         (inverter.search_end_ is SearchEnd.INTERRUPTED, "the search was interrupted"),
-        (inverter.search_end_ is SearchEnd.CUT, "a budget or cap of the caller ended the search before its end"),
-        (use is None, "the model could not be run, so that what follows the layer is a guess: pass example"),
+        (inverter.search_end_ is SearchEnd.CUT, "a budget or cap that was given ended the search early"),
+        (use is None, "the model could not be run, so that what follows the layer was guessed: pass example"),
         (
             use is not None and use.norm is not None,
-            "batch normalisation follows, taken in evaluation mode: a client that trains normalises over the batch, "
-            "and of that this attack says nothing",
+            "batch normalisation follows, taken in evaluation mode: of a client that trains, and normalises over the "
+            "batch, this attack says nothing",
         ),
-        (limit == 0, "the layer has too few outputs to be a test of anything"),
-        (b > limit, f"the batch has {b} inputs here or more, and the layer has equations for {limit} as a rule"),
+        (limit == 0, "the layer has too few outputs for this attack to mean anything"),
+        (b > limit, f"the layer's batch has {b} inputs or more, and batches of up to {limit} are recovered as a rule"),
         (
             inverter.batch_size is None and not inverter.size_is_clear_,
-            "how large the batch is does not show in the gradient (noise, or an update that is no sum of gradients): "
+            "the gradient does not show how large the batch is (noise, or an update that is no sum of gradients): "
             f"pass {argument('batch_size')}",
         ),
         (
             inverter.batch_size is not None and inverter.noise_level is None and inverter.noise_excess_ > MOST_EXCESS,
-            f"what the gradient has beyond {b} inputs is no noise: the batch size is another, or the update is no sum "
+            f"the gradient holds more than {b} inputs and noise: the batch size is another, or the update is no sum "
             "of gradients (Adam, sparsified, clipped entry by entry)",
         ),
         (
             n_found > 0,
-            f"of the gradient's columns {n_found} came out that nothing certifies: noise hides what would, or these "
-            "are not the weights, the activation or the loss of the client",
+            f"candidates for {n_found} inputs were found, and nothing certifies them: noise is too large for that, or "
+            "these are not the weights, the activation or the loss of the client",
         ),
         (
             not resolve(given.activation).has_flat_part and (inverter.noise_level is None or given.is_update),
-            "no input fits the layer's equations, of which there are enough: the loss, the activation, the number of "
-            "steps or the noise is another than said",
+            "no input fulfils the layer's equations, although there are enough: the loss, the activation, the number "
+            "of steps or the noise is another than the one given",
         ),
-        (is_clipped(given), "many entries have the largest size exactly: they were clipped, which hides the rank"),
+        (
+            is_clipped(given),
+            "many entries have exactly the largest size: they were clipped one by one, which hides the batch size",
+        ),
         (
             attack in ("rest", "head") and loss is None,
-            "what the layer leaks by rests on the loss, which nobody said: pass loss (cross-entropy was taken)",
+            "this attack depends on the loss, which was not given (cross-entropy was assumed): pass loss",
         ),
     ]
     return next((text for holds, text in doubts if holds), "")

@@ -1,4 +1,4 @@
-"""How an audit was run: what a report needs so that somebody else can run it again."""
+"""How an audit was run: what somebody else needs to run it again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PACKAGES = ("sparsedl", "torch", "numpy", "scipy", "scikit-learn")
 def describe_run(
     model: nn.Module, gradients: Mapping[str, torch.Tensor], seconds: float, **facts: Any
 ) -> dict[str, Any]:
-    """Return what there is to say of a run.
+    """Return the facts of a run for the report.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def describe_run(
     seconds : float
         How long the audit took.
     **facts
-        What else the caller knows; entries that are None are left out, those that are no plain data are written out.
+        Further entries; those that are None are left out, those that are no plain data are written as their ``repr``.
     """
     plain = unwrapped(model)
     n_parameters = sum(tensor.numel() for tensor in plain.parameters())

@@ -27,7 +27,7 @@ class AuditFacts(Mapping):
     layers : tuple of LayerAudit
         Linear layers first, in the order in which they run, then everything else.
     replay : Replay or None
-        What came of running the client again with what was recovered; None where that could not be done.
+        The client run again with what was recovered; None where that could not be done.
     replay_reason : str
         Why it could not.
     input_shape : tuple of int
@@ -37,13 +37,14 @@ class AuditFacts(Mapping):
     label_signs : LabelSigns
         What the gradient of the last layer's bias says of the labels.
     notes : tuple of str
-        What looks wrong with what was given, each a sentence.
+        What looks wrong with the update or the arguments, a sentence each.
     given_batch_size : int or None
-        Records behind the update, as the caller said.
+        Number of records of the update, where the caller gave it.
     was_interrupted : bool
         Whether Ctrl-C ended the audit before its end.
     targets : ndarray of shape (n_samples, n_outputs) or None
-        Numbers, or several labels at a time, that the samples were trained for, in their order; where the loss is told.
+        Numbers, or several labels at a time, that the samples were trained for, in their order; where the loss is
+        given.
     """
 
     layers: tuple[LayerAudit, ...]
@@ -68,7 +69,7 @@ class AuditFacts(Mapping):
 
     @property
     def verdict(self) -> Verdict:
-        """What these attacks got out of the whole update: its worst leak, or whether what carries it resisted."""
+        """What these attacks recovered from the update: its worst leak, or whether its layers resisted."""
         certified = [layer for layer in self.layers if layer.n_certified]
         if any(layer.verdict is Verdict.RECOVERED and self._carries_all(layer) for layer in certified):
             return Verdict.RECOVERED
@@ -88,13 +89,13 @@ class AuditFacts(Mapping):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every search ran to its end: no interrupt, and no budget or cap of the caller ended one before."""
-        ends = [layer.end for layer in self.layers if not layer.n_certified or not layer.batch.is_whole]
-        return not self.is_interrupted and SearchEnd.CUT not in ends
+        """Whether every search ran to its end: no interrupt, and no budget or cap of the caller ended one early."""
+        how_ended = [layer.end for layer in self.layers if not layer.n_certified or not layer.batch.is_whole]
+        return not self.is_interrupted and SearchEnd.CUT not in how_ended
 
     @property
     def best(self) -> LayerAudit | None:
-        """The layer that gives most away: nearest to the model's input among those with the worst verdict."""
+        """The layer that leaks most: of those with the worst verdict, one that is fed the model's input first."""
         return min(
             (layer for layer in self.layers if layer.n_certified or layer.likely_candidates),
             key=lambda layer: (
@@ -108,13 +109,13 @@ class AuditFacts(Mapping):
 
     @property
     def batch_size(self) -> int:
-        """Samples of the batch: as many as a layer shows, else at least that, or what was said; zero for none."""
+        """Number of samples: as many as a layer shows, else at least that, or the number given; zero for unknown."""
         known = self._size_shown
         return known or max([layer.n_samples for layer in self.layers] + [self.given_batch_size or 0], default=0)
 
     @property
     def is_batch_size_known(self) -> bool:
-        """Whether there are no more, as far as the gradient shows (equal inputs count once), or the caller said."""
+        """Whether there are no more, as far as the gradient shows (equal inputs count once), or as the caller said."""
         return bool(self._size_shown) or self.batch_size == self.given_batch_size
 
     @property
@@ -124,7 +125,7 @@ class AuditFacts(Mapping):
 
     @property
     def reason(self) -> str:
-        """Why the verdict is what it is, in a sentence that names every kind of leak that was found."""
+        """Why the verdict is what it is, in a sentence that names every kind of leak found."""
         found = [text for text in (self._samples_in_words(), self._likely_in_words(), self._tokens_in_words()) if text]
         if found:
             return "; ".join(found)
@@ -138,15 +139,15 @@ class AuditFacts(Mapping):
 
     @property
     def labels(self) -> np.ndarray:
-        """Labels that are known, of the layer at which most are; in the order of its inputs."""
+        """Known labels, of the layer at which most are known; in the order of its inputs."""
         best = max(self.layers, key=lambda layer: layer.n_labels)
         return np.zeros(0, dtype=int) if best.n_labels == 0 else best.batch.labels[best.batch.labels != NO_LABEL]
 
     @property
     def labels_present(self) -> dict[int, int | None]:
-        """Labels of the batch, with how often each comes; None where only its presence shows.
+        """Labels of the batch, with how often each occurs; None where only its presence shows.
 
-        They rest on the loss, as `label_signs` says, and change no verdict: every classifier shows some.
+        They depend on the loss, as `label_signs` says, and change no verdict: every classifier shows some.
         """
         whole = [layer for layer in self.layers if layer.n_labels and layer.n_labels == layer.n_inputs]
         known: dict[int, int | None] = {int(label): None for label in np.unique(self.labels)}
@@ -161,24 +162,25 @@ class AuditFacts(Mapping):
 
     @property
     def samples(self) -> tuple[Sample, ...]:
-        """What came back certified, at the layer that gives most away."""
+        """Certified samples of the layer that leaks most."""
         return () if self.best is None else self.best.samples
 
     @property
     def likely(self) -> tuple[LikelySample, ...]:
         """Candidates that chance does not explain and nothing certifies, at the layer that has most of them."""
-        # Where a whole batch came back, others of as many are these again, and those of more are of several steps.
+        # Where a whole batch was recovered, candidates of layers as large repeat it; of larger ones they mix local
+        # steps.
         whole = [layer.n_inputs for layer in self.layers if layer.verdict is Verdict.RECOVERED and layer.rows == 1]
         most = min(whole, default=math.inf)
         return max((layer.likely for layer in self.layers if layer.n_inputs < most), key=len, default=())
 
     def _carries_all(self, layer: LayerAudit) -> bool:
-        """Return whether a layer shows as many samples as any; of one that is fed tokens nothing else is known."""
+        """Return whether a layer shows as many samples as any; one that is fed tokens is taken to."""
         return layer.n_samples == 0 or layer.n_samples >= self.batch_size
 
     @property
     def _is_counted_once(self) -> bool:
-        """Whether every input of the best layer stands for one sample: the batch size given, or weights of a replay."""
+        """Whether every input of the best layer is one sample, and none several equal ones."""
         if self.replay is not None and self.replay.is_match:
             weights = self.replay.weights
             return bool(np.ptp(weights) <= 0.1 * np.mean(weights))
@@ -186,7 +188,7 @@ class AuditFacts(Mapping):
 
     @property
     def _resisting(self) -> list[LayerAudit]:
-        """Layers that carry the whole batch, were in range, and gave nothing."""
+        """Layers that carry the whole batch, were in range, and leaked nothing to these attacks."""
         return [
             layer
             for layer in self.layers
@@ -218,11 +220,11 @@ class AuditFacts(Mapping):
 
     def _tokens_in_words(self) -> str:
         names = ", ".join(f"'{layer.name}'" for layer in self.layers if layer.tokens)
-        return f"{len(self.tokens)} token ids of the batch are read off the gradient of {names}" if names else ""
+        return f"{len(self.tokens)} token ids of the batch can be read from the gradient of {names}" if names else ""
 
 
 def _why_open(layer: LayerAudit) -> str:
-    """Return why a linear layer is no conclusion, with its name; nothing for another module."""
+    """Return why a linear layer gives no conclusion, with its name; an empty text for other modules."""
     if layer.row is not None and len(layer.row.shape) != 2:
         return ""
     why = layer.reason if layer.batch is None else layer.why_open

@@ -1,6 +1,6 @@
-"""What an audit found of one layer: inputs, candidates, token ids, and why nothing where there is nothing.
+"""What an audit found at one layer: inputs, candidates, token ids, or why there is nothing.
 
-What it concludes is one of five words; none of them is "safe".
+Its verdict is one of five words; none of them is "safe".
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from sparsedl_fl.propagate.backward import KnownBatch
 __all__ = ["Candidate", "Fed", "LayerAudit", "LikelySample", "Sample", "Verdict"]
 
 BY_CHANCE = 1e-3
-"""Chance at which any of a layer's candidates is as good as a likely one. (Not varied: of the updates in
-`tests/hostile/calibration.md` it leaves 1 of 241 likely candidates below a correlation of 0.7.)"""
+"""Chance that any wrong candidate of a layer agrees as well as a likely one. (Not varied. Of the updates in
+`tests/hostile/calibration.md` 1 of 241 likely candidates had a correlation below 0.7.)"""
 
 FED_THE_INPUT = "the model's input"
 
@@ -30,47 +30,47 @@ ATTACKED = "attacked"
 
 
 class Verdict(StrEnum):
-    """What these attacks got out of a layer, or of the whole update."""
+    """What these attacks recovered from a layer, or from the whole update."""
 
     RECOVERED = "RECOVERED"
-    """Every input of a layer that carries the whole batch (of the model, features, tokens) came back, certified."""
+    """Every input of a layer that carries the whole batch (records, features or tokens) was recovered, certified."""
 
     PARTLY = "PARTLY"
-    """Some of them; or which token ids the batch holds."""
+    """Some of them, or the token ids of the batch."""
 
     LIKELY = "LIKELY"
     """Candidates that chance does not explain and nothing certifies."""
 
     OUT_OF_RANGE = "OUT OF RANGE"
-    """No attack of ours applies, or none was carried to its end: no conclusion."""
+    """No attack applies, or none ran to its end: no conclusion."""
 
     NOT_RECOVERED = "NOT RECOVERED"
-    """What carries the batch was in range, was attacked to the end, and gave nothing: nothing is said of others."""
+    """A layer that carries the batch was in range, was attacked to the end, and nothing was recovered."""
 
     @property
     def is_leak(self) -> bool:
-        """Whether something of the batch was read."""
+        """Whether something of the batch was recovered."""
         return self in (self.RECOVERED, self.PARTLY, self.LIKELY)
 
     @property
     def exit_status(self) -> int:
-        """0 nothing recovered, 1 something was, 3 no conclusion."""
+        """0 for nothing recovered, 1 for something, 3 for no conclusion."""
         return {self.NOT_RECOVERED: 0, self.OUT_OF_RANGE: 3}.get(self, 1)
 
     @property
     def meaning(self) -> str:
-        """What the word stands for, in a sentence."""
+        """What the verdict means, in a sentence."""
         return {
-            self.RECOVERED: "Every record of the batch came back, certified, or the features or tokens of every one.",
-            self.PARTLY: "Some of the batch came back: records or their features, certified, or the ids of its tokens.",
-            self.LIKELY: "Records or their features came back that chance does not explain; nothing certifies them.",
+            self.RECOVERED: "Every record of the batch was recovered and certified, or its features or tokens were.",
+            self.PARTLY: "Some of the batch was recovered: certified records or features, or its token ids.",
+            self.LIKELY: "Records or their features were found that chance does not explain; nothing certifies them.",
             self.OUT_OF_RANGE: (
-                "No attack of ours applies, none was carried to its end, or what it rests on is in doubt: there is no "
-                "conclusion. This does not mean that nothing leaks."
+                "No attack applies, none ran to its end, or an assumption is in doubt: there is no conclusion. "
+                "This does not mean that nothing leaks."
             ),
             self.NOT_RECOVERED: (
-                "A layer that carries the whole batch was in range, was attacked to the end, and gave nothing. Other "
-                "attacks, or more time, may still recover something."
+                "A layer that carries the whole batch was in range and was attacked to the end; nothing was recovered. "
+                "Other attacks, or more time, may still recover something."
             ),
         }[self]
 
@@ -90,7 +90,7 @@ class Sample:
     Attributes
     ----------
     index : int
-        Its place among those of its layer.
+        Its index among the inputs of its layer.
     kind : str
         What it is: "inputs of the model", "features" or "tokens".
     layer : str
@@ -100,7 +100,7 @@ class Sample:
     error : float
         Its expected root-mean-square error, in its units.
     values : ndarray of shape (n,)
-        What came back.
+        The recovered numbers.
     """
 
     index: int
@@ -132,7 +132,7 @@ class LikelySample:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Which of a layer's candidates is likely: its place, and its expected correlation with a true input."""
+    """A likely candidate of a layer: its index, and its expected correlation with a true input."""
 
     index: int
     correlation: float
@@ -140,7 +140,7 @@ class Candidate:
 
 @dataclass(frozen=True, eq=False)
 class LayerAudit:
-    """What one layer gives away.
+    """What one layer leaks.
 
     Attributes
     ----------
@@ -151,23 +151,23 @@ class LayerAudit:
     reason : str
         What was recovered and what is in doubt, or why the layer could not be attacked.
     row : LayerRow or None
-        What was seen of the layer before any attack.
+        What `inspect_model` says of the layer.
     batch : KnownBatch or None
-        What came back.
+        What was recovered.
     source : str
-        Where that comes from: an attack on the layer itself, or another layer.
+        How it was recovered: by an attack on the layer itself, or from another layer.
     seconds : float
         Time spent on the layer.
     why_open : str
-        Why nothing recovered here is no conclusion; empty where the layer was in range, and attacked to the end.
+        Why nothing recovered here is no conclusion; empty where the layer was in range and attacked to the end.
     likely_candidates : tuple of Candidate
         Candidates that chance does not explain and nothing certifies.
     tokens : tuple of int
         Token ids that the layer's gradient shows, where it is the table of an embedding.
     at_least : int
-        Inputs that the layer's gradient shows at least, where it does not show them all.
+        Least number of inputs, where the layer's gradient does not show all.
     rows : int
-        Inputs that each sample of the batch makes in the layer, such as its tokens.
+        Inputs of the layer for each sample of the batch, such as its tokens.
     end : SearchEnd or None
         How the search ended; None where there was none.
     """
@@ -188,51 +188,51 @@ class LayerAudit:
 
     @classmethod
     def closed(cls, row: LayerRow, why: str, **known: Any) -> LayerAudit:
-        """Return the entry of a layer of which nothing is known, and why."""
+        """Return the entry of a layer that was not attacked, with the reason."""
         return cls(row.name, None, why, row, why_open=why, **known)
 
     @property
     def n_inputs(self) -> int:
-        """How many inputs the layer's gradient shows; zero where that is not known."""
+        """Number of inputs that the layer's gradient shows; zero for unknown."""
         return 0 if self.batch is None else len(self.batch.inputs)
 
     @property
     def is_size_known(self) -> bool:
-        """Whether these are all inputs of the layer, as far as its gradient tells."""
+        """Whether these are all inputs of the layer, as far as its gradient shows."""
         is_clear = self.inverter is None or self.inverter.size_is_clear_
         return self.batch is not None and self.at_least == 0 and is_clear
 
     @property
     def n_certified(self) -> int:
-        """How many of them are certified."""
+        """Number of certified inputs."""
         return 0 if self.batch is None else int(self.batch.certified.sum())
 
     @property
     def how(self) -> str:
-        """Where what came back comes from; of a layer without a conclusion, why there is none."""
+        """How inputs were recovered; of a layer without a conclusion, why there is none."""
         why = self.why_open or self.reason if self.verdict is Verdict.OUT_OF_RANGE else ""
         return why or self.source or self.reason
 
     @property
     def summary(self) -> str:
-        """How much came back, and how; without a conclusion, why there is none."""
+        """How many inputs were recovered, and how; without a conclusion, why there is none."""
         if self.verdict is Verdict.OUT_OF_RANGE:
             return self.how
         return (self.count or self.reason) + (f" ({self.source})" if self.source else "")
 
     @property
     def n_labels(self) -> int:
-        """How many labels are known."""
+        """Number of known labels."""
         return 0 if self.batch is None else int(np.sum(self.batch.labels != NO_LABEL))
 
     @property
     def n_unproven(self) -> int:
-        """Columns of the gradient that the attack found and nothing certifies."""
+        """Number of candidates that the attack found and nothing certifies."""
         return 0 if self.inverter is None else int(np.sum(self.inverter.provenance_ == Provenance.COLUMN_FOUND))
 
     @property
     def verdict(self) -> Verdict:
-        """What these attacks got out of the layer."""
+        """What these attacks recovered from the layer."""
         if self.n_certified:
             return Verdict.RECOVERED if self.batch.is_whole and self.is_size_known else Verdict.PARTLY
         if self.likely_candidates:
@@ -249,7 +249,7 @@ class LayerAudit:
 
     @property
     def n_samples(self) -> int:
-        """How many samples of the batch the layer's gradient shows, or shows at least; zero where it does not say."""
+        """Number of samples that the layer's gradient shows, or the least number; zero where it does not say."""
         if self.rows != 1 or self.what is Fed.TOKENS:
             return 0
         return self.n_inputs if self.is_size_known else self.at_least
@@ -261,7 +261,7 @@ class LayerAudit:
 
     @property
     def count(self) -> str:
-        """How many came back of how many, in words."""
+        """How many of how many were recovered, in words."""
         if self.tokens:
             return f"{len(self.tokens)} token ids"
         if self.batch is None:
@@ -272,7 +272,7 @@ class LayerAudit:
 
     @property
     def samples(self) -> tuple[Sample, ...]:
-        """What came back certified."""
+        """Certified inputs."""
         if self.batch is None:
             return ()
         batch = self.batch

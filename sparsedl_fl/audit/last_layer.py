@@ -1,11 +1,11 @@
-"""What the last layer's gradient says: labels by the signs of its bias's gradient, and targets that are numbers.
+"""What the last layer's gradient says: labels by the signs of its bias gradient, and targets that are numbers.
 
-Behind softmax and cross-entropy the gradient of the bias is ``g_k = mean_i (p_ik - y_ik)``: only a label that is there
-makes an entry negative. Every ``p`` is positive, so that label ``k`` comes at least ``-b g_k`` times.
+With softmax and cross-entropy the gradient of the bias is ``g_k = mean_i (p_ik - y_ik)``: only a label of the batch
+makes an entry negative. Every ``p`` is positive, so that label ``k`` occurs at least ``-b g_k`` times.
 
-Targets that are numbers, or several labels at a time, follow once the inputs of the last layer are known. With
-``G = D X^T`` and ``X`` known, ``D`` follows by least squares, and behind squared errors ``D = s (z - y)``, behind
-binary cross-entropy ``D = s (sigmoid(z) - y)``. The client is run again with what comes out, which nothing else fits.
+Targets that are numbers, or several labels at a time, follow once the inputs ``X`` of the last layer are known. ``D``
+follows from ``G = D X^T`` by least squares, and is ``s (z - y)`` for squared errors and ``s (sigmoid(z) - y)`` for
+binary cross-entropy. A replay of the client with these targets checks them.
 
 References
 ----------
@@ -41,17 +41,17 @@ SAME = 1e-6
 """Distance of a loss's gradient from either family, relative to it, up to which it is of that family."""
 
 REPLAYED = 1e-3
-"""Deviation of each tensor of the gradient, relative to it, up to which the client run again returns it."""
+"""Deviation of each tensor of the replayed gradient, relative to it, up to which it is the one sent."""
 
 ROUNDING = 1e-6
-"""Share of the largest entry that rounding of single precision may leave."""
+"""Share of the largest entry that may be rounding of single precision."""
 
 EXACT = 1e-5
 """Share of all entries that their sum may be: without noise they add up to zero."""
 
 DEVIATIONS = 20.0
-"""Deviations of the noise that an entry has to be below zero. Their sum is all that shows it, and is too small by a
-factor of four in one of twenty cases; so nothing is certain under noise."""
+"""Standard deviations of the noise that an entry has to be below zero. The noise is estimated by the sum of the
+entries, which is too small by a factor of four in one of twenty cases; so nothing is certain under noise."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class LabelSigns:
     present : mapping of int to (int or None)
         Labels that the batch holds, with their counts where these follow for certain.
     estimated : mapping of int to int
-        Counts that are likely, where the batch size is known: the labels' own probabilities are taken as alike.
+        Likely counts, where the batch size is known; they assume that the probabilities ``p`` of all labels are alike.
     is_certain : bool
         Whether the loss is known to be cross-entropy on hard labels, and the update one step without noise.
     condition : str
-        What it rests on, in words; empty where there is nothing.
+        The assumptions, in words; empty where no label shows.
     """
 
     present: Mapping[int, int | None] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class LabelSigns:
 
     @classmethod
     def of(cls, bias_grad: np.ndarray, batch_size: int | None, doubts: list[str]) -> LabelSigns:
-        """Read the signs.
+        """Read labels from the signs of a bias gradient.
 
         Parameters
         ----------
@@ -86,7 +86,7 @@ class LabelSigns:
         batch_size : int or None
             Samples of the batch, where they are known; then the loss counts as their mean.
         doubts : list of str
-            What is not known of the client, each as "if ..."; without any, what is read is certain.
+            What is not known of the client, each as "if ..."; without any, the labels are certain.
         """
         gradient = np.asarray(bias_grad, dtype=np.float64)
         size = np.abs(gradient).max(initial=0.0)
@@ -110,7 +110,7 @@ class LabelSigns:
 
 
 def signs_of(subject: Subject, batch_size: int | None, replayed: Replay | None, is_exact: bool) -> LabelSigns:
-    """Read the labels off a model's last layer.
+    """Read labels from the gradient of a model's last layer.
 
     Parameters
     ----------
@@ -119,9 +119,9 @@ def signs_of(subject: Subject, batch_size: int | None, replayed: Replay | None, 
     batch_size : int or None
         Samples of the batch, where they are known.
     replayed : Replay or None
-        Where it fits, the loss is what it was taken for.
+        A replay that matches confirms the loss.
     is_exact : bool
-        Whether nothing says that the update is anything but the gradient of a loss.
+        Whether the update is the gradient of a loss as far as known: no noise, no penalty.
     """
     last = subject.trace.last
     gradient = None if last is None else subject.gradients.get(last.bias)
@@ -161,12 +161,12 @@ def targets_of(subject: Subject, best: LayerAudit | None) -> np.ndarray | None:
     subject : Subject
         What is audited.
     best : LayerAudit or None
-        The layer that gives most away.
+        The layer that leaks most.
 
     Returns
     -------
     ndarray or None
-        None where the loss is of another kind, not all is known, or the client run again does not return the gradient.
+        None where the loss is of another kind, the batch is not whole, or the replay does not return the gradient.
     """
     loss = BY_NAME.get(subject.given_loss) if isinstance(subject.given_loss, str) else subject.given_loss
     last = subject.trace.last
@@ -209,7 +209,7 @@ def _scale(loss: Loss, outputs: torch.Tensor, value: Callable[[torch.Tensor], to
 
 
 def _is_replayed(subject: Subject, run: Any, best: LayerAudit, loss: Loss, targets: torch.Tensor) -> bool:
-    """Return whether the client, run again, returns every tensor that it sent."""
+    """Return whether the replayed client returns every tensor that it sent."""
     parameters = plain_parameters(run.model)
     with torch.enable_grad():
         total = loss(run(best.batch.inputs), targets)

@@ -1,4 +1,4 @@
-"""Attack one layer by itself, within the budget of all."""
+"""Attack one layer by itself, within the budget of the audit."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class LayerAttack:
     report : callable
         Called with a line before each step.
     deadline, max_effort, max_seconds : float or None
-        By `time.perf_counter`, until when layers are attacked; effort of the searches of all layers together; the
-        seconds of the cap.
+        Time by `time.perf_counter` until which layers are attacked; effort of the searches of all layers together; the
+        cap in seconds.
     spent : float
         Effort spent on them so far.
     """
@@ -100,16 +100,17 @@ class LayerAttack:
         )
 
     def _shows_steps(self, inverter: GradientInverter, given: LayerGradient) -> bool:
-        """Return whether an update has more inputs in a layer than there are records: as they were at several steps.
+        """Return whether an update has more inputs in a layer than records: one for each local step.
 
-        Their differences come back as well. (Two updates of three momentum steps, `tests.hostile.calibration`: four
-        likely candidates of 24 each, seven of these eight with correlations of 0.28 to 0.73.)
+        Candidates may then be differences between steps. (Two updates of three momentum steps,
+        `tests.hostile.calibration`: 4 of 24 candidates each were likely, 7 of these 8 had correlations of 0.28 to
+        0.73.)
         """
         given_size = self.inverter.batch_size
         return given_size is not None and given.is_update and inverter.batch_size_ > given_size * given.rows_per_sample
 
     def _with_either_size(self, inverter: GradientInverter, given: LayerGradient) -> tuple[GradientInverter, str]:
-        """Fit an inverter with the batch size given; and with the one that the gradient shows, where it is another."""
+        """Fit an inverter with the batch size given, and where that leaves inputs open with the gradient's rank."""
         given_size = inverter.batch_size
         try:
             fitted, reason = self._fitted(inverter, given)
@@ -128,57 +129,57 @@ class LayerAttack:
         is_clear = other.signal_to_noise_ >= LowRankGradient.clear_gap and other.batch_size_ != given_size
         if is_clear and (fitted is None or other.recovered_.sum() >= fitted.recovered_.sum()):
             by_caller = argument_with("batch_size", given_size)
-            return other, f"{by_caller} was given, and the gradient shows {other.batch_size_}; {of_other}"
+            return other, f"{by_caller} was given, but the gradient shows {other.batch_size_}; {of_other}"
         if fitted is None:
             return other, of_other
         return fitted, reason
 
     def _fitted(self, inverter: GradientInverter, given: LayerGradient) -> tuple[GradientInverter, str]:
-        """Fit an inverter to a layer, within what is left of the budget; say what came of it."""
+        """Fit an inverter to a layer within what is left of the budget; return it with its status in words."""
         if inverter.directions is None:
             seconds = None if self.deadline is None else max(self.deadline - time.perf_counter(), 1e-3)
             left = None if self.max_effort is None else max(self.max_effort - self.spent, 1e-9)
             inverter.set_params(directions=best_known(seconds, left))
         fitted, reason = _fitted(inverter, given)
-        if given.weight.size > CHUNK_ENTRIES:  # what refers to itself holds copies of a large gradient for a while
+        if given.weight.size > CHUNK_ENTRIES:  # reference cycles keep copies of a large gradient alive
             gc.collect()
         self.spent += effort(fitted.n_starts_, fitted.batch_size_, given.shape[0], resolve(given.activation))
         return fitted, reason
 
     @property
     def latest(self) -> float | None:
-        """When work on a large layer is cut: half of a tenth, or of ten seconds, after the deadline.
+        """When work on a large layer is cut: a twentieth of the cap, at least five seconds, after the deadline.
 
-        A search ends at the deadline, and what it found is worth looking at; the other half is for what follows.
+        A search ends at the deadline; this leaves time to certify what it found, and as much for what comes after.
         """
         return None if self.deadline is None else self.deadline + max(0.1 * (self.max_seconds or 0.0), 10.0) / 2
 
     def _too_large(self, given: LayerGradient) -> str:
         m, n = given.shape
         cap = argument_with("max_seconds", f"{self.max_seconds:g}")
-        return f"too large for {cap}: it has {m} x {n} weights, and was not looked at to the end; give it more seconds"
+        return f"too large for {cap}: with {m} x {n} weights, the attack did not get to its end; give it more seconds"
 
     @property
     def is_past_deadline(self) -> bool:
-        """Whether the seconds of a cap are spent."""
+        """Whether the cap of seconds is reached."""
         return self.deadline is not None and time.perf_counter() >= self.deadline
 
     @property
     def is_spent(self) -> str:
-        """What was spent before all layers had their turn, in words, or nothing."""
+        """Which cap was reached before all layers were attacked, in words, or an empty text."""
         if self.is_past_deadline:
-            return "not attacked: the seconds of the cap were spent before"
+            return "not attacked: the cap of seconds was reached before"
         if self.max_effort is not None and self.spent >= self.max_effort:
             return f"not attacked: the effort of {self.max_effort:g} was spent before"
         return ""
 
     def confirmed(self, name: str, batch: KnownBatch) -> tuple[GradientInverter | None, KnownBatch]:
-        """Ask the layer's own gradient about inputs that come from another layer; it may know more labels."""
+        """Certify inputs that come from another layer by the layer's own gradient, which may also show more labels."""
         asking = clone(self.inverter).set_params(directions=KnownInputs(inputs=batch.inputs), batch_size=None)
         try:
             with cut_at(self.latest):
                 inverter, _ = _fitted(asking, self.subject.layer_gradient(name))
-        except (ValueError, OutOfTime):  # a batch or a layer too large, of which the others tell
+        except (ValueError, OutOfTime):  # too large a batch or layer: the other layers confirm it
             return None, batch
         order = match_batches(batch.inputs, inverter.inputs_).order
         own = np.where(order >= 0, inverter.labels_[order], NO_LABEL)
@@ -187,7 +188,7 @@ class LayerAttack:
 
 
 def _fitted(inverter: GradientInverter, given: LayerGradient) -> tuple[GradientInverter, str]:
-    """Fit an inverter to a layer; say what came of it."""
+    """Fit an inverter to a layer; return it with its status in words."""
     with caught_warnings() as doubts:
         inverter.fit(given)
     # The warning that not all is certified begins with the status and adds advice.
@@ -196,15 +197,15 @@ def _fitted(inverter: GradientInverter, given: LayerGradient) -> tuple[GradientI
 
 
 def _at_least(row: LayerRow, given: LayerGradient, inverter: GradientInverter, *, rounding: float = 1e-4) -> int:
-    """Return how many inputs a head's gradient shows at least, whose rank ends at the number of classes less one.
+    """Return the least number of inputs that a head's gradient shows; zero where it shows the number itself.
 
-    The gradients of softmax and cross-entropy add up to zero over the classes; a rank that ends there is that of any
-    batch as large or larger. Zero where the gradient shows them all.
+    The gradients of softmax and cross-entropy add up to zero over the classes, so that the rank is at most the number
+    of classes less one; a batch with that rank may be larger.
     """
     m, b = given.shape[0], inverter.batch_size_
     live = min(int(np.any(given.weight_grad, axis=axis).sum()) for axis in (0, 1))
     if inverter.size_is_clear_ and not inverter.recovered_.all() and b >= live - 2 > 0 and row.attack != "head":
-        return b  # a rank that ends where the layer does
+        return b  # the layer allows no larger rank
     if row.attack != "head" and m > 2:
         return 0
     sums = np.abs(given.weight_grad.sum(axis=0, dtype=np.float64)).max()

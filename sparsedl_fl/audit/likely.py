@@ -1,16 +1,15 @@
 """Candidates that nothing certifies and that chance does not explain, with their expected correlation.
 
-Two halves of what is known of an input do not know of each other: which units its pre-activations switch on, by the
-weights, and which rows its column of ``D`` has entries in, by the gradient. By the arc-cosine law of two half spaces
-an angle ``t`` between a candidate and the truth makes them disagree on a share ``t / pi`` of the units. A candidate
-is made of ``b`` numbers, so that ``m - b`` of the ``m`` units are left to agree by chance. (Without a flat part there
-are no such halves, see `smooth_candidates`.)
+Activations with a zero-slope region: the weights say which units an input makes active, and the gradient says in which
+rows its column of ``D`` has entries; the two are independent for a wrong candidate. By the arc-cosine law of two half
+spaces an angle ``t`` between a candidate and the truth makes them disagree on a share ``t / pi`` of the units. A
+candidate is made of ``b`` numbers, so that ``m - b`` of the ``m`` units are left to agree by chance.
 
-Layers without a flat part and heads: the activations of a true input lie in the span of the next layer's gradient, and
-what the rest of the network returns for it lies in the layer's own column space: ``n`` equations for ``b`` unknowns. A
-wrong candidate that uses up its unknowns is left with ``n - b`` equations, and comes nearer to both than wrong ones do,
-by a factor ``r``, with a chance of about ``r^(n - b)``. How near wrong ones come is measured: at the means of two
-candidates each, which nearly linear activations leave nearer than anything drawn at random.
+Other activations and heads (`smooth_candidates`): a true input's activations lie in the activation subspace, and its
+gradient by the network tail lies in the layer's own column space: ``n`` equations for ``b`` unknowns. A wrong candidate
+can fulfil ``b`` of them; the chance that it is nearer to the other ``n - b`` than wrong ones are, by a factor ``r``, is
+about ``r^(n - b)``. How near wrong ones are is measured at the means of two candidates each: where activations are
+nearly linear, these are nearer than anything drawn at random.
 
 References
 ----------
@@ -49,20 +48,21 @@ __all__ = [
 ]
 
 ONE_OF_MANY = 1e-2
-"""Chance at which one candidate agrees as well as each of several that are likely together."""
+"""Chance of its agreement, for each of several candidates that are likely together."""
 
 MOST = 0.2
-"""Disagreement, over twice that of chance, up to which a candidate is likely: above, the law has less than 0.8."""
+"""Disagreement, over twice that of chance, up to which a candidate is likely: 0.8 by the law; above, it is less."""
 
 NEARER = 0.5
-"""Distance over that of the means of two, up to which a candidate is likely, whatever the number of equations."""
+"""Distance, relative to that of the means of two, up to which a candidate is likely, however many equations."""
 
 EXPECTED = 0.95
-"""Stated correlation: how near a candidate comes says hardly more. (43 candidates of the first 51 updates of tanh, GELU
-and SiLU perceptrons and heads, at default effort: 0.905 and more; 43 updates in `tests/hostile/calibration_smooth.md`:
-0.98 and more. Of candidates that only complete a batch one in ten was below 0.7: these are never likely.)"""
+"""Correlation that is stated for every likely candidate of a smooth activation: its distance hardly says more. (The
+least of 43 candidates from 51 updates of tanh, GELU and SiLU perceptrons and heads, at default effort, was 0.905; of 43
+updates in `tests/hostile/calibration_smooth.md` 0.98. Of candidates that only complete a batch one in ten was below
+0.7: these are never likely.)"""
 
-MOST_PAIRS = 200
+MOST_MEANS = 200
 
 
 def likely_candidates(inverter: GradientInverter, given: LayerGradient) -> tuple[Candidate, ...]:
@@ -78,13 +78,13 @@ def likely_candidates(inverter: GradientInverter, given: LayerGradient) -> tuple
     activation = resolve(given.activation)
     is_rank_clear = inverter.size_is_clear_ and inverter.noise_excess_ <= MOST_EXCESS
     if activation is None or inverter.recovered_.all() or not is_rank_clear:
-        return ()  # of a rank that is not the batch's the law does not hold
+        return ()  # the law holds only where the rank is the batch size
     if not activation.has_flat_part:
         return smooth_candidates(inverter, given)
     if is_clipped(given):
         return ()
     found = np.full(inverter.batch_size_, np.nan)
-    # What is active and has no gradient may have been dropped out, and then the other half of the units tells.
+    # Dropout leaves active units without a gradient: then only units with a gradient count.
     for is_dropped in (True, False):
         share, chance = disagreements(inverter.inputs_, given, may_be_dropped=is_dropped)
         is_near = (share <= MOST) & ~inverter.recovered_
@@ -99,7 +99,7 @@ def likely_candidates(inverter: GradientInverter, given: LayerGradient) -> tuple
 def disagreements(
     inputs: np.ndarray, given: LayerGradient, *, may_be_dropped: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return how far weights and gradient disagree on the units of each input of a batch of shape (b, n).
+    """Return how far weights and gradient disagree on the active units of each input.
 
     Parameters
     ----------
@@ -108,49 +108,49 @@ def disagreements(
     given : LayerGradient
         The layer.
     may_be_dropped : bool, default=False
-        Whether only units with a gradient count, which have to be active; else those without one count as well, which
-        have to be inactive.
+        Whether only units with a gradient count, which must be active; else those without one count too, which must be
+        inactive.
 
     Returns
     -------
     share : ndarray of shape (b,)
-        Share of the units that disagree, over twice that which chance has: between 0 and about one half.
+        Share of the units that disagree, over twice that of chance: between 0 and about one half.
     chance : ndarray of shape (b,)
-        Chance at which a column that has nothing to do with the input agrees as well.
+        Chance that a column unrelated to the input agrees as well.
     """
     z = given.preactivations(inputs)
     columns = np.abs(times(given.weight_grad, np.linalg.pinv(inputs)))
     live = columns.any(axis=1)
-    is_on = ~resolve(given.activation).is_off(torch.from_numpy(z)).numpy()[live]
+    is_active = ~resolve(given.activation).is_off(torch.from_numpy(z)).numpy()[live]
     columns = columns[live]
-    m, b = is_on.shape
+    m, b = is_active.shape
     share, chance = np.full(b, 0.5), np.ones(b)
-    for k, n_on in enumerate(is_on.sum(axis=0)):
+    for k, n_active in enumerate(is_active.sum(axis=0)):
         order = np.argsort(-columns[:, k])
-        n_largest = _n_kept(columns[order, k], n_on) if may_be_dropped else n_on
-        if b >= m or n_on in (0, m) or n_largest == 0:
+        n_largest = _n_kept(columns[order, k], n_active) if may_be_dropped else n_active
+        if b >= m or n_active in (0, m) or n_largest == 0:
             continue
-        n_wrong = int(np.sum(~is_on[order[:n_largest], k]))
-        share[k] = 0.5 * (n_wrong / n_largest) / (1 - n_on / m)
-        # What is left of the units when a candidate's own numbers have made as many agree as they can.
+        n_wrong = int(np.sum(~is_active[order[:n_largest], k]))
+        share[k] = 0.5 * (n_wrong / n_largest) / (1 - n_active / m)
+        # The share of units that are left when the candidate's own b numbers have made as many agree as they can.
         free = (m - b) / m
-        drawn, on = round(n_largest * free), round(n_on * free)
-        chance[k] = hypergeom.sf(np.floor((n_largest - n_wrong) * free) - 1, m - b, on, drawn)
+        drawn, active = round(n_largest * free), round(n_active * free)
+        chance[k] = hypergeom.sf(np.floor((n_largest - n_wrong) * free) - 1, m - b, active, drawn)
     return share, chance
 
 
-def _n_kept(sizes: np.ndarray, n_on: int, *, sure: float = 0.4, clearly: float = 0.1) -> int:
+def _n_kept(sizes: np.ndarray, n_active: int, *, sure: float = 0.4, clearly: float = 0.1) -> int:
     """Return how many of the sizes, largest first, are those of units with a gradient.
 
-    A client that drops out keeps a share ``sure`` of the active units at least, and those of them that are larger than
-    ``clearly`` times the middle one of these have a gradient.
+    Dropout keeps at least a share ``sure`` of the active units; sizes above ``clearly`` times the median of as many
+    largest ones are those of units with a gradient.
     """
-    n_sure = int(sure * n_on)
-    return 0 if n_sure == 0 else int(min(n_on, np.sum(sizes > clearly * sizes[n_sure // 2])))
+    n_sure = int(sure * n_active)
+    return 0 if n_sure == 0 else int(min(n_active, np.sum(sizes > clearly * sizes[n_sure // 2])))
 
 
 def expected_correlation(share: np.ndarray) -> np.ndarray:
-    """Return the cosine that the arc-cosine law has for a share of units that disagree."""
+    """Return the correlation, by the arc-cosine law, for a share of units that disagree."""
     return np.cos(np.pi * np.minimum(share, 0.5))
 
 
@@ -169,12 +169,12 @@ def smooth_candidates(inverter: GradientInverter, given: LayerGradient) -> tuple
     if len(found) < 2 or not is_open.any():
         return ()
     log_chances = log_chances_of_mixtures(inverter, given, found)
-    is_likely = is_open & (log_chances + np.log10(max(inverter.n_starts_, 1)) <= np.log10(BY_CHANCE))
-    return tuple(Candidate(int(index), EXPECTED) for index in found[is_likely])
+    are_likely = is_open & (log_chances + np.log10(max(inverter.n_starts_, 1)) <= np.log10(BY_CHANCE))
+    return tuple(Candidate(int(index), EXPECTED) for index in found[are_likely])
 
 
 def log_chances_of_mixtures(inverter: GradientInverter, given: LayerGradient, among: np.ndarray) -> np.ndarray:
-    """Return the logarithm of the chance that a mixture comes as near to what follows as each of some candidates.
+    """Return the log chance that a mixture fulfils a constraint as nearly as each of some candidates.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def log_chances_of_mixtures(inverter: GradientInverter, given: LayerGradient, am
     given : LayerGradient
         The layer.
     among : ndarray of shape (k,) of int
-        Places of the candidates, two or more.
+        Indices of the candidates, two or more.
 
     Returns
     -------
@@ -200,28 +200,28 @@ def log_chances_of_mixtures(inverter: GradientInverter, given: LayerGradient, am
     if inputs.shape[1] != factors.right.shape[1]:  # the bias counts as a further feature
         return nothing
     whitened = inputs @ factors.right.T / factors.singular_values
-    pairs = list(combinations(range(len(among)), 2))
-    pairs = [pairs[i] for i in np.unique(np.linspace(0, len(pairs) - 1, MOST_PAIRS).astype(int))]
-    means = np.array([(whitened[i] + whitened[j]) / 2 for i, j in pairs])
-    views = [view for view in (problem.subspaces, problem.tail) if view is not None]
+    twos = list(combinations(range(len(among)), 2))
+    twos = [twos[i] for i in np.unique(np.linspace(0, len(twos) - 1, MOST_MEANS).astype(int))]
+    means = np.array([(whitened[i] + whitened[j]) / 2 for i, j in twos])
+    constraints = [constraint for constraint in (problem.subspaces, problem.tail) if constraint is not None]
     with one_thread():
-        by_view = [_log_chances(problem, view, whitened, means) for view in views]
-    return np.minimum(nothing, np.min(by_view, axis=0) + np.log10(len(views))) if views else nothing
+        found = [_log_chances(problem, constraint, whitened, means) for constraint in constraints]
+    return np.minimum(nothing, np.min(found, axis=0) + np.log10(len(constraints))) if constraints else nothing
 
 
-def _log_chances(problem: LayerProblem, view: Constraint, whitened: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """Return the same for one view."""
-    n_free = view.n_equations - view.n_unknowns
-    near, typical = (_distances(problem, view, places) for places in (whitened, means))
+def _log_chances(problem: LayerProblem, constraint: Constraint, whitened: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """Return the same for one constraint."""
+    n_free = constraint.n_equations - constraint.n_unknowns
+    near, typical = (_distances(problem, constraint, points) for points in (whitened, means))
     ratio = near / np.median(typical)
     is_near = (ratio <= NEARER) & np.isfinite(ratio) & (n_free > 0)
     return np.where(is_near, n_free * np.log10(np.clip(ratio, np.finfo(float).tiny, 1.0)), 0.0)
 
 
-def _distances(problem: LayerProblem, view: Constraint, whitened: np.ndarray) -> np.ndarray:
-    """Return how far places are from fulfilling a view, no less than the noise leaves."""
+def _distances(problem: LayerProblem, constraint: Constraint, whitened: np.ndarray) -> np.ndarray:
+    """Return how far points are from fulfilling a constraint, for the network tail no less than its noise."""
     preactivations = as_tensor(problem.at(whitened)[0].T.copy())
-    if not isinstance(view, TailGradient):
-        return view.at(preactivations).distances.detach().numpy()
-    here = view.at(preactivations)
+    if not isinstance(constraint, TailGradient):
+        return constraint.at(preactivations).distances.detach().numpy()
+    here = constraint.at(preactivations)
     return np.maximum(here.distances.detach().numpy(), here.expected.detach().numpy())

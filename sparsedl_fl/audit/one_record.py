@@ -1,7 +1,7 @@
-"""A batch of one record: the weight gradient over the bias gradient of any linear layer is what the layer was fed.
+"""A batch of one record: the weight gradient over the bias gradient of any linear layer is the layer's input.
 
-With ``G = d x^T`` and ``g = d`` no activation, no weight and no search matters. Of a larger batch the same quotient is
-a mean of its inputs, weighted by their gradients.
+With ``G = d x^T`` and ``g = d`` no activation, weight or search is needed. Of a larger batch the same quotient is a
+mean of the inputs, weighted by their gradients.
 
 References
 ----------
@@ -24,7 +24,7 @@ from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit
 from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.certify.assembly import Assembly
 from sparsedl_fl.certify.labels import NO_LABEL
-from sparsedl_fl.layers.blocks import column_blocks, row_norms, squares_beside, times
+from sparsedl_fl.layers.blocks import column_blocks, residual_squares, row_norms, times
 from sparsedl_fl.lowrank.spectrum import precision_of
 from sparsedl_fl.propagate.backward import KnownBatch
 from sparsedl_fl.tracing.naming import plain_parameters
@@ -34,25 +34,25 @@ from sparsedl_fl.wording import argument_with
 __all__ = ["single_records"]
 
 MOST_EXCESS = 2.0
-"""Largest singular value beside a record over that of white noise of the same strength, up to which it is noise."""
+"""Largest singular value without the record, over that of white noise as strong, up to which it is noise."""
 
 BY_LOSS = 1e-5
-"""Distance from what the loss has for a record and a label, relative to the gradient, that rounding may leave."""
+"""Distance between the bias gradient and that of the loss, relative to it, that may be rounding."""
 
 LEAST_SPREAD = 0.1
-"""Root mean square of what weights make of a record, from which on two records have other gradients. Means of records
-fulfil a loss to the square of it: behind a head of zeros any mean of one class does."""
+"""Root mean square of a layer's outputs without bias, from which on two records have different gradients. A mean of
+several records fulfils the loss to the square of it: with a head of zeros any mean of one class does."""
 
 RANK_ONE = 1e-5
-"""Share of a gradient beyond one input that rounding of single precision may leave (1e-7 in the median)."""
+"""Share of a gradient beyond one input that may be rounding of single precision (median 1e-7)."""
 
 
 def single_records(subject: Subject, found: Mapping[str, LayerAudit], batch_size: int | None) -> dict[str, LayerAudit]:
-    """Return the layers whose gradient is one of one record, with the record where it is known to be one.
+    """Return the layers whose gradient is that of one record, with the record where the batch is known to be one.
 
-    It is known where the caller said so, where the last layer's gradient is what the loss has for it, or where another
-    layer shows it: one whose single input is certified, or whose gradient has rank one behind more outputs than two and
-    a smooth activation, which two inputs do not share.
+    It is known where the caller said so, where the last layer's gradient is that of the loss for this record, or where
+    another layer shows it: its single input is certified, or its gradient has rank one although it has more outputs
+    than two and a smooth activation, so that two inputs would give it rank two.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def single_records(subject: Subject, found: Mapping[str, LayerAudit], batch_size
     found : mapping of str to LayerAudit
         What the attacks found.
     batch_size : int or None
-        Records, as the caller said.
+        Number of records, where the caller gave it.
     """
     layers = {}
     for name, layer in found.items():
@@ -73,7 +73,7 @@ def single_records(subject: Subject, found: Mapping[str, LayerAudit], batch_size
         (batch_size == 1 and not is_contradicted)
         or any(quotient.label != NO_LABEL and quotient.spreads for quotient in layers.values())
         or any(layer.n_certified == 1 and layer.n_samples == 1 and layer.is_size_known for layer in found.values())
-        or any(quotient.tells_apart for quotient in layers.values())
+        or any(quotient.shows_two for quotient in layers.values())
     )
     if is_shown:
         label = np.array([max(quotient.label for quotient in layers.values())])
@@ -85,9 +85,9 @@ def single_records(subject: Subject, found: Mapping[str, LayerAudit], batch_size
             if not found[name].n_certified or found[name].worst_error > batch.errors[0]
         }
     text = (
-        "its gradient has rank one, as that of a single record has, and of any batch behind so few outputs: "
-        "the weight gradient over the bias gradient is then a mean of the inputs, weighted by their "
-        f"gradients; pass {argument_with('batch_size', 1)} if it is one record"
+        "its gradient has rank one: so has that of a single record, and of any batch at a layer with so few outputs. "
+        "Of such a batch only a mean of the inputs, weighted by their gradients, can be read; pass "
+        f"{argument_with('batch_size', 1)} if it is one record"
     )
     return {name: replace(found[name], why_open=text, reason=text) for name in layers if not found[name].n_certified}
 
@@ -109,7 +109,7 @@ class _Quotient:
         if not is_one or (layer.n_certified and layer.n_inputs > 1):
             return None
         if subject.learning_rate is not None and use.feeds != FED_THE_INPUT:
-            return None  # what a layer behind is fed changes with the steps
+            return None  # a later layer's input changes from step to step
         G, g = (subject.gradients.get(parameter) for parameter in (use.weight, use.bias))
         if G is None or g is None or not g.any():
             return None
@@ -122,7 +122,7 @@ class _Quotient:
 
     @cached_property
     def outputs(self) -> np.ndarray:
-        """What the layer's weights make of the record, without the bias."""
+        """The layer's outputs for the record, without the bias."""
         weight = _as_sent(plain_parameters(self.subject.model)[self.use.weight])
         return times(weight.T if self.use.is_transposed else weight, self.record)
 
@@ -145,14 +145,14 @@ class _Quotient:
 
     @property
     def spreads(self) -> bool:
-        """Whether the layer's weights make something of a record, so that others would have other gradients."""
+        """Whether the layer's outputs are large enough for other records to have different gradients."""
         z = self.outputs - self.outputs.mean() if self.use.is_last and len(self.outputs) > 1 else self.outputs
         return bool(np.sqrt(np.mean(z**2)) >= LEAST_SPREAD)
 
     @property
-    def tells_apart(self) -> bool:
+    def shows_two(self) -> bool:
         """Whether two inputs of the layer would give its gradient a rank of two."""
-        # Of a gradient that was cut to its largest entries one row may be left, which has rank one whatever the batch.
+        # A gradient cut to its largest entries may keep one row only, which has rank one whatever the batch.
         n_rows = int(self.weight_grad.any(axis=1).sum())
         if n_rows < 3 or (self.use.is_last and n_rows < len(self.weight_grad)) or not self.spreads:
             return False
@@ -162,44 +162,44 @@ class _Quotient:
 
     @property
     def batch(self) -> KnownBatch:
-        """The record, if it is one; its error is by what is left over."""
+        """The record, if it is one; its error is estimated from what it leaves of the gradient."""
         x, square = self.record, float(self.bias_grad @ self.bias_grad)
-        noise = np.sqrt(self._white_beside / max(1, self.weight_grad.size - len(x)))
+        noise = np.sqrt(self._squares_besides_record / max(1, self.weight_grad.size - len(x)))
         rounding = max(np.finfo(np.float32).eps, precision_of(self.weight_grad)) * np.sqrt(np.mean(x**2))
-        # Noise on the weights' gradient, and as much on each entry of the bias's.
+        # Noise on the weight gradient, and as much on each entry of the bias gradient.
         error = float(np.hypot(noise / np.sqrt(square) * np.sqrt(1 + np.mean(x**2)), rounding))
         certified = np.array([bool(error <= Assembly.worthless * np.sqrt(np.mean(x**2)))])
         return KnownBatch(x[None], self.bias_grad[:, None], np.array([error]), certified, np.array([NO_LABEL]))
 
     @property
     def has_rank_one(self) -> bool:
-        """Whether the gradient is one of one input, with that of its bias."""
-        left = squares_beside(self.weight_grad, self.bias_grad, self.record)
+        """Whether weight and bias gradient are those of one input."""
+        left = residual_squares(self.weight_grad, self.bias_grad, self.record)
         return bool(np.sqrt(left) <= RANK_ONE * np.linalg.norm(row_norms(self.weight_grad)))
 
     @property
     def is_noise_beside(self) -> bool:
-        """Whether what the gradient has beside one input is no more than noise."""
+        """Whether the gradient is that of one input but for noise."""
         m, n = self.weight_grad.shape
-        level = np.sqrt(self._white_beside / (m * n)) * (np.sqrt(m) + np.sqrt(n))
-        return bool(self._largest_beside() <= MOST_EXCESS * level)
+        level = np.sqrt(self._squares_besides_record / (m * n)) * (np.sqrt(m) + np.sqrt(n))
+        return bool(self._largest_besides_record() <= MOST_EXCESS * level)
 
     @cached_property
-    def _along(self) -> np.ndarray:
+    def _direction(self) -> np.ndarray:
         return self.record / (np.linalg.norm(self.record) or 1.0)
 
     @cached_property
-    def _white_beside(self) -> float:
-        """Squares beside one input, without those along it, which noise on the bias's gradient makes."""
-        of_bias = times(self.weight_grad, self._along) - self.bias_grad * np.linalg.norm(self.record)
-        return max(0.0, squares_beside(self.weight_grad, self.bias_grad, self.record) - float(of_bias @ of_bias))
+    def _squares_besides_record(self) -> float:
+        """Sum of squares without one input and what is parallel to it, which noise on the bias gradient makes."""
+        of_bias = times(self.weight_grad, self._direction) - self.bias_grad * np.linalg.norm(self.record)
+        return max(0.0, residual_squares(self.weight_grad, self.bias_grad, self.record) - float(of_bias @ of_bias))
 
-    def _largest_beside(self, *, share: float = 0.01) -> float:
-        """Return the largest singular value beside one input; of a large gradient to a share of it, without a copy.
+    def _largest_besides_record(self, *, share: float = 0.01) -> float:
+        """Return the largest singular value without one input; for a large gradient to within a share, without a copy.
 
-        Infinity where it is not found: then nothing is noise.
+        Infinity where it is not found: then nothing counts as noise.
         """
-        G, g, x, along = self.weight_grad, self.bias_grad, self.record, self._along
+        G, g, x, along = self.weight_grad, self.bias_grad, self.record, self._direction
         if G.size <= CHUNK_ENTRIES:
             left = G - np.outer(g, x)
             return float(np.linalg.norm(left - np.outer(left @ along, along), 2))
@@ -212,16 +212,16 @@ class _Quotient:
             products = _times_rows(G, left.ravel()) - x * (g @ left.ravel())
             return products - along * (along @ products)
 
-        beside = LinearOperator(G.shape, matvec=forward, rmatvec=backward, dtype=np.float64)
+        left_over = LinearOperator(G.shape, matvec=forward, rmatvec=backward, dtype=np.float64)
         start = np.random.default_rng(0).standard_normal(min(G.shape))
         try:
-            return float(svds(beside, k=1, tol=share, v0=start, return_singular_vectors=False)[0])
+            return float(svds(left_over, k=1, tol=share, v0=start, return_singular_vectors=False)[0])
         except ArpackNoConvergence:
             return np.inf
 
 
 def _as_sent(tensor: torch.Tensor) -> np.ndarray:
-    """Return a large tensor as NumPy's, without a copy but for half precision."""
+    """Return a large tensor as NumPy's, copied only from half precision."""
     tensor = tensor.detach().cpu()
     return (tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.double()).numpy()
 

@@ -15,7 +15,7 @@ __all__ = ["AuditResult", "LayerAudit", "LikelySample", "Sample"]
 
 
 class AuditResult(AuditFacts):
-    """What an audit found (`sparsedl_fl.audit.facts.AuditFacts`), with everything that it can be written as."""
+    """What an audit found (`sparsedl_fl.audit.facts.AuditFacts`), with methods that write it down."""
 
     def to_dict(self, show_samples: bool = False) -> dict[str, Any]:
         """Return the report as plain data, which follows the published schema.
@@ -23,7 +23,7 @@ class AuditResult(AuditFacts):
         Parameters
         ----------
         show_samples : bool, default=False
-            Whether to include the numbers of what was recovered. They are personal data where the batch was.
+            Whether to include the recovered numbers. They are personal data where the batch was.
         """
         return as_dict(self, show_samples)
 
@@ -49,19 +49,19 @@ class AuditResult(AuditFacts):
         show_samples : bool, default=False
             Whether to show what was recovered. It is personal data where the batch was.
         decoder : callable or sklearn.compose.ColumnTransformer, default=None
-            What turns values of shape (k, n) into images (k, height, width[, 3]) in [0, 1], or into a mapping of
-            column names to columns; a fitted encoder of a table will do. None shows images where the model's input
-            has the shape of one, and numbers else.
+            Turns values of shape (k, n) into images (k, height, width[, 3]) in [0, 1], or into a mapping of column
+            names to columns; a fitted encoder of a table will do. None shows images where the model's input has the
+            shape of one, and numbers else.
         sweep : SweepResult or None, default=None
             Measured effect of defences, for the chapter about them.
         vocabulary : mapping of int to str or None, default=None
-            Tokens by their ids, for those that the batch holds.
+            Tokens by their ids.
         """
         options = {"decoder": decoder, "sweep": sweep, "vocabulary": vocabulary}
         return written(as_html(self, show_samples=show_samples, **options), path, is_private=show_samples)
 
     def plot(self, axes: Any = None) -> Any:
-        """Draw how much of its batch each layer gives away; needs matplotlib."""
+        """Draw how much of its batch each layer leaks; needs matplotlib."""
         return plot_layers(self, axes)
 
     def _repr_html_(self) -> str:

@@ -1,6 +1,6 @@
-"""From a layer whose whole batch is known to the others: back to the input, and forward to the loss.
+"""From a layer whose whole batch is known to the others: backward to the input, and forward to the loss.
 
-The client is run again with what was found. What the client that is run again contradicts is taken back.
+The client is replayed with what was recovered, and certificates that the replay contradicts are withdrawn.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import numpy as np
 from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit
 from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.certify.labels import NO_LABEL, labels_of_columns
-from sparsedl_fl.propagate.backward import KnownBatch, peel_back
-from sparsedl_fl.propagate.forward import fed_by, fed_columns, is_contradicted
+from sparsedl_fl.propagate.backward import KnownBatch, propagate_back
+from sparsedl_fl.propagate.forward import columns_of_inputs, is_contradicted, propagate_forward
 from sparsedl_fl.propagate.replay import Replay, replay
 from sparsedl_fl.tracing.tracing import LinearUse
 
 __all__ = ["replay_found", "spread"]
 
 N_DRAWS = 4
-"""Draws of the inputs' errors of either kind that are run forward."""
+"""Draws of the inputs' errors, of either kind, for forward propagation."""
 
 Fed = dict[str, np.ndarray]
-"""What each layer is fed, by its name."""
+"""Inputs of each layer, by its name."""
 
 
 def spread(subject: Subject, name: str, known: KnownBatch) -> Iterator[tuple[str, KnownBatch, str]]:
-    """Yield the name, the batch and the way to it, of every layer that follows and whose gradient confirms it.
+    """Yield the name, the batch and how it was found, of every layer that is reached and whose gradient confirms it.
 
-    The layer itself comes first, with the labels that the last layer's gradient shows, and without a way.
+    The layer itself comes first, with the labels that the last layer's gradient shows, and no text.
     """
     use = subject.trace.use_of(name)
     try:
@@ -40,7 +40,7 @@ def spread(subject: Subject, name: str, known: KnownBatch) -> Iterator[tuple[str
         fed, drawn = {}, []
     known = _labelled(subject, known, fed, drawn)
     yield name, known, ""
-    if subject.trace.n_uses(name) > 1:  # which run an input belongs to is not known
+    if subject.trace.n_uses(name) > 1:  # it is not known in which run of the layer an input occurs
         return
     yield from _forward(subject, name, known, fed, drawn)
     while use is not None:
@@ -49,20 +49,20 @@ def spread(subject: Subject, name: str, known: KnownBatch) -> Iterator[tuple[str
             return
         try:
             layer = subject.layer_gradient(before.name)
-            known = peel_back(known, subject.layer_gradient(use.name).weight, layer)
+            known = propagate_back(known, subject.layer_gradient(use.name).weight, layer)
         except ValueError:
             return
         if not known.is_whole:
             return
-        yield before.name, known, f"peeled back from layer '{use.name}'"
+        yield before.name, known, f"backward from layer '{use.name}'"
         use = before
 
 
 def _labelled(subject: Subject, known: KnownBatch, fed: Fed, drawn: list[Fed]) -> KnownBatch:
     """Return the batch of a layer with the labels that the last layer's gradient shows.
 
-    What that is fed is known, so that the gradient at its outputs is a least-squares solution: no search, and up to as
-    many inputs as it is wide.
+    The last layer's inputs are known, so that the gradient at its outputs follows by least squares, without a search,
+    for fewer inputs than the layer has features.
     """
     last = subject.trace.last
     if last is None or last.name not in fed or (known.labels != NO_LABEL).all():
@@ -71,7 +71,7 @@ def _labelled(subject: Subject, known: KnownBatch, fed: Fed, drawn: list[Fed]) -
         layer, rows = subject.layer_gradient(last.name), fed[last.name]
         if layer.tail.rest is None or len(rows) >= rows.shape[1]:
             return known
-        columns = fed_columns(layer, rows, [one[last.name] for one in drawn])
+        columns = columns_of_inputs(layer, rows, [one[last.name] for one in drawn])
         labels = labels_of_columns(layer.tail.rest, layer.preactivations(rows), *columns)
     except Exception:  # a model may raise anything; then no labels follow
         return known
@@ -79,7 +79,7 @@ def _labelled(subject: Subject, known: KnownBatch, fed: Fed, drawn: list[Fed]) -
 
 
 def _fed_from(subject: Subject, use: LinearUse) -> LinearUse | None:
-    """Return the layer whose activation a layer is fed, where that was seen."""
+    """Return the layer whose activations are the inputs of a layer, where the trace shows it."""
     found = (other for other in subject.trace.layers if other.next_weight and other.next_weight == use.weight)
     before = next(found, None)
     is_alone = before is not None and subject.trace.n_uses(before.name) == 1 and before.rows == use.rows == 1
@@ -89,7 +89,7 @@ def _fed_from(subject: Subject, use: LinearUse) -> LinearUse | None:
 def _forward(
     subject: Subject, start: str, known: KnownBatch, fed: Fed, drawn: list[Fed]
 ) -> Iterator[tuple[str, KnownBatch, str]]:
-    """Yield the layers behind, as the model run on the inputs and on draws of their errors has them."""
+    """Yield the downstream layers, with batches from running the model on the inputs and on draws of their errors."""
     for name, rows in fed.items():
         found = subject.trace.use_of(name)
         if name == start or found is None or found.rows != 1 or subject.trace.n_uses(name) != 1:
@@ -98,13 +98,13 @@ def _forward(
             layer = subject.layer_gradient(name)
         except ValueError:
             continue
-        batch = fed_by(known, rows, np.stack([one[name] for one in drawn]), layer)
+        batch = propagate_forward(known, rows, np.stack([one[name] for one in drawn]), layer)
         if batch.is_whole:
-            yield name, batch, f"run forward from layer '{start}'"
+            yield name, batch, f"forward from layer '{start}'"
 
 
 def _draws(known: KnownBatch) -> Iterator[np.ndarray]:
-    """Yield inputs that are off by their expected errors: any way, and along the differences of other inputs."""
+    """Yield inputs that are off by their expected errors: in any direction, or along differences of other inputs."""
     rng, inputs = np.random.default_rng(0), known.inputs
     for kind in range(2 * N_DRAWS):
         off = rng.standard_normal(inputs.shape)
@@ -115,16 +115,16 @@ def _draws(known: KnownBatch) -> Iterator[np.ndarray]:
 
 
 def replay_found(subject: Subject, found: Iterable[LayerAudit]) -> tuple[Replay | None, str, list[LayerAudit]]:
-    """Run the client again from a layer whose whole batch is known: nearest to the input, or as far as it fits.
+    """Replay the client from a layer whose whole batch is known, the nearest to the input whose replay matches.
 
-    A unit may be on by less than the error of its pre-activation: then a layer behind tells, which is more exact.
+    A unit may be active by less than the error of its pre-activation: then a later layer, which is more exact, matches.
 
     Parameters
     ----------
     subject : Subject
         What is audited.
     found : iterable of LayerAudit
-        What came back so far.
+        What was recovered so far.
 
     Returns
     -------
@@ -133,8 +133,8 @@ def replay_found(subject: Subject, found: Iterable[LayerAudit]) -> tuple[Replay 
     why_not : str
         Why there is none.
     contradicted : list of LayerAudit
-        Layers in front of the one that replays the client, whose certified inputs the model turns into something else;
-        nothing of them is certified any more.
+        Layers before the replayed one whose certified inputs the model turns into other inputs than its; none of them
+        is certified any more.
     """
     order = list(dict.fromkeys(use.name for use in subject.trace.layers))
     found = [layer for layer in found if layer.n_certified and layer.name in order]
@@ -156,28 +156,28 @@ def replay_found(subject: Subject, found: Iterable[LayerAudit]) -> tuple[Replay 
             before = [name for name in order[: order.index(layer.name)] if subject.trace.n_uses(name) == 1]
             in_front = [other for name in reversed(before) for other in found if other.name == name]
             return done, "", _contradicted(subject, layer, in_front)
-    return done, "" if done else why_not or "no layer's whole batch came back", []
+    return done, "" if done else why_not or "no layer's whole batch was recovered", []
 
 
 def _contradicted(subject: Subject, replayed: LayerAudit, before: list[LayerAudit]) -> list[LayerAudit]:
-    """Return the layers in front of one that replays the client which the model turns into other inputs than its.
+    """Return the layers before a replayed one whose certified inputs do not lead to its inputs.
 
-    Each, from the last to the first, is held against the next layer that is whole and not contradicted: what a client
-    drops out between two layers shows there, and not further on.
+    Each, from the last to the first, is compared with the next layer that is whole and not contradicted: dropout
+    between two layers shows there, and not further downstream.
     """
-    found, behind = [], replayed
+    found, later = [], replayed
     for layer in before:
         try:
             fed = subject.run_from(layer.name).fed(layer.batch.inputs[layer.batch.certified])
-        except Exception:  # a layer that is fed tokens, or whatever a model raises: nothing is held against it
+        except Exception:  # a layer that is fed tokens, or whatever a model raises: it is not contradicted
             continue
-        if behind.name in fed and is_contradicted(fed[behind.name], behind.batch.inputs):
+        if later.name in fed and is_contradicted(fed[later.name], later.batch.inputs):
             reason = (
-                f"contradicted by layer '{behind.name}': the model turns these into other inputs than those that "
-                f"replay the client; {layer.reason}"
+                f"contradicted by layer '{later.name}': the model turns these inputs into others than those "
+                f"with which the replay returns the client's gradient; {layer.reason}"
             )
             nothing = {"certified": np.zeros(layer.n_inputs, dtype=bool), "labels": np.full(layer.n_inputs, NO_LABEL)}
             found.append(replace(layer, batch=replace(layer.batch, **nothing), reason=reason, why_open=reason))
         elif layer.batch.is_whole:
-            behind = layer
+            later = layer
     return found

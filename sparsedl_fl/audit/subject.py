@@ -1,4 +1,4 @@
-"""What is audited, whether this machine has room for it, and what its parts share: layers, and the model run on."""
+"""The model and update that are audited, their layers, and whether this machine has memory enough."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ from sparsedl_fl.wording import argument
 __all__ = ["Subject", "check_room"]
 
 OF_LAYERS, OF_MODEL = 4, 2
-"""Bytes that an audit takes beyond the model and the update, over those of the layers that are attacked, and over those
-of the model, which is run in double precision. (Measured: 4.8 times the update in all, for one layer of 50,000 x
-1,000.)"""
+"""Memory of an audit beyond model and update, as multiples of the attacked layers and of the model, which is run in
+double precision. (Measured: 4.8 times the update in all, for one layer of 50,000 x 1,000.)"""
 
 
 @dataclass(eq=False)
@@ -43,13 +42,13 @@ class Subject:
     trace : Trace
         What a run of the model showed.
     loss : str, callable or None
-        Of the client.
+        Loss of the client.
     learning_rate : float or None
         Given where the gradients sum up several local steps.
     tables : tuple of str
         Plain names of the parameters whose rows the model's input ids pick.
     given_loss : str, callable or None
-        As the caller gave it, which may take targets and no labels.
+        Loss as the caller gave it, which may take targets instead of labels.
     """
 
     model: nn.Module
@@ -71,7 +70,7 @@ class Subject:
         return self._layers[name]
 
     def _made(self, **parts: Any) -> LayerGradient:
-        """Return a layer; its large tensors are those of the model and the client, which an audit leaves alone."""
+        """Return a layer that shares its large tensors with the model and the update."""
         shared = {
             name: Shared(part)
             for name, part in parts.items()
@@ -81,9 +80,9 @@ class Subject:
 
     @cached_property
     def _most_bytes(self) -> int:
-        """Bytes of layers that are kept: those of the update, or of a chunk.
+        """Bytes of layers that are kept: those of the update, at least a chunk.
 
-        Of a thousand layers each holds all that lie behind it: 16 GB for an update of 16 MB.
+        Each layer holds all downstream layers: of a thousand layers that is 16 GB for an update of 16 MB.
         """
         sent = (tensor.nbytes for tensor in self.gradients.values() if tensor is not None)
         return max(sum(sent), 8 * CHUNK_ENTRIES)
@@ -98,7 +97,7 @@ class Subject:
 
 
 def _bytes_of(layer: LayerGradient) -> int:
-    """Return how many bytes a layer and what lies behind it hold."""
+    """Return the bytes of a layer and its downstream layers."""
     parts = [*vars(layer).values(), *(part for other in layer.layers for part in vars(other).values())]
     arrays = sum(part.nbytes for part in parts if isinstance(part, np.ndarray))
     return arrays + (0 if layer.tail.rest is None else layer.tail.rest.n_bytes)
@@ -112,7 +111,7 @@ def check_room(model: nn.Module, layers: list[int | str] | None) -> None:
     model : torch.nn.Module
         The model.
     layers : list of int or str, or None
-        Layers that are attacked, None for all; for those that are given by number the largest are counted.
+        Layers that are attacked, None for all; layers given by number count as the largest ones.
     """
     sizes = {plain_name(name): tensor.nbytes for name, tensor in model.named_parameters()}
     total = attacked = sum(sizes.values())

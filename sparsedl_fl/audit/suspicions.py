@@ -1,4 +1,4 @@
-"""What a caller may have forgotten to say of a client, as far as the update itself shows it."""
+"""Facts of a client that the update itself shows: weights sent for an update, rounding of weights, penalties."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from sparsedl_fl.tracing.naming import plain_name, plain_parameters
 __all__ = ["check_is_update", "rounding_noted", "without_penalties"]
 
 BLOCKS = (96, 512)
-"""Rows of a part of a matrix that is looked at, with twice as many columns: any part has the same multiple of the
-weights in it. A small one says for most gradients that their rank is low, and that there is no such multiple."""
+"""Rows of the block of a matrix that is examined, with twice as many columns: any block contains the same multiple of
+the weights. For most gradients a small block shows that the rank is low, and that there is no such multiple."""
 
 FULL_RANK = 1e-5
-"""Smallest singular value of a part over its largest, below which its rank is not full: rounding has 1e-7."""
+"""Smallest singular value of a block over its largest, below which its rank is not full: rounding has 1e-7."""
 
 LEAST_WEIGHTS = 256
 """Entries of a matrix below which its rounding is not looked for."""
 
 LEAST_ROWS = 8
-"""Rows and columns below which so few eigenvalues agree by chance."""
+"""Rows and columns below which the eigenvalues are so few that they may agree by chance."""
 
 AGREE = 0.02
 """Spread of the middle quarter of the eigenvalues, relative to them, up to which they are one."""
 
 LEAST = 1e-5
-"""Share of a gradient from which on a multiple of the weights in it is more than rounding."""
+"""Share of a gradient above which a multiple of the weights in it is more than rounding."""
 
 
 def check_is_update(model: nn.Module, gradients: Mapping[str, torch.Tensor | None]) -> None:
-    """Raise ``ValueError`` where what came as gradients are the model's own weights."""
+    """Raise ``ValueError`` where the gradients are the model's own weights."""
     parameters = plain_parameters(model)
     pairs = [
         (parameters[name], tensor)
@@ -49,20 +49,20 @@ def check_is_update(model: nn.Module, gradients: Mapping[str, torch.Tensor | Non
 
 
 def rounding_noted(model: nn.Module, gradients: Mapping[str, torch.Tensor | None]) -> tuple[str, ...]:
-    """Say, in a sentence or none, that an update is the difference of stored weights, whose rounding is its noise."""
+    """Return a note, or none, that an update is the difference of stored weights, whose rounding is its noise."""
     for name, weight in model.named_parameters():
         sent = gradients.get(plain_name(name))
         if sent is None or weight.ndim != 2 or weight.numel() < LEAST_WEIGHTS or not sent.any():
             continue
         own = (tensor.detach().cpu() for tensor in (weight, sent))
-        held, moved = (t.float().numpy() if t.dtype is torch.bfloat16 else t.numpy() for t in own)  # numpy has none
+        held, moved = (t.float().numpy() if t.dtype is torch.bfloat16 else t.numpy() for t in own)  # no NumPy type
         step = step_of_stored_weights(held, moved)
         if step is not None:
             digits = np.spacing(np.abs(held).astype(np.float32)).astype(np.float64)
             share = step * np.sqrt(np.mean(digits**2) / 12) / np.sqrt(np.mean(moved.astype(np.float64) ** 2))
             return (
-                f"the update is the difference of stored weights, at a rate of {1 / step:.3g}: their rounding is noise "
-                f"of {share:.1g} of its size, and hides inputs that left less",
+                f"the update is the difference of stored weights, at a learning rate of {1 / step:.3g}: rounding is "
+                f"noise of {share:.1g} of its size, and hides inputs whose gradients are smaller",
             )
     return ()
 
@@ -70,9 +70,9 @@ def rounding_noted(model: nn.Module, gradients: Mapping[str, torch.Tensor | None
 def without_penalties(
     model: nn.Module, gradients: Mapping[str, torch.Tensor | None]
 ) -> tuple[dict[str, torch.Tensor | None], tuple[str, ...]]:
-    """Take multiples of the weights, or of their signs, out of gradients: weight decay, or a penalty in the loss.
+    """Subtract multiples of the weights, or of their signs, from gradients: weight decay, or a penalty in the loss.
 
-    ``u = G + c W`` with ``G`` of low rank: all eigenvalues of the pencil ``(u, W)`` but as many as inputs are ``c``.
+    ``u = G + c W`` with ``G`` of rank ``b``: all eigenvalues of the pencil ``(u, W)`` but ``b`` are ``c``.
 
     Parameters
     ----------
@@ -84,9 +84,9 @@ def without_penalties(
     Returns
     -------
     cleaned : dict of str to torch.Tensor
-        What is left, by plain name.
+        The gradients without them, by plain name.
     notes : tuple of str
-        What was taken away, a sentence each.
+        What was subtracted, a sentence each.
     """
     parameters = plain_parameters(model)
     cleaned, notes = dict(gradients), []
@@ -101,8 +101,8 @@ def without_penalties(
                 continue
             cleaned[name] = tensor.double() - factor * penalty.double()
             notes.append(
-                f"the update of {name!r} has {factor:.3g} times {what} in it, which is no gradient of a batch (weight "
-                "decay, or a penalty in the loss) and was taken away"
+                f"the update of {name!r} has {factor:.3g} times {what} in it, from weight decay or a penalty in the "
+                "loss and not from the batch; this was subtracted"
             )
             bias = name.removesuffix("weight") + "bias"
             if bias != name and bias in parameters and gradients.get(bias) is not None:
@@ -114,7 +114,7 @@ def without_penalties(
 
 
 def _factor(gradient: torch.Tensor, penalty: torch.Tensor) -> float | None:
-    """Return the factor at which a penalty is in a gradient, or None where it is not."""
+    """Return the factor of a penalty in a gradient, or None where there is none."""
     if gradient.shape[0] > gradient.shape[1]:
         gradient, penalty = gradient.T, penalty.T
     rng, found = np.random.default_rng(0), None
@@ -141,14 +141,14 @@ def _factor_of_block(u: np.ndarray, W: np.ndarray) -> float | None:
     low, high = np.quantile(values, [0.375, 0.625])
     if abs(factor) * np.linalg.norm(W) <= LEAST * np.linalg.norm(u) or high - low > AGREE * abs(factor):
         return None
-    # Where the gradient has nothing, what is left of the update is the penalty alone.
+    # Orthogonal to the gradient's column space the update is the penalty alone.
     left, _, _ = np.linalg.svd(u - factor * W, full_matrices=False)
     quiet = left[:, len(left) // 2 :].T
     return float(np.sum((quiet @ u) * (quiet @ W)) / np.sum((quiet @ W) ** 2))
 
 
 def _bias_without(weight_grad: torch.Tensor, bias_grad: torch.Tensor, penalty: torch.Tensor) -> torch.Tensor:
-    """Return a bias gradient without the penalty, or with it: whichever lies in the span of the weights' gradient."""
+    """Return a bias gradient without the penalty, or with it: whichever is nearer to the column space."""
     left, values, _ = torch.linalg.svd(weight_grad, full_matrices=False)
     basis = left[:, values > 1e-5 * values[0]]
 

@@ -1,8 +1,7 @@
 """Token ids of a batch, by the rows of an embedding's gradient that are not zero.
 
-A row of a table takes part in the loss if its token is in the batch, and in no other way. Where the table is the head's
-matrix as well, every row has a gradient; those of tokens that are not in the batch lie in the span of what the head is
-fed.
+A row of a table takes part in the loss only if its token is in the batch. Where the table is the head's matrix as well,
+every row has a gradient; those of tokens that are not in the batch lie in the subspace of the head's inputs.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from sparsedl_fl.tracing.naming import plain_parameters
 __all__ = ["TokenIds", "embedded_tokens", "token_ids"]
 
 MOST = 0.9
-"""Share of rows with a gradient from which on something else than tokens may have touched them."""
+"""Share of rows with a gradient above which something else than tokens may have changed them."""
 
 SAME = 1e-4
-"""Share of a row's gradient that rounding leaves of what is taken away from it."""
+"""Share of a subtracted multiple of the weights that rounding leaves in a row."""
 
 BY_CHANCE = 1e-6
-"""Chance that any row counts as a token's that is noise."""
+"""Chance that any row of noise counts as a token's."""
 
 
 class TokenIds(NamedTuple):
-    """What the gradient of a table shows.
+    """Token ids that the gradient of a table shows.
 
     Attributes
     ----------
@@ -48,7 +47,7 @@ class TokenIds(NamedTuple):
 
 
 def embedded_tokens(subject: Subject, rows: Mapping[str, LayerRow]) -> dict[str, LayerAudit]:
-    """Return what the tables of a model's input ids give away, by the names of their rows."""
+    """Return what the embeddings of a model's input ids leak, by the names of their modules."""
     parameters = plain_parameters(subject.model)
     linear = {use.weight for use in subject.trace.layers}
     found = {}
@@ -84,32 +83,32 @@ def token_ids(weight: torch.Tensor, gradient: torch.Tensor, is_tied: bool = Fals
         return TokenIds((), "its gradient is all zeros")
     how = "rows of its gradient that are not zero"
     if is_tied and (rounding_noise(G) is not None or np.mean(G[touched] == 0) > 1 - MOST):
-        touched = None  # small entries became zero, and what is left leaves the span
+        touched = None  # small entries became zero, which moves rows out of the subspace
     elif is_tied:
-        touched, how = _outside_of_head(G), "rows outside the span of what the head that shares this table is fed"
+        touched, how = _outside_of_head(G), "rows outside the subspace of the inputs of the head that shares this table"
     elif touched.mean() > MOST:
         touched = _without_decay(G, weight.detach().cpu().double().numpy())
-        how = "rows that moved by more than weight decay or a penalty on them"
+        how = "rows that changed by more than weight decay or a penalty"
         if touched is None:
-            touched, how = _above_noise(G), "rows of its gradient above the noise on all"
+            touched, how = _above_noise(G), "rows of its gradient above the noise of all rows"
     if touched is None or not touched.any():
-        return TokenIds((), "every row of its gradient has numbers in it, so that no zeros tell tokens apart")
+        return TokenIds((), "no row of its gradient is zero, so that tokens of the batch do not show")
     return TokenIds(tuple(np.flatnonzero(touched).tolist()), how)
 
 
 def _outside_of_head(G: np.ndarray, *, most: float = 0.5, gap: float = 10.0, clear: float = 100.0) -> np.ndarray | None:
-    """Return which rows lie outside the span of the head's inputs: most rows of a large table are of no token.
+    """Return which rows lie outside the subspace of the head's inputs: most rows of a large table are of no token.
 
     Parameters
     ----------
     G : ndarray of shape (n_tokens, n_features)
         The gradient.
     most : float, default=0.5
-        Share of all rows that may be tokens, and of the features that the head's inputs may span.
+        Largest share of rows that are tokens, and largest dimension of the subspace over the number of features.
     gap : float, default=10
         How many times further out the nearest token lies than the furthest other row.
     clear : float, default=100
-        Gap of the singular values behind the span.
+        Gap of the singular values after the subspace.
     """
     n_rows, n_features = G.shape
     sizes = np.linalg.norm(G, axis=1)
@@ -121,7 +120,7 @@ def _outside_of_head(G: np.ndarray, *, most: float = 0.5, gap: float = 10.0, cle
     gaps = values[:-1] / np.maximum(values[1:], np.finfo(float).tiny)
     rank = int(np.argmax(gaps)) + 1
     if gaps[rank - 1] < clear or rank > most * n_features:
-        return None  # the head is fed more rows than it has features: its span is everything
+        return None  # the head has more inputs than features: their subspace is everything
     outside = np.linalg.norm(G - (G @ right[:rank].T) @ right[:rank], axis=1) / np.maximum(sizes, np.finfo(float).tiny)
     is_token = outside > np.sqrt(np.finfo(np.float32).eps)
     if not is_token.any() or is_token.mean() > most or outside[is_token].min() < gap * outside[~is_token].max():
@@ -130,7 +129,7 @@ def _outside_of_head(G: np.ndarray, *, most: float = 0.5, gap: float = 10.0, cle
 
 
 def _without_decay(G: np.ndarray, W: np.ndarray) -> np.ndarray | None:
-    """Return which rows are no multiple of the weights, all by the same factor; None where most are none."""
+    """Return which rows are not the common multiple of their weights; None where most are not."""
     squares = np.sum(W**2, axis=1)
     factors = np.sum(G * W, axis=1)[squares > 0] / squares[squares > 0]
     factor = np.median(factors)
@@ -140,7 +139,7 @@ def _without_decay(G: np.ndarray, W: np.ndarray) -> np.ndarray | None:
 
 
 def _above_noise(G: np.ndarray) -> np.ndarray | None:
-    """Return which rows are longer than white noise makes them; None where the others are not of its lengths."""
+    """Return which rows are longer than white noise; None where the others do not have its lengths."""
     n_rows, n_features = G.shape
     squares = np.sum(G**2, axis=1)
     variance = np.median(squares) / chi2.median(n_features)

@@ -1,4 +1,4 @@
-"""Reports on disk: whole or not at all, never through a symbolic link, and never over what is no report of ours."""
+"""Write reports: whole or not at all, never through a symbolic link, and never over other files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparsedl_fl.wording import argument
 __all__ = ["MARK", "check_folder", "check_target", "is_ours", "write_whole", "written"]
 
 MARK = "sparsedl-fl"
-"""Stands at the head of every page, table and picture that is ours."""
+"""Mark at the head of every page, table and picture that is ours."""
 
 KEYS = ({"schema_version", "verdict"}, {"sweep_version"}, {"key", "verdict"})
 """Names that a report, the result of a sweep and a record of one have in JSON."""

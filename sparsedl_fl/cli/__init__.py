@@ -1,6 +1,6 @@
 """The command line, one file a command: ``sparsedl-fl inspect | audit | sweep | demo | reproduce``.
 
-`COMMANDS` lists them. A new one is a module, whose docstring ``--help`` shows, and a place there::
+`COMMANDS` lists them. A new one is a module, whose docstring ``--help`` shows, and an entry there::
 
     HELP = "count the layers of a model"
 
@@ -30,7 +30,7 @@ COMMANDS = {"inspect": inspect, "audit": audit, "sweep": sweep, "demo": demo, "r
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit status, of which each command says what it means."""
+    """Run a command; return its exit status, whose meaning is in each command's help."""
     parser = Parser(
         prog="sparsedl-fl", description="Audit how much of a client's batch leaks from a federated-learning gradient."
     )

@@ -1,4 +1,4 @@
-"""What every command ends with: an exit status that means what it says, and one line where something is wrong."""
+"""The end of every command: its exit status, and one line for an error."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def guarded(options: argparse.Namespace) -> int:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output is gone; the interpreter would complain once more when it ends.
+        # The reader of the output is gone; without this the interpreter would report it once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BAD_USAGE
     except BaseException as error:

@@ -43,7 +43,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
                         "or .safetensors")  # fmt: skip
     parser.add_argument("--loss", metavar="NAME", help="cross_entropy, binary_cross_entropy, mse, or package.module:"
                         "function of outputs and labels; mse is of labels as unit vectors (default: "
-                        "cross-entropy is taken)")  # fmt: skip
+                        "cross-entropy is assumed)")  # fmt: skip
     parser.add_argument("--config", metavar="FILE", help="TOML file with options by their names; the command line wins")
 
 
@@ -126,7 +126,7 @@ def folder_of(options: argparse.Namespace, names: tuple[str, ...], *modules: str
 
 
 def console(enabled: bool) -> Console | None:
-    """Return where to show what is going on, if that is wanted, rich is there and somebody looks."""
+    """Return a console for progress, if that is wanted, rich is installed and the output is a terminal."""
     try:
         from rich.console import Console
     except ImportError:
@@ -137,14 +137,14 @@ def console(enabled: bool) -> Console | None:
 
 @contextmanager
 def steps_shown(enabled: bool) -> Iterator[Callable[[str], None]]:
-    """Show what is going on: a line that moves where somebody looks, nothing else."""
-    place = console(enabled)
-    if place is None:
+    """Show progress in a line on a terminal, and nothing elsewhere."""
+    screen = console(enabled)
+    if screen is None:
         yield lambda line: None
         return
     from rich.markup import escape
 
     from sparsedl_fl.wording import escaped
 
-    with place.status("looking at the model") as status:
+    with screen.status("inspecting the model") as status:
         yield lambda line: status.update(escape(escaped(line)))

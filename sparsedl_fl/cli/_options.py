@@ -26,7 +26,7 @@ OPTIONS = {name: f"--{name.replace('_', '-')}" for name in SAME} | {
     "mode": "--eval",
     "n_steps": "--local-steps",
 }
-"""What arguments of the package are called on the command line."""
+"""Names of the package's arguments on the command line."""
 
 SEEDS = 2**32 - 1
 """The largest seed that NumPy takes."""
@@ -44,20 +44,20 @@ class Parser(argparse.ArgumentParser):
 
 
 def whole(least: int = 1, most: int | None = None) -> Callable[[str], int]:
-    """Return what reads a whole number in a range."""
+    """Return a reader of whole numbers in a range."""
 
     def read(text: str) -> int:
         with suppress(ValueError):
             if least <= int(text) <= (math.inf if most is None else most):
                 return int(text)
-        end = "" if most is None else f" and at most {most}"
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}{end}, got {text!r}")
+        upper = "" if most is None else f" and at most {most}"
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}{upper}, got {text!r}")
 
     return read
 
 
 def number(least: float = 0.0, *, is_above: bool = False, below: float = math.inf) -> Callable[[str], float]:
-    """Return what reads a finite number in a range, whose lower end counts unless it has to be above that."""
+    """Return a reader of finite numbers in a range, with its lower bound unless it has to be above that."""
 
     def read(text: str) -> float:
         with suppress(ValueError):
@@ -65,8 +65,8 @@ def number(least: float = 0.0, *, is_above: bool = False, below: float = math.in
             if least <= value < below and not (is_above and value == least):
                 return value
         start = "above" if is_above else "of at least"
-        end = f" and below {below:g}" if math.isfinite(below) else ""
-        raise argparse.ArgumentTypeError(f"must be a number {start} {least:g}{end}, got {text!r}")
+        upper = f" and below {below:g}" if math.isfinite(below) else ""
+        raise argparse.ArgumentTypeError(f"must be a number {start} {least:g}{upper}, got {text!r}")
 
     return read
 
@@ -78,7 +78,7 @@ def decay(text: str) -> float | None:
     try:
         return number()(text)
     except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{error}; 'find' finds it by the rank") from None
+        raise argparse.ArgumentTypeError(f"{error}; 'find' estimates it from the rank") from None
 
 
 def read_config(parser: argparse.ArgumentParser, arguments: Sequence[str] | None, command: str) -> None:

@@ -1,4 +1,4 @@
-"""Attack one update of a client, and report what came back.
+"""Attack one update of a client, and report what was recovered.
 
 Exit status: 0 a layer that carries the whole batch was in range, was attacked to the end and resisted (NOT RECOVERED),
 1 something leaks (RECOVERED, PARTLY, LIKELY), 2 bad usage or unreadable files, 3 no conclusion (OUT OF RANGE), which is
@@ -23,7 +23,7 @@ HELP = "attack one update, and write a report"
 LABELS = "labels"
 
 VERDICTS = ("recovered", "partly", "likely", "not-recovered", "out-of-range")
-"""What --fail-on calls them."""
+"""Names of verdicts for --fail-on."""
 
 REPORTS = ("report.html", "report.json")
 
@@ -39,15 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--local-steps", type=whole(), help="the client's optimiser steps, where they are known")
     parser.add_argument("--momentum", type=number(below=1), default=0.0, help="the client's (default: 0)")
     parser.add_argument("--weight-decay", type=decay, default=0.0, help="the client's, or 'find' (default: 0)")
-    parser.add_argument("--optimizer", default="sgd", help="the client's; of any but sgd token ids alone are read "
+    parser.add_argument("--optimizer", default="sgd", help="the client's; with any but sgd only token ids can be read "
                         "(default: sgd)")  # fmt: skip
     parser.add_argument("--batch-size", type=whole(), help="inputs in the batch (default: found from the gradient)")
     parser.add_argument("--noise-level", type=number(), help="standard deviation of the noise that the client adds to "
                         "each entry of a gradient (default: found from the gradient)")  # fmt: skip
     parser.add_argument("--effort", type=number(), help="budget of the searches of all layers together, about seconds "
-                        "on one core, counted from sizes; what it cuts short has no conclusion (default: "
+                        "on one core, but the same on any machine; a search that it ends has no conclusion (default: "
                         "none)")  # fmt: skip
-    parser.add_argument("--seconds", type=number(), help="cap on them by the clock, in its place (default: none)")
+    parser.add_argument("--seconds", type=number(), help="cap on the searches in seconds, instead (default: none)")
     parser.add_argument("--layers", nargs="+", metavar="NAME", help="layers to attack; the report says nothing of "
                         "others (default: all)")  # fmt: skip
     parser.add_argument("--seed", type=whole(0, SEEDS), default=0, help="seed of the search (default: 0)")
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     options.out = options.out or None
     folder = folder_of(options, REPORTS, "jinja2", *(["matplotlib"] if options.show_samples else []))
     vocabulary = None
-    if options.vocabulary is not None:  # what is wrong with it is said before the work
+    if options.vocabulary is not None:  # errors in it are reported before the work
         from sparsedl_fl.audit.files import load_vocabulary
 
         vocabulary = load_vocabulary(options.vocabulary)
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         _print(result, options.out)
     if result.is_interrupted:
-        print("interrupted: this is what was found so far, and no conclusion about the rest", file=sys.stderr)
+        print("interrupted: this was found so far; of the other layers nothing can be concluded", file=sys.stderr)
         return INTERRUPTED
     return _exit_status(result, options.fail_on or ())
 
@@ -112,7 +112,7 @@ def _audited(options: argparse.Namespace) -> AuditResult:
     client = {"n_steps": options.local_steps, "momentum": options.momentum, "weight_decay": options.weight_decay}
     facts = {"command": " ".join(["sparsedl-fl", *sys.argv[1:]]), "model_path": spec, "update_path": update}
     inputs = example_of(options, model, shape)
-    # What moved shows token ids whatever the optimiser, and at any rate.
+    # The rows that changed show token ids whatever the optimiser, and at any learning rate.
     rate, client = (options.learning_rate or 1.0, {}) if obstacle else (options.learning_rate, client)
     sent = load_update(model, update, kind=options.kind, learning_rate=rate, key=options.key, **client)
     if obstacle:
@@ -137,7 +137,7 @@ def _print(result: AuditResult, out: str | None) -> None:
     if present:
         condition = result.label_signs.condition
         number = f"{len(present)} label{'s' if len(present) != 1 else ''}"
-        lines.append(f"{number} seen in the batch{f' ({condition})' if condition else ''}")
+        lines.append(f"{number} read from the update{f' ({condition})' if condition else ''}")
     lines.append(str(result.replay) if result.replay else f"not replayed: {result.replay_reason}")
     if out:
         lines.append(f"report: {', '.join(f'{out}/{name}' for name in REPORTS)}")

@@ -1,4 +1,4 @@
-"""Recover a batch of photographs from one layer's gradient, and draw what came back below the originals."""
+"""Recover a batch of photographs from one layer's gradient, and draw the recovered ones below the originals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say what a model could give away, before any training: a row for each layer, with the largest batch in range."""
+"""Say what a model could leak, before any training: a row for each layer, with the largest batch in range."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ HELP = "what a model could leak: a table of its layers"
 COLUMNS = ("layer", "kind", "shape", "is fed", "followed by", "leaks by", "up to a batch of")
 
 ALWAYS = (
-    "A batch of one record leaks at every layer with a bias, and a larger one may leak by attacks that are not ours.",
+    "A batch of one record leaks at every layer with a bias, and a larger one may leak by other attacks.",
     "Every classifier's update shows labels of its batch.",
 )
-"""What is said below the table."""
+"""Sentences below the table."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look at the model."""
+    """Inspect the model."""
     import dataclasses
 
     from sparsedl_fl.models.inspection import inspect_model
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _lines(rows: list[LayerRow]) -> list[str]:
-    """Return the table of layers, and below it what is said of those that are out of range, and of all."""
+    """Return the table of layers, with sentences on those out of range, and on all, below."""
     from sparsedl_fl.models.reach import LEAKS_BY
 
     table = [COLUMNS]

@@ -7,7 +7,7 @@ import argparse
 HELP = "say where the papers' tables are run again"
 
 WHERE = """\
-The tables and figures of SPEAR and SPEAR++, with ours beside, are run from the sources of this package. There:
+The tables and figures of SPEAR and SPEAR++, with ours next to them, are run from the sources of this package. There:
 
     pip install '.[reproduce]'
     python examples/paper/run.py                    # lists them
@@ -17,7 +17,7 @@ examples/paper/README.md says how each number is made, and holds the results."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take a table as ever; it is run elsewhere."""
+    """Add the name of a table, which is run elsewhere."""
     parser.add_argument("table", nargs="?", metavar="TABLE", help="which one")
 
 

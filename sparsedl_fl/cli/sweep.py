@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sparsedl_fl.audit import SweepResult
 
-HELP = "simulate clients, and see at which setting the leak stops"
+HELP = "simulate clients, and find the setting at which the leak stops"
 
 FROM = "nothing recovered by these attacks from {} on"
 
@@ -41,11 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", nargs="+", metavar="DEFENCE", help="defences whose name contains one of these")
     parser.add_argument("--batch-size", type=whole(), default=16, help="records of a client (default: 16)")
     parser.add_argument("--batches", type=whole(), default=3, help="batches a setting (default: 3)")
-    parser.add_argument("--rounds", type=whole(0), default=0, help="rounds of training to see what a setting costs in "
+    parser.add_argument("--rounds", type=whole(0), default=0, help="rounds of training to measure the loss of "
                         "accuracy (default: 0, none)")  # fmt: skip
     parser.add_argument("--effort", type=number(), default=20.0, help="budget of the searches of an audit, about "
-                        "seconds on one core, counted from sizes (default: 20)")  # fmt: skip
-    parser.add_argument("--seconds", type=number(), help="cap on them by the clock, in its place (default: none)")
+                        "seconds on one core, but the same on any machine (default: 20)")  # fmt: skip
+    parser.add_argument("--seconds", type=number(), help="cap on the searches in seconds, instead (default: none)")
     parser.add_argument("--jobs", type=whole(), default=1, help="audits at the same time (default: 1)")
     parser.add_argument("--backend", choices=("loky", "threading", "multiprocessing", "dask", "ray"), default="loky",
                         help="of joblib (default: loky)")  # fmt: skip
@@ -126,12 +126,12 @@ def _swept(options: argparse.Namespace, folder: Path | None) -> SweepResult:
 @contextmanager
 def _progress(enabled: bool) -> Iterator[Callable[[int, int], None] | None]:
     """Show a progress bar, where rich is there and somebody looks; what it yields moves it on."""
-    place = console(enabled)
-    if place is None:
+    screen = console(enabled)
+    if screen is None:
         yield None
         return
     from rich.progress import Progress
 
-    with Progress(console=place) as bar:
+    with Progress(console=screen) as bar:
         task = bar.add_task("audits", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,10 +1,10 @@
-"""What proposes candidate directions, one file each.
+"""Strategies that propose candidate directions, one file each.
 
-- `ActivationDirections` (ours) uses the known weights while it searches: the largest batches, and the fastest.
+- `ActivationDirections` (ours) uses the known weights while it searches: the fastest, with the largest batches.
 - `DictionaryDirections` (SPEAR++) optimises on the sphere; it needs nothing but the gradient.
-- `KernelDirections` (SPEAR) takes kernels of random rows: for small batches, and the reference for the others.
-- `PriorDirections` (SPEAR with a prior) draws those rows where an approximate reconstruction says a unit is inactive.
-- `KnownInputs` searches nothing: it asks whether the gradient confirms inputs that are known already.
+- `KernelDirections` (SPEAR) takes kernels of random rows: for small batches, and as the reference.
+- `PriorDirections` (SPEAR with a prior) draws those rows where an approximate reconstruction makes a unit inactive.
+- `KnownInputs` searches nothing: it checks whether the gradient confirms given inputs.
 """
 
 from sparsedl_fl.directions._base import Directions

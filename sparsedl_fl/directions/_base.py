@@ -1,4 +1,4 @@
-"""What every proposer of candidate directions shares."""
+"""The base class of strategies that propose candidate directions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Directions(BaseEstimator, ABC):
         Parameters
         ----------
         problem : LayerProblem
-            Weights, gradients, and what is known of the inputs behind them.
+            Weights, gradients, and what is known of the inputs.
         random_state : int, RandomState or None, default=None
             Seed.
         verbose : bool, default=False

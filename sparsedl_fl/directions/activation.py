@@ -31,32 +31,33 @@ from sparsedl_fl.search.withheld.withheld_state import WithheldSearch, WithheldS
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ActivationDirections(SearchSettings, Directions):
-    """Searches for each input's pre-activations and gradients together: a unit is on where the other is not zero.
+    """Searches for each input's pre-activations and gradient together: the gradient is zero at inactive units.
 
-    Each column found takes one dimension from the forward view, exactly, and one from the column view, as its own
-    input becomes determined; the search speeds up as it goes. It needs the weights and the bias at which the gradient
-    was taken, and an activation with a flat part; without one it goes by the gradients of the layers behind, or by the
-    rest of the network, and what fulfils more equations than chance explains is an input. A direction is accepted by
-    its zeros alone (see `sparsedl.zeros.ZeroTest`): wrong weights cost time and never the truth.
+    Each column found takes one dimension from the unknowns of the other columns, and, once its input is determined, one
+    from those of the other inputs (deflation), so that the search becomes faster. It needs the weights and the bias at
+    which the gradient was taken, and an activation with a zero-slope region. For other activations it uses the
+    gradients of downstream layers or the network tail; a candidate that fulfils more equations than chance explains is
+    an input. Directions are accepted by their zeros alone (see `sparsedl.zeros.ZeroTest`): with wrong weights less is
+    found, and nothing wrong certified.
 
     Parameters
     ----------
     use_next_layer : bool, default=True
-        Whether to use ``next_weight_grad`` where the gradient has it: a third view, with which batches come back that
-        are too large for one layer.
+        Whether to use ``next_weight_grad`` where it is given: a further constraint, with which batches are recovered
+        that are too large for one layer.
     use_rest : bool, default=True
-        Whether to use the rest of the network where the gradient has it and the activation has no flat part: behind
-        those, no other gradient is needed.
+        Whether to use the network tail where it is given and the activation has no zero-slope region: it needs no other
+        gradient.
     patience : int, default=120
-        Rounds without a new column or input after which the search gives up. The schedule takes a share of it for
-        small batches, as long as nothing is found at all, and for the last columns.
+        Rounds without a new column or input after which the search gives up. The schedule uses a share of it for small
+        batches, while nothing is found yet, and for the last columns.
     max_starts : int or None, default=None
         Budget of starts; None sets none, and the patience ends the search.
     max_effort : float or None, default=None
-        Budget of starts by what they cost (see `sparsedl_fl.search.budget`): about seconds on one core,
-        counted from sizes, so that it ends the search at the same start everywhere.
+        Budget of starts by their cost (see `sparsedl_fl.search.budget`): about seconds on one core, but computed from
+        sizes, so that the search ends at the same start on any machine.
     max_seconds : float or None, default=None
-        A cap on the time; what it cuts short depends on the machine, and the status says so.
+        Cap on the time; where it ends the search depends on the machine, and the status says so.
     schedule : Schedule or None, default=None
         The order of the stages; None takes its defaults.
     alternation, reflection, projection, scaled, paired, class_starts, descent : default=None
@@ -64,16 +65,16 @@ class ActivationDirections(SearchSettings, Directions):
         The numerics: `Alternation`, `Reflection`, `Projection`, `ScaledReflection`, `PairedReflection`, `ClassStarts`,
         `Descent`, `JointRefinement` and `InputZeros`; None takes their defaults.
     withheld : WithheldSearch or None, default=None
-        What goes first behind activations that are straight around zero; None takes its defaults.
+        The first search for activations that are linear around zero, such as Hardtanh; None takes its defaults.
     fallback_reach : float, default=0.25
         Share of the width up to which the fallback may find a batch of which this search found less than half.
     fallback : Directions or None, default=None
-        What looks for the rest, on its own budget, when this search gives up before its budget is spent. Not for a last
-        column, which follows from the others.
+        What searches for missing columns, on its own budget, when this search gives up before its budget is spent. Not
+        used for a last column, which follows from the others.
 
     References
     ----------
-    SPEAR (2024), Theorems 3.1 to 3.5, for the two views. The search is this project's own.
+    SPEAR (2024), Theorems 3.1 to 3.5, for zeros and low rank. The search is this project's own.
     """
 
     use_next_layer: bool = True
@@ -86,30 +87,32 @@ class ActivationDirections(SearchSettings, Directions):
     fallback: Directions | None = None
 
     def propose(self, problem: LayerProblem, *, random_state: Any = None, verbose: bool = False) -> Candidates:
-        """Search until the columns found are a basis, or the patience or a budget is spent."""
+        """Search until the columns found are a basis, or the patience or a budget is used up."""
         for name in ("patience", "max_starts", "max_effort", "max_seconds"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive, got {value!r}")
         random_state = check_random_state(random_state)
         generator = draw_generator(random_state)
-        behind = problem.subspaces if self.use_next_layer else None
-        equations = self._equations(problem, behind)
+        subspaces = problem.subspaces if self.use_next_layer else None
+        equations = self._equations(problem, subspaces)
         if equations is None and not problem.activation.has_flat_part:
             return Candidates.empty(problem.batch_size)
         price = effort(1, problem.batch_size, problem.width, problem.activation)
         budget = Budget(price, self.max_starts, self.max_effort, self.max_seconds)
         with progress_bar(verbose, total=problem.batch_size, description="columns") as report:
             found = self._by_withheld(problem, budget, generator, report)
-            if found is not None and found.inputs is not None:  # whole, though columns of one label are nearly parallel
+            if (
+                found is not None and found.inputs is not None
+            ):  # the whole batch, although columns of one label are nearly parallel
                 return _with_its_end(found, budget)
-            found = self._search(problem, behind, equations, budget, generator, report)
-            if behind is not None and found.is_complete and self._may_be_mixtures(problem, found):
+            found = self._search(problem, subspaces, equations, budget, generator, report)
+            if subspaces is not None and found.is_complete and self._may_be_mixtures(problem, found):
                 alone = self._search(problem, None, None, budget, generator, report)
                 n_fitting = first_choice(problem, found).fits.sum()
                 is_better = alone.is_complete and first_choice(problem, alone).fits.sum() > n_fitting
                 found = replace(alone if is_better else found, n_starts=budget.spent)
-        # A last column without enough zeros for a proof follows from the others, and from no other search.
+        # A last column with too few zeros to be certified follows from the others, and no other search would find it.
         found = _with_its_end(found, budget)
         is_over = found.end in (SearchEnd.INTERRUPTED, SearchEnd.CUT)
         b = problem.batch_size
@@ -118,13 +121,13 @@ class ActivationDirections(SearchSettings, Directions):
         )
         if is_over or found.n_missing <= 1 or self.fallback is None or is_hopeless:
             return found
-        rest = self.fallback.propose(problem, random_state=random_state, verbose=verbose)
-        return found.joined(rest.directions, problem.factors, rest)
+        further = self.fallback.propose(problem, random_state=random_state, verbose=verbose)
+        return found.joined(further.directions, problem.factors, further)
 
     def _by_withheld(
         self, problem: LayerProblem, budget: Budget, generator: torch.Generator, report: Callable[[int, str], None]
     ) -> Candidates | None:
-        """Return what is found by what units withhold, or None where that does not apply."""
+        """Return candidates of the search by units without a gradient, or None where it does not apply."""
         share = self.patience / ActivationDirections.patience
         default = WithheldSearch(patience=max(1, round(WithheldSearch.patience * share)))
         withheld = default if self.withheld is None else clone(self.withheld)
@@ -134,48 +137,48 @@ class ActivationDirections(SearchSettings, Directions):
             WithheldState(withheld, problem, budget.ended, generator), budget, generator, report, WithheldState.settle
         )
 
-    def _equations(self, problem: LayerProblem, behind: DownstreamSubspaces | None) -> Constraint | None:
-        """Return what pre-activations of inputs fulfil, beside zeros: spans cost less than the rest of the network."""
-        if problem.activation.has_flat_part or not self.use_rest or (behind is not None and behind.identifies):
-            return behind
-        return Stacked.of(behind, problem.tail)
+    def _equations(self, problem: LayerProblem, subspaces: DownstreamSubspaces | None) -> Constraint | None:
+        """Return constraints besides zeros: activation subspaces cost less than the network tail."""
+        if problem.activation.has_flat_part or not self.use_rest or (subspaces is not None and subspaces.identifies):
+            return subspaces
+        return Stacked.of(subspaces, problem.tail)
 
     def _may_be_mixtures(self, problem: LayerProblem, found: Candidates) -> bool:
-        """Return whether a basis may hold mixtures of inputs that switch the same units: these are in the span too."""
+        """Return whether a basis may hold mixtures of inputs with the same active units, as the subspace does."""
         if found.end is SearchEnd.INTERRUPTED or not problem.activation.has_flat_part:
             return False
         if first_choice(problem, found).fits.all():
             return False
-        # The patterns of inputs with much in common say nothing without the span.
+        # Without the activation subspace the active units of inputs with much in common say nothing.
         return not (self.scaled or ScaledReflection()).applies(SampleCoordinates.of_problem(problem))
 
     def _state(
         self,
         problem: LayerProblem,
-        behind: DownstreamSubspaces | None,
+        subspaces: DownstreamSubspaces | None,
         equations: Constraint | None,
         generator: torch.Generator,
     ) -> SearchState:
-        """Return the state of a search with nothing known."""
-        return SearchState(self, problem, behind, equations, generator, self.patience)
+        """Return the state of a search without known samples."""
+        return SearchState(self, problem, subspaces, equations, generator, self.patience)
 
     def _search(
         self,
         problem: LayerProblem,
-        behind: DownstreamSubspaces | None,
+        subspaces: DownstreamSubspaces | None,
         equations: Constraint | None,
         budget: Budget,
         generator: torch.Generator,
         report: Callable[[int, str], None],
     ) -> Candidates:
-        """Search two views, or more where there are further equations."""
-        state = self._state(problem, behind, equations, generator)
+        """Search by zeros and low rank, and by further equations where there are any."""
+        state = self._state(problem, subspaces, equations, generator)
         return search(state, budget, generator, report, settle)
 
 
 def _with_its_end(found: Candidates, budget: Budget) -> Candidates:
-    """Return candidates that say what cut the search, or a part of it, short."""
+    """Return candidates whose status says what ended the search, or a part of it, early."""
     if not budget.cut or found.end is SearchEnd.CUT:
         return found
-    status = f"{found.status}, {budget.cut} before all was tried"
+    status = f"{found.status}, {budget.cut} before the search was complete"
     return replace(found, status=status, end=SearchEnd.worst(found.end, SearchEnd.CUT))

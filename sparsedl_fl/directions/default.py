@@ -16,9 +16,8 @@ def best_known(max_seconds: float | None = None, max_effort: float | None = None
     Parameters
     ----------
     max_seconds, max_effort : float or None, default=None
-        Cap on its time, and budget of its starts by what they cost, as of `ActivationDirections`. Without either
-        `DictionaryDirections` tries what is left over: what three of its rounds without a new column leave over stays
-        so.
+        Cap on its time, and budget of its starts by their cost, as of `ActivationDirections`. Without either,
+        `DictionaryDirections` searches for missing columns, and gives up after three rounds without a new one.
     """
     if max_seconds is not None or max_effort is not None:
         return ActivationDirections(max_seconds=max_seconds, max_effort=max_effort)

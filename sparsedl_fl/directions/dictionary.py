@@ -24,7 +24,7 @@ SIDES = ("auto", "gradient", "input")
 class DictionaryDirections(Directions):
     """Fits a `SparseDictionaryRecovery` to ``G V = U S``, whose codes are the columns of ``D``.
 
-    Behind a ReLU the inputs are sparse too: ``G^T = X D^T`` is the same problem with the sides exchanged, and its
+    Inputs that come from a ReLU are sparse too: ``G^T = X D^T`` is the same problem with the sides exchanged, and its
     solution ``P = S Q^-T`` gives ``Q``.
 
     Parameters
@@ -34,8 +34,8 @@ class DictionaryDirections(Directions):
         ``SparseDictionaryRecovery(surrogate=L1(), optimizer=RiemannianAdam())``. Its number of components, noise level
         and seed are taken from the gradient and the caller where they are None.
     sparsity : {"auto", "gradient", "input"}, default="auto"
-        What is sparse. "auto" looks at the gradients ``D``; if columns are missing it looks at the inputs; and if some
-        are missing on both sides, it searches once more for the missing columns, in what the inputs found leave.
+        What is sparse. "auto" takes the gradients ``D``; if columns are missing it takes the inputs; and if some are
+        missing on both sides, it searches once more for the missing columns, orthogonal to the inputs found.
 
     References
     ----------
@@ -57,17 +57,17 @@ class DictionaryDirections(Directions):
             return found
         inputs = self._recover(factors.transposed, np.eye(factors.batch_size), **settings)
         # A column of Q is orthogonal to S^-1 p for the p of every other input.
-        others = inputs.selection() / factors.singular_values[:, None]
+        found_rows = inputs.selection() / factors.singular_values[:, None]
         if inputs.is_complete:
-            columns = np.linalg.inv(others.T)
+            columns = np.linalg.inv(found_rows.T)
             return found.joined(columns / np.linalg.norm(columns, axis=0), factors, inputs)
-        if others.shape[1] and self.sparsity == "auto":
-            rest = self._recover(factors, null_space(others.T), **settings)
-            found = found.joined(rest.directions, factors, rest)
+        if found_rows.shape[1] and self.sparsity == "auto":
+            further = self._recover(factors, null_space(found_rows.T), **settings)
+            found = found.joined(further.directions, factors, further)
         return found.joined(np.zeros((factors.batch_size, 0)), factors, inputs)
 
     def _recover(self, factors: LowRankGradient, subspace: np.ndarray, random_state: Any, verbose: bool) -> Candidates:
-        """Search the span of orthonormal columns of shape (b, k) for directions ``q`` with a sparse ``U q``."""
+        """Search a subspace, with an orthonormal basis of shape (b, k), for directions ``q`` with a sparse ``U q``."""
         recovery = SparseDictionaryRecovery() if self.recovery is None else clone(self.recovery)
         defaults = {
             "n_components": subspace.shape[1],
@@ -76,10 +76,10 @@ class DictionaryDirections(Directions):
         }
         recovery.set_params(**{name: value for name, value in defaults.items() if getattr(recovery, name) is None})
         recovery.set_params(verbose=verbose or recovery.verbose)
-        # Of the noisy G, not of U: the coordinates in which the noise is the same in all directions.
+        # In the coordinates of the noisy G, not of U, the noise is the same in all directions.
         weighted = np.linalg.qr(subspace / factors.singular_values[:, None])[0]
         with warnings.catch_warnings():
-            # The inverter says what is missing in terms of the batch.
+            # The inverter warns about missing inputs.
             warnings.simplefilter("ignore", ConvergenceWarning)
             recovery.fit(factors.left * factors.singular_values @ weighted)
         directions = factors.singular_values[:, None] * (weighted @ recovery.candidates_)

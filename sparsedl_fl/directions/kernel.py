@@ -26,9 +26,9 @@ from sparsedl_fl.theory import sparsity_threshold
 class KernelDirections(Directions):
     """Draws ``b - 1`` rows of ``U`` at a time; the kernel of rows that share a zero column of ``D`` is that column.
 
-    The expected number of draws is about ``2^(b-1) H_b`` (`sparsedl_fl.theory.expected_samples`): a second at
-    ``b = 10``, a quarter of a minute at 16, minutes at 20, hopeless beyond 25. Under noise ``b + 1`` rows are drawn,
-    draws whose rank is not exactly ``b - 1`` are dropped, and what counts as zero is what the noise hides.
+    The expected number of draws is about ``2^(b-1) H_b`` (`sparsedl_fl.theory.expected_samples`): a second at ``b =
+    10``, a quarter of a minute at 16, minutes at 20, hopeless beyond 25. Under noise ``b + 1`` rows are drawn, draws
+    whose rank is not exactly ``b - 1`` are dropped, and entries within the noise count as zero.
 
     The draws end when the columns found are a basis whose sparsity matching coefficient is 1, or above 0.9 where a
     noisy gradient or a FedAvg update leaves it lower.
@@ -44,10 +44,11 @@ class KernelDirections(Directions):
     device : str or torch.device, default="cpu"
         Where the kernels are computed: "cpu" or "cuda".
     near_zero : float, default=1e-3
-        What counts as zero of ``U q`` before the direction is estimated again, relative to its mean square.
+        Size below which an entry of ``U q`` counts as zero before the direction is estimated again, relative to its
+        root mean square.
     noisy_below : float, default=1e4
-        Ratio of the smallest singular value kept to the largest dropped below which the draws allow for noise; a
-        float32 client has 1e5 and more.
+        Ratio of the smallest singular value kept to the largest dropped below which draws allow for noise; a float32
+        client has 1e5 and more.
     served : float, default=0.8
         Share of zeros among a set of rows above which a column is the one that the set was made for.
 
@@ -78,7 +79,7 @@ class KernelDirections(Directions):
         sets = rows
         generator = draw_generator(random_state, device)
         pool, found, spent, hits, is_done = CandidatePool.empty(b), Candidates.empty(b), 0, 0, False
-        # One thread: the factorisations are small, and spinning threads cost more than they bring.
+        # One thread: the factorisations are small, and threads cost more than they gain.
         with one_thread(), progress_bar(verbose, total=b, description="columns") as report:
             while not is_done and spent < self.max_draws:
                 n_draws = min(self.draws_per_batch, self.max_draws - spent)
@@ -155,9 +156,9 @@ def draw_kernels(
 def draw_overdetermined_kernels(
     observations: torch.Tensor, rows: torch.Tensor, n_draws: int, generator: torch.Generator
 ) -> torch.Tensor:
-    """Return unit vectors that ``k + 1`` random rows of ``L`` come nearest to sending to zero, for many draws at once.
+    """Return unit vectors that ``k + 1`` random rows of ``L`` map nearest to zero, for many draws at once.
 
-    Of the draws only those of rank ``k - 1`` are kept, one small singular value and no second: that of a true column.
+    Only draws of rank ``k - 1`` are kept, with a single small singular value: that of a true column.
 
     Parameters
     ----------

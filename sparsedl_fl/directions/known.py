@@ -1,4 +1,4 @@
-"""No search: inputs that are known already, from another layer or because the auditor has the data."""
+"""No search: inputs that are given, from another layer or because the auditor has the data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class KnownInputs(Directions):
     inputs: Any = None
 
     def propose(self, problem: LayerProblem, *, random_state: Any = None, verbose: bool = False) -> Candidates:
-        """Return the columns that the inputs have, ``Q = P^-1`` with ``P = X V / S``."""
+        """Return the columns of the given inputs, ``Q = P^-1`` with ``P = X V / S``."""
         n, b = n_features(problem.layer_gradient), problem.batch_size
         inputs = np.asarray([] if self.inputs is None else self.inputs, dtype=np.float64)
         if inputs.shape != (b, n) or not np.isfinite(inputs).all():

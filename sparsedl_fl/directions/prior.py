@@ -1,4 +1,4 @@
-"""SPEAR with an optimisation prior: rows drawn where an approximate reconstruction says that a unit is inactive."""
+"""SPEAR with an optimisation prior: rows drawn where an approximate reconstruction makes a unit inactive."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sparsedl_fl.layers.bias_as_input import n_features, with_constant
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PriorDirections(KernelDirections):
-    """Draws the rows of an input among those whose units are off by most, as an approximation has it.
+    """Draws rows among the units that an approximation of an input makes most clearly inactive.
 
     The approximation may come from any attack; `sparsedl_fl.reconstruction.match_gradients` is one. It need not be
-    good: a rough picture of a sample already knows which units it leaves clearly inactive. ``batch_size`` samples are
-    wanted, in any order.
+    good: a rough picture of a sample already shows which units are clearly inactive. It needs ``batch_size`` samples,
+    in any order.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class PriorDirections(KernelDirections):
     rows_per_sample: int = 3
 
     def _rows(self, problem: LayerProblem) -> torch.Tensor:
-        """Return the rows whose units are off by most, one set for each approximate input."""
+        """Return the rows of the most clearly inactive units, one set for each approximate input."""
         given = problem.layer_gradient
         n = n_features(given)
         if self.inputs is None:

@@ -1,13 +1,13 @@
-"""Audit where training happens: every update of every client, reported, warned of, or blocked.
+"""Audit during training: every update of every client is reported, warned of, or blocked.
 
 - `check_update` is the client's own check, for any framework: the model, before and after.
-- `LeakPolicy` says what counts as a leak and what happens then; `RoundTable` keeps what was found by client and round.
+- `LeakPolicy` says what counts as a leak and what happens then; `RoundTable` keeps the results by client and round.
 - `sparsedl_fl.federation.flower`: `LeakAuditMod` on the client, `LeakAuditStrategy` around a server's strategy.
 - `sparsedl_fl.federation.nvflare`: `LeakAuditFilter`, for a client's results.
 - `sparsedl_fl.federation.opacus`: `audit_steps`, for what leaves a private optimiser.
 
-`FRAMEWORKS` lists the last three. A new one is a file here, an extra in ``pyproject.toml``, and a place there. It pairs
-what was sent out with what came back, and leaves the rest to `LeakPolicy`::
+`FRAMEWORKS` lists the last three. A new one is a file here, an extra in ``pyproject.toml``, and an entry there. It
+pairs the weights sent to a client with its reply, and leaves everything else to `LeakPolicy`::
 
     with installs("sparsedl_fl.federation.fedml needs FedML", "fedml"):
         import fedml
@@ -16,7 +16,7 @@ what was sent out with what came back, and leaves the rest to `LeakPolicy`::
         checked = policy.check(sent, reply.weights, client=reply.client, server_round=server_round)
         return None if checked.is_blocked else reply
 
-What could not be read goes to `LeakPolicy.check` as the exception that it raised: it fails closed.
+A reply that cannot be read goes to `LeakPolicy.check` as the exception that it raised: the check fails closed.
 """
 
 from sparsedl_fl.federation.checking import check_update

@@ -1,6 +1,6 @@
-"""What can be said of the clients and of an audit's budget, checked before any training begins.
+"""Checks of the arguments on clients and on an audit's budget, before any training begins.
 
-`RULES` has a check for each argument, whoever takes it.
+`RULES` has a check for each argument.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPTIMIZERS = sorted(
     for name, kind in vars(torch.optim).items()
     if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
 )
-"""Names of optimisers. All but "sgd" are out of range; any other word is a slip."""
+"""Names of optimisers. All but "sgd" are out of range; any other word is an error."""
 
 
 def check_arguments(**arguments: Any) -> None:
@@ -33,7 +33,7 @@ def check_arguments(**arguments: Any) -> None:
     for name, value in arguments.items():
         RULES[name](name, value)
     if arguments.get("weight_decay") and arguments["n_steps"] is None:
-        raise ValueError("n_steps is needed to undo weight_decay; pass weight_decay=None to find it by the rank")
+        raise ValueError("n_steps is needed to undo weight_decay; pass weight_decay=None to estimate it from the rank")
 
 
 def _number(

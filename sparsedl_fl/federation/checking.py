@@ -46,7 +46,7 @@ def check_update(
     Parameters
     ----------
     model : torch.nn.Module or callable
-        The model, which is left as it was, or what makes one.
+        The model, which is not changed, or a function that makes one.
     before, after : mapping of name to tensor or array, or sequence of arrays
         Weights before and after local training; arrays without names are in the order of ``model.state_dict()``.
         ``before`` is None for those that the model has.
@@ -57,21 +57,21 @@ def check_update(
         is OUT OF RANGE.
     is_difference : bool, default=False
         Whether ``after`` holds the difference to ``before`` instead. Arrays that are nearer to zero than to ``before``
-        may be differences or gradients whatever is said: they are looked at both ways, and the worst result counts.
+        may be differences or gradients all the same: they are audited both ways, and the worst result counts.
     batch_size : int or None, default=None
-        Records behind the update; None finds it.
+        Records of the update; None finds their number.
     example, loss
         As of `sparsedl_fl.audit.audit_model`.
     max_effort, max_seconds : float or None, default=None
-        Caps on the searches, as of `sparsedl_fl.audit.audit_model`; None lets each come to its own end. An audit that a
-        cap has cut short is not complete (`AuditResult.is_complete`), and concludes nothing from what it did not find.
+        Caps on the searches, as of `sparsedl_fl.audit.audit_model`; None lets each run to its end. An audit that a cap
+        has cut short is not complete (`AuditResult.is_complete`), and concludes nothing from what it did not find.
     random_state : int, default=0
         Seed.
 
     Returns
     -------
     AuditResult
-        Its ``verdict`` and ``reason`` say what came back.
+        Its ``verdict`` and ``reason`` say what was recovered.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def check_update(
 def _worst_reading(
     model: nn.Module, sent: Mapping[str, torch.Tensor], is_difference: bool, client: dict, audit: dict
 ) -> AuditResult:
-    """Audit arrays as what they may stand for, as weights after training or differences; an interrupt ends that."""
+    """Audit arrays in each way in which they can be meant, as weights or as differences, until an interrupt."""
     before = {name: tensor.detach() for name, tensor in model.named_parameters()}
     starts = {name: tensor.cpu().double() for name, tensor in before.items()}
     given = {name: sent[name].cpu().double() for name in starts}

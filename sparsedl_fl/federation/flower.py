@@ -1,6 +1,6 @@
 """Flower: a mod that audits what leaves a client, and a strategy that audits what reaches the server.
 
-Both pair what was sent out with what came back by themselves. Both APIs that Flower has are taken: messages, and
+Both pair the weights sent out with the replies by themselves. Both APIs that Flower has are taken: messages, and
 ``aggregate_fit``.
 """
 
@@ -21,26 +21,25 @@ with installs("sparsedl_fl.federation.flower needs Flower", "flower"):
 __all__ = ["LeakAuditMod", "LeakAuditStrategy"]
 
 BLOCKED = 451
-"""Code of the error that goes out in the place of an update that was blocked."""
+"""Code of the error that is sent instead of a blocked update."""
 
 
 class LeakAuditMod:
     """A client-side mod that audits what a client sends before it leaves; put it first in the list, outermost.
 
-    A mod sees what those behind it in the list have done: ``[LeakAuditMod(...), LocalDpMod(...)]`` audits what really
-    leaves, the other order what leaves before noise, and the mod warns of that.
+    A mod gets the reply after the mods that follow it in the list: ``[LeakAuditMod(...), LocalDpMod(...)]`` audits what
+    leaves the client, the other order the update before noise, of which the mod warns.
 
-    Looked at is every array record of every reply, whether to a message for training, for evaluation or a query. One
-    that does not fit the model (control variates, other arrays) cannot be audited, and where updates are blocked it is
-    held: nobody looked at it. Metrics and configuration are not looked at; their names are kept in
-    `Checked.not_looked_at`. A reply without arrays passes, unless arrays were sent for training: then those of the
-    reply travel elsewhere.
+    Every array record of every reply is audited, whether to a message for training, for evaluation or a query. One that
+    does not fit the model (control variates, other arrays) cannot be audited, and is held where updates are blocked.
+    Metrics and configuration are not audited; their names are kept in `Checked.not_looked_at`. A reply without arrays
+    passes, unless arrays were sent for training: then the arrays of the reply must be elsewhere.
 
     Parameters
     ----------
     policy : LeakPolicy
-        What is audited and how, and what happens to an update that leaks. In the mode "block" an error goes out in the
-        place of the whole reply as soon as one of its array records is held.
+        What is audited and how, and what happens to an update that leaks. In the mode "block" an error is sent instead
+        of the whole reply as soon as one of its array records is held.
 
     Examples
     --------
@@ -57,7 +56,7 @@ class LeakAuditMod:
         reply = call_next(message, context)
         if reply.has_error():
             return reply
-        # SecAgg+ talks of keys in messages of this kind; what comes back with arrays is audited, whatever was sent.
+        # SecAgg+ sends keys in messages of this kind; a reply with arrays is audited, whatever was sent.
         is_training = message.metadata.message_type.split(".")[0] == "train"
         if not (reply.content.array_records or (is_training and were_sent)):
             return reply
@@ -79,9 +78,9 @@ class LeakAuditMod:
 class LeakAuditStrategy:
     """A server's strategy around another, which audits each update before it is aggregated.
 
-    Everything that is not said here is left to the strategy inside, and replies to evaluations too: these are not
-    looked at. In the mode "block" an update that is held is not aggregated, and neither is what cannot be read; in the
-    other modes the strategy inside gets what came.
+    Everything else is left to the strategy inside, and so are replies to evaluations, which are not audited. In the
+    mode "block" an update that is held or cannot be read is not aggregated; in the other modes the strategy inside gets
+    every update.
 
     Parameters
     ----------
@@ -90,8 +89,8 @@ class LeakAuditStrategy:
     policy : LeakPolicy
         What is audited and how.
     secure_sum : bool, default=False
-        Whether the server sees the sum of all clients alone (SecAgg+): then that is audited as one batch, the
-        aggregate as "all clients", and held likewise.
+        Whether the server gets only the sum of all clients (SecAgg+): then the sum is audited as one batch of "all
+        clients", and held likewise.
     """
 
     def __init__(self, strategy: Any, policy: LeakPolicy, secure_sum: bool = False) -> None:
@@ -101,7 +100,7 @@ class LeakAuditStrategy:
         self._sent: dict[int, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
-        if name == "strategy":  # not there yet: copying and pickling ask before __init__
+        if name == "strategy":  # not set yet: copying and pickling ask before __init__
             raise AttributeError(name)
         return getattr(self.strategy, name)
 
@@ -175,7 +174,7 @@ def _checked_policy(policy: Any) -> LeakPolicy:
 
 
 def _read(function: Callable[[Any], Any], given: Any) -> Any:
-    """Return what a function reads, or the exception that it raises: that is told when the update is audited."""
+    """Return what a function reads, or the exception that it raises, which the audit then reports."""
     try:
         return function(given)
     except Exception as problem:  # whatever travels there, it must not break a training
@@ -199,15 +198,15 @@ def _records(message: Any) -> dict[str, Any]:
 
 
 def _sent_in(policy: LeakPolicy, message: Any) -> Any:
-    """Return the weights that a message brings: the first arrays that are the model's, else the first of all."""
+    """Return the weights in a message: the first arrays that fit the model, else the first of all."""
     records = list(_records(message).values())
     return next((arrays for arrays in records if policy.fits(arrays)), records[0] if records else {})
 
 
 def _updates_in(policy: LeakPolicy, reply: Any, client: Any, sent: Any) -> list[tuple[Any, Any, Any, dict[str, Any]]]:
-    """Return what `LeakPolicy.check_all` takes of each array record of a reply, those of the model first.
+    """Return the arguments of `LeakPolicy.check_all` for each array record of a reply, those of the model first.
 
-    A reply whose records are empty counts as one without arrays, which says so when it is audited.
+    A reply whose records are empty counts as one without arrays, which is an error of the audit.
     """
     records = sorted(_records(reply).items(), key=lambda item: not policy.fits(item[1]))
     aside = tuple(
@@ -229,7 +228,7 @@ def _round_of(message: Any) -> int:
 
 
 def _mods_outside() -> list[str]:
-    """Return the names of the mods that are called around this one, by the frames of Flower's chain of mods."""
+    """Return the names of the mods that are called around this one, by the frames of Flower's nested calls."""
     frame, found = sys._getframe(2), []
     while frame is not None:
         if frame.f_code.co_name == "new_ffn" and frame.f_globals.get("__name__") == "flwr.client.mod.utils":

@@ -33,13 +33,13 @@ ROUNDS = ("current_round", "contribution_round")
 
 
 class GlobalModelFilter(DXOFilter):
-    """Remembers the global model that a task brings; goes into ``task_data_filters``."""
+    """Keeps the global model of a task; belongs into ``task_data_filters``."""
 
     def __init__(self) -> None:
         super().__init__(supported_data_kinds=[DataKind.WEIGHTS], data_kinds_to_filter=None)
 
     def process(self, shareable: Any, fl_ctx: Any) -> Any:
-        """Forget what an earlier task brought, then keep what this one brings."""
+        """Replace the weights of an earlier task by those of this one."""
         fl_ctx.set_prop(SENT, None, private=True, sticky=True)
         return super().process(shareable, fl_ctx)
 
@@ -50,17 +50,17 @@ class GlobalModelFilter(DXOFilter):
 
 
 class LeakAuditFilter(DXOFilter):
-    """Audits what a client sends back; goes last into ``task_result_filters``, behind what hides or cuts numbers.
+    """Audits a client's results; belongs into ``task_result_filters``, last, after filters that hide or cut numbers.
 
-    It takes weights and differences of weights, in collections too. It needs to know what they started from: put a
-    `GlobalModelFilter` into ``task_data_filters``, or give the policy a model (not a function) that has these weights.
-    Whatever else holds arrays, lists of numbers or bytes (data of other kinds, properties beside the data, results that
-    are no DXO) cannot be audited and is written down as such; single numbers and words, such as metrics, and the
-    headers, which are NVFLARE's own, are not looked at.
+    It audits weights and differences of weights, in collections too. It needs the weights at the start of training: put
+    a `GlobalModelFilter` into ``task_data_filters``, or give the policy a model (not a function) with these weights.
+    Anything else with arrays, lists of numbers or bytes (data of other kinds, properties besides the data, results that
+    are no DXO) cannot be audited and is recorded as such; single numbers and words, such as metrics, and the headers,
+    which are NVFLARE's own, are not audited.
 
     In the mode "block" the data of an update that is held are emptied, as NVFLARE's own example of a gate does, and so
-    is all that cannot be audited. What is encrypted or packed (homomorphic encryption, quantisers) is of that kind: let
-    those filters come after this one.
+    are data that cannot be audited, such as encrypted or packed ones (homomorphic encryption, quantisers): put those
+    filters after this one.
 
     Parameters
     ----------
@@ -71,25 +71,25 @@ class LeakAuditFilter(DXOFilter):
 
     def __init__(self, policy: LeakPolicy | str) -> None:
         super().__init__(supported_data_kinds=[DataKind.WEIGHTS, DataKind.WEIGHT_DIFF], data_kinds_to_filter=None)
-        self.policy = policy  # as it was given: a job is written down by its components' arguments
+        self.policy = policy  # unchanged: a job is saved by its components' arguments
         self._policy = _resolved(policy)
 
     def process(self, shareable: Any, fl_ctx: Any) -> Any:
-        """Audit all of a result, whatever its return code; an error inside empties it where updates are blocked."""
+        """Audit a whole result, whatever its return code; an error inside empties it where updates are blocked."""
         try:
-            beside = {key: value for key, value in shareable.items() if key not in (HEADERS, CONTENT)}
-            self._look_beside(beside, shareable, shareable, fl_ctx)
+            others = {key: value for key, value in shareable.items() if key not in (HEADERS, CONTENT)}
+            self._check_others(others, shareable, shareable, fl_ctx)
             if CONTENT in shareable:
                 dxo = from_shareable(shareable)
-                self._look(dxo, "", shareable, fl_ctx)
+                self._check_all(dxo, "", shareable, fl_ctx)
                 dxo.update_shareable(shareable)
-        except BaseException as problem:  # nothing may leave on the way out of an interrupt either
+        except BaseException as problem:  # an interrupt must not let the data leave either
             if self._policy.is_blocking:
                 _emptied(shareable)
             if not isinstance(problem, Exception) or isinstance(problem, LeakWarning):  # an error by the user's choice
                 raise
             self.log_error(fl_ctx, f"the leak audit failed: {type(problem).__name__}: {problem}")
-            with suppress(Exception):  # the table may be what failed
+            with suppress(Exception):  # the table itself may have failed
                 self._checked(None, problem, "", shareable, fl_ctx)
         return shareable
 
@@ -103,15 +103,15 @@ class LeakAuditFilter(DXOFilter):
             raise
         return dxo
 
-    def _look(self, dxo: DXO, path: str, shareable: Any, fl_ctx: Any) -> None:
-        """Look at a DXO and at all inside."""
-        self._look_beside(dxo.meta, dxo.meta, shareable, fl_ctx)
+    def _check_all(self, dxo: DXO, path: str, shareable: Any, fl_ctx: Any) -> None:
+        """Check a DXO and all inside."""
+        self._check_others(dxo.meta, dxo.meta, shareable, fl_ctx)
         if dxo.data_kind == DataKind.COLLECTION:
             parts = {name: part for name, part in dxo.data.items() if isinstance(part, DXO)}
             for name, part in parts.items():
-                self._look(part, f"{path}.{name}".strip("."), shareable, fl_ctx)
+                self._check_all(part, f"{path}.{name}".strip("."), shareable, fl_ctx)
             others = {name: part for name, part in dxo.data.items() if name not in parts}
-            self._look_beside(others, dxo.data, shareable, fl_ctx)
+            self._check_others(others, dxo.data, shareable, fl_ctx)
         elif dxo.data_kind in self.data_kinds:
             self._audit(dxo, path, shareable, fl_ctx)
         elif not _holds_arrays(dxo.data):
@@ -120,12 +120,14 @@ class LeakAuditFilter(DXOFilter):
             problem = ValueError(f"a DXO of the kind {_word(dxo.data_kind)} cannot be audited, and it holds arrays")
             self._note(dxo, self._checked(None, problem, path, shareable, fl_ctx), fl_ctx)
 
-    def _look_beside(self, found: Mapping, holder: Any, shareable: Any, fl_ctx: Any) -> None:
-        """Look at what lies beside the data of an update, and take away what is held."""
+    def _check_others(self, found: Mapping, holder: Any, shareable: Any, fl_ctx: Any) -> None:
+        """Check entries besides the data of an update, and delete those that are held."""
         names = [name for name, value in found.items() if _holds_arrays(value)]
         if names:
-            problem = ValueError(f"{', '.join(map(repr, names))} holds arrays beside the weights: not looked at")
-            if self._checked(None, problem, "beside the data", shareable, fl_ctx).is_blocked:
+            problem = ValueError(
+                f"{', '.join(map(repr, names))} holds arrays besides the weights, which cannot be audited"
+            )
+            if self._checked(None, problem, "besides the data", shareable, fl_ctx).is_blocked:
                 for name in names:
                     del holder[name]
 

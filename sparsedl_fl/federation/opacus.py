@@ -1,4 +1,4 @@
-"""Opacus: audit what leaves a private optimiser, step by step, with the accountant still counting."""
+"""Opacus: audit the gradients of a private optimiser, step by step; the accountant goes on counting."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StepAudits:
     Attributes
     ----------
     results : dict of int to AuditResult
-        By step, counted from 1.
+        By number of the step, from 1.
     errors : dict of int to str
         Steps whose audit failed, was interrupted, or could not be written down.
     n_steps : int
@@ -66,16 +66,16 @@ class StepAudits:
                 self._note(f"{type(error).__name__}: {error}")
         result = self.results.get(self.n_steps)
         if interrupts.came or (result is not None and result.is_interrupted):
-            self._note("interrupted: the audit did not come to its end")
+            self._note("interrupted: the audit is incomplete")
             raise KeyboardInterrupt
 
     def _note(self, error: str) -> None:
-        """Keep why there is no audit to rely on, and warn of it."""
+        """Record why an audit is missing, and warn of it."""
         self.errors[self.n_steps] = error
         warnings.warn(f"step {self.n_steps}: the audit failed: {error}", LeakWarning, stacklevel=3)
 
     def detach(self, optimizer: Any) -> None:
-        """Take the hook away, and leave the accountant's."""
+        """Remove the hook, and restore the accountant's."""
         optimizer.attach_step_hook(self._before)
 
     def _audit(self, optimizer: Any) -> None:
@@ -131,7 +131,7 @@ def audit_steps(
     Parameters
     ----------
     optimizer : opacus.optimizers.DPOptimizer
-        Private optimiser. Its one slot for a hook is shared: what the accountant put there goes on.
+        Private optimiser. Its only slot for a hook is shared with the accountant's hook.
     model : torch.nn.Module
         The private model (`opacus.GradSampleModule`).
     accountant : opacus.accountants.IAccountant or None, default=None
@@ -145,7 +145,7 @@ def audit_steps(
     example, loss
         As of `sparsedl_fl.audit.audit_model`.
     max_effort, max_seconds : float or None, default=None
-        Caps on the searches of one audit, as of `sparsedl_fl.audit.audit_model`. None lets each come to its own end; an
+        Caps on the searches of one audit, as of `sparsedl_fl.audit.audit_model`. None lets each run to its end; an
         audit that is cut short concludes nothing (`AuditResult.is_complete`). To save time audit fewer steps.
     out : str or Path or None, default=None
         Folder of a report for each step that is audited.

@@ -1,4 +1,4 @@
-"""What came of one update: an audit that fails by itself, an interrupt that is not lost, and why the update is held."""
+"""The outcome of an audit of one update: its result, its error or an interrupt, and why the update is held."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Checked", "Finding", "Interrupts", "Outcome", "audited"]
 
 
 class Finding(StrEnum):
-    """What the check of an update came to. Where updates are blocked, only the first of these always leaves."""
+    """The finding of a check. Where updates are blocked, only one that is clear always leaves."""
 
     CLEAR = "clear"
     """The audit is complete, and ended NOT RECOVERED."""
@@ -39,17 +39,17 @@ class Finding(StrEnum):
     """An interrupt (Ctrl-C) ended the audit early, and nothing was found by then."""
 
     ERROR = "error"
-    """The update could not be read, the audit failed, its report could not be written, or a part was not looked at."""
+    """The update could not be read, the audit failed, its report could not be written, or a part was not audited."""
 
     @property
     def is_conclusion(self) -> bool:
-        """Whether the verdict of the audit says it all."""
+        """Whether the verdict of the audit is its conclusion."""
         return self in (self.CLEAR, self.OUT_OF_RANGE, self.LEAK)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Outcome:
-    """What came of an audit.
+    """The outcome of an audit.
 
     Attributes
     ----------
@@ -58,9 +58,9 @@ class Outcome:
     error : str
         What went wrong, or empty.
     seconds : float
-        What it cost.
+        Time of the audit.
     is_interrupted : bool
-        Whether an interrupt came meanwhile, whoever took it.
+        Whether an interrupt came during it, wherever it was handled.
     """
 
     result: AuditResult | None = None
@@ -71,7 +71,7 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Checked(Outcome):
-    """What came of one update.
+    """The outcome for one update.
 
     Attributes
     ----------
@@ -82,11 +82,11 @@ class Checked(Outcome):
     is_blocked : bool
         Whether the update must not leave.
     finding : Finding
-        What it came to: why the update is held, if it is.
+        The finding, which is the reason if the update is held.
     record : str
         Which of several sets of arrays in one message this is; empty where there is one.
     not_looked_at : tuple of str
-        What travels in the same message and is no array: metrics, configuration.
+        Parts of the same message that are not audited: metrics, configuration.
     """
 
     client: str
@@ -98,14 +98,14 @@ class Checked(Outcome):
 
     @property
     def reason(self) -> str:
-        """What there is to say, in a sentence; one that does not begin with a verdict begins with the finding."""
+        """The verdict with its reason, in a sentence; without a conclusion it begins with the finding."""
         found = "" if self.result is None else f"{self.result.verdict}: {self.result.reason}"
         what = {
             Finding.ERROR: f"error: {'the audit failed: ' if self.result is None else ''}{self.error}",
-            Finding.INTERRUPTED: "interrupted: the audit did not come to its end",
+            Finding.INTERRUPTED: "interrupted: the audit is incomplete",
             Finding.CAP: (
-                "cap: the audit was cut short before its own end, and what it did not find says nothing; raise "
-                "max_effort or max_seconds, or leave them out"
+                "cap: the audit was ended early by a cap, so that finding nothing means nothing; raise max_effort or "
+                "max_seconds, or leave them out"
             ),
         }.get(self.finding, "")
         text = "; ".join(part for part in (what, found) if part)
@@ -113,9 +113,9 @@ class Checked(Outcome):
 
 
 class Interrupts:
-    """Notes an interrupt (SIGINT, Ctrl-C) that came during a block, though something inside took it.
+    """Records an interrupt (SIGINT, Ctrl-C) during a block, even if something inside handled it.
 
-    Signals reach the main thread alone; in any other one nothing is noted.
+    Signals reach the main thread alone; in other threads nothing is recorded.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class Interrupts:
     def _hear(self, number: int, frame: FrameType | None) -> None:
         try:
             self._before(number, frame)
-        except KeyboardInterrupt:  # another handler may do without, and then it is none
+        except KeyboardInterrupt:  # another handler may not raise it, and then it is no interrupt
             self.came = True
             raise
 
@@ -152,12 +152,12 @@ def audited(
     after: State | Exception,
     options: Mapping[str, Any],
 ) -> Outcome:
-    """Audit one update, and return what came of it. Nothing is raised, and an interrupt is noted.
+    """Audit one update, and return the outcome. Nothing is raised, and an interrupt is recorded.
 
     Parameters
     ----------
     model, before, after
-        As of `check_update`; what could not be read is the exception that it raised.
+        As of `check_update`; states that could not be read are given as the exception.
     options : mapping
         The other arguments of `check_update`.
     """
@@ -181,6 +181,6 @@ def audited(
 
 
 def _not_finite(result: AuditResult) -> str:
-    """Return what was not looked at for NaN or infinity in it: a server can read the other numbers beside these."""
+    """Return which tensors were not audited for NaN or infinity, whose other numbers a server can read all the same."""
     spoilt = result.context.get("missing")
-    return f"NaN or infinity in {', '.join(map(repr, spoilt))}, which was not looked at" if spoilt else ""
+    return f"NaN or infinity in {', '.join(map(repr, spoilt))}, not looked at" if spoilt else ""

@@ -44,26 +44,26 @@ class LeakPolicy:
     Parameters
     ----------
     model : torch.nn.Module or callable
-        The model, or what makes one.
+        The model, or a function that makes one.
     learning_rate : float
         The clients'.
     mode : {"report", "warn", "block"}, default="warn"
-        Write down alone; warn as well of what "block" would hold (`LeakWarning`); or hold. Blocking fails closed: an
-        update leaves only after a complete audit that ended NOT RECOVERED. Held is a leak, an audit that was
-        interrupted, that a cap has cut short, or that failed anywhere (in reading the update and in writing the report
-        too), and numbers that are not finite.
+        "report" records results, "warn" warns as well of updates that "block" would hold (`LeakWarning`), "block" holds
+        them. Blocking fails closed: an update leaves only after a complete audit that ended NOT RECOVERED. It is held
+        for a leak, after an audit that was interrupted, was ended by a cap, or failed anywhere (also in reading the
+        update or writing the report), and for numbers that are not finite.
     out_of_range : {"hold", "release"}, default="hold"
-        What becomes of an update of which a complete audit has no conclusion, OUT OF RANGE. "release" says that you
-        take the risk: nothing was learned of such an update. It releases nothing else.
+        What happens to an update for which a complete audit has no conclusion, OUT OF RANGE. With "release" you take
+        the risk: nothing is known of such an update. It releases nothing else.
     leaks : tuple of Verdict, default=(RECOVERED, PARTLY, LIKELY)
-        Verdicts that count as a leak. These three always do, and what is given can only add to them: with
-        ``Verdict.OUT_OF_RANGE`` what cannot be judged is held whatever ``out_of_range`` says, with
-        ``Verdict.NOT_RECOVERED`` everything is.
+        Verdicts that count as a leak. These three always do; others can only be added: with ``Verdict.OUT_OF_RANGE``
+        updates without a conclusion are held whatever ``out_of_range`` says, with ``Verdict.NOT_RECOVERED`` everything
+        is.
     n_steps, momentum, weight_decay, optimizer, batch_size, example, loss
         Of the clients, as of `check_update`.
     max_effort, max_seconds : float or None, default=None
-        Caps on the searches for one update, as of `sparsedl_fl.audit.audit_model`. None lets each come to its own end;
-        an update whose audit is cut short is held.
+        Caps on the searches for one update, as of `sparsedl_fl.audit.audit_model`. None lets each run to its end; an
+        update whose audit is cut short is held.
     out : str or Path or None, default=None
         Folder of a report for each update (samples are left out), and of the table.
     n_jobs : int, default=1
@@ -108,7 +108,7 @@ class LeakPolicy:
 
     @property
     def is_blocking(self) -> bool:
-        """Whether what is not clear is held; a mode that is none, set later, holds as well."""
+        """Whether updates that are not clear are held; an invalid mode, set later, holds as well."""
         return self.mode not in ("report", "warn")
 
     @property
@@ -116,24 +116,23 @@ class LeakPolicy:
         return {name: getattr(self, name) for name in OF_THE_CHECK}
 
     def check(self, before: State, after: State, *, client: Any, server_round: int, **facts: Any) -> Checked:
-        """Audit one update. Nothing raised inside gets out but an interrupt, and that after the update is held.
+        """Audit one update. It raises nothing but an interrupt, and that after the update is held.
 
         Parameters
         ----------
         before, after : mapping or sequence, or Exception
-            As of `check_update`; what could not be read is given as the exception that it raised.
+            As of `check_update`; a state that could not be read is given as the exception.
         client : object
-            Whose update it is; its text names it.
+            The client, named by its text.
         server_round : int
             The round.
         **facts
-            What is known better of this one update, such as ``batch_size``; ``record`` and ``not_looked_at`` are kept
-            in the `Checked`.
+            Options of this update, such as ``batch_size``; ``record`` and ``not_looked_at`` are kept in the `Checked`.
 
         Raises
         ------
         KeyboardInterrupt
-            If one came during the audit, though the search took it.
+            If one came during the audit, even if the search handled it.
         """
         return self.check_all([(client, before, after, facts)], server_round=server_round)[0]
 
@@ -169,13 +168,13 @@ class LeakPolicy:
         return checked
 
     def _outcomes(self, tasks: list[tuple[Any, ...]]) -> Iterator[Outcome]:
-        """Yield what came of each update in turn; an interrupt is the last."""
+        """Yield the outcome of each update in turn; an interrupt is the last."""
         if self.n_jobs != 1 and len(tasks) > 1:
             try:
                 outcomes = Parallel(n_jobs=self.n_jobs)(delayed(audited)(*task) for task in tasks)
             except KeyboardInterrupt:
                 outcomes = [Outcome(is_interrupted=True)]
-            except Exception:  # what cannot be sent to another process is audited here
+            except Exception:  # updates that cannot be sent to another process are audited here
                 outcomes = []
             if outcomes:
                 yield from outcomes
@@ -194,16 +193,16 @@ class LeakPolicy:
                 model = self.model if isinstance(self.model, nn.Module) else self.model()
                 self._shapes = deepcopy(unwrapped(model)).to("meta")
             state_of(self._shapes, state, "the message")
-        except Exception:  # whatever travels there, it must not break a training
+        except Exception:  # whatever it is, it must not break a training
             return False
         return True
 
     def _noted(self, server_round: int, outcome: Outcome, **note: Any) -> Checked:
-        """Write down what came of an update, and warn where that is asked for."""
+        """Record the outcome of an update, and warn of it where the mode asks for it."""
         checked = self._judged(outcome, server_round=server_round, **note)
         try:
             self.table.add(checked)
-        except Exception as problem:  # no disk, no right, no template: nobody will read of this update
+        except Exception as problem:  # no disk, permission or template: the report of this update would be missing
             text = f"the report of client {checked.client} could not be written: {problem}"
             warnings.warn(text, LeakWarning, stacklevel=4)
             error = "; ".join(part for part in (outcome.error, text) if part)
@@ -233,13 +232,13 @@ class LeakPolicy:
         return Finding.CLEAR if result.verdict is Verdict.NOT_RECOVERED else Finding.OUT_OF_RANGE
 
     def _is_held(self, finding: Finding) -> bool:
-        """Return whether blocking holds an update of which that was found."""
+        """Return whether blocking holds an update with a finding."""
         is_released = finding is Finding.OUT_OF_RANGE and self.out_of_range == "release"
         return finding is not Finding.CLEAR and not is_released
 
 
 def _all_leaks(given: Any) -> tuple[Verdict, ...]:
-    """Return the verdicts that count as a leak: those that always do, and what a user adds."""
+    """Return the verdicts that count as a leak: those that always do, and those that the user adds."""
     try:
         added = () if isinstance(given, str) else tuple(map(Verdict, given))
     except (TypeError, ValueError):

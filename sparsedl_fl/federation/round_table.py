@@ -74,7 +74,7 @@ class RoundTable:
         return "\n".join(lines) + "\n"
 
     def of_round(self, server_round: int) -> str:
-        """Return the report of one round in Markdown: what each client's update gives away, and why."""
+        """Return the report of one round in Markdown: what each client's update leaks, and why."""
         lines = [f"# Round {server_round}", "", "| client | verdict | why | seconds |", "| --- | --- | --- | --- |"]
         here = [checked for checked in self.audits if checked.server_round == server_round]
         for checked in here:
@@ -91,7 +91,7 @@ def _line(*cells: str) -> str:
 
 
 def _words(checked: Checked) -> list[str]:
-    """Return the verdict, or that there is none, what stood in its way, and whether the update is held."""
+    """Return the verdict, if there is one, the finding, and whether the update is held."""
     words = ["audit failed" if checked.result is None else str(checked.result.verdict)]
     if not checked.finding.is_conclusion:
         words.append(str(checked.finding))

@@ -1,8 +1,8 @@
 """The bias as one more input, which is one number for the whole batch: ``[G, u g] = D [X, u]^T`` for any ``u``.
 
-A row of zeros, or ``x`` beside ``2 x``, leaves ``X`` one rank short of the batch and ``[X, u]`` not: then ``g`` lies
-outside of the column space of ``G``, and this is the problem to solve. Whatever ``g`` holds that is of no input comes
-back as a row of zeros with a dense gradient, which nothing certifies.
+With a row of zeros, or with ``x`` and ``2 x``, the rank of ``X`` is one less than the batch size and that of ``[X, u]``
+is not: then ``g`` lies outside the column space of ``G``, and this is the problem to solve. A part of ``g`` that
+belongs to no input appears as a row of zeros with a dense gradient, which nothing certifies.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class LayerGradientWithBias(LayerGradient):
-    """A layer whose last input is that of the bias, with the weight zero, so that ``z`` stays what it is.
+    """A layer whose last input is that of the bias, with weight zero, so that ``z`` is unchanged.
 
     Attributes
     ----------
     constant_input : float
-        Its value.
+        Value of that input.
     """
 
-    constant_input: float = 1.0  # type: ignore[misc]  # a constant of all other layers, a field of these
+    constant_input: float = 1.0  # type: ignore[misc]  # a class constant of other layers, a field here
 
 
 def unit_of_bias(given: LayerGradient) -> float:
-    """Return how large the input of the bias is: about as large as the others, a power of two, which rounds nothing."""
+    """Return the input of the bias: a power of two, so that nothing is rounded, about as large as the other inputs."""
     n_alive = max(1, int(given.weight_grad.any(axis=0).sum()))
     ratio = np.linalg.norm(row_norms(given.weight_grad)) / np.linalg.norm(given.bias_grad) / np.sqrt(n_alive)
     return float(2.0 ** np.round(np.log2(ratio)))
@@ -54,7 +54,9 @@ def with_bias_as_input(given: LayerGradient) -> LayerGradientWithBias:
     """Return a layer with one input more, that of the bias."""
     weight = np.hstack([given.weight, np.zeros_like(given.weight[:, :1])])
     changed = {"weight": weight, "weight_grad": gradient_with_bias(given), "constant_input": unit_of_bias(given)}
-    found = object.__new__(LayerGradientWithBias)  # all of it was checked and copied: a constructor would copy again
+    found = object.__new__(
+        LayerGradientWithBias
+    )  # everything is checked and copied: the constructor would copy it again
     vars(found).update(vars(given) | changed)
     return found
 
@@ -66,7 +68,7 @@ def gradient_with_bias(given: LayerGradient) -> np.ndarray:
 
 
 def with_constant(given: LayerGradient, inputs: np.ndarray) -> np.ndarray:
-    """Return inputs of shape (b, n) with that of the bias behind them, where the layer counts it as one."""
+    """Return inputs of shape (b, n) with that of the bias appended, where the layer counts it as one."""
     if given.constant_input is None:
         return inputs
     return np.hstack([inputs, np.full((len(inputs), 1), given.constant_input)])

@@ -1,7 +1,7 @@
 """Products with a wide matrix, a block of columns at a time.
 
-A gradient of 720 x 720 images takes a gigabyte in single precision. It stays as the client sent it; only one block at a
-time is brought to double precision.
+A gradient of 720 x 720 images takes a gigabyte in single precision. It stays as the client sent it; one block at a time
+is converted to double precision.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = [
     "in_double",
     "power_of_two",
     "residual_norms",
+    "residual_squares",
     "row_factor",
     "row_norms",
     "significands",
-    "squares_beside",
     "times",
     "transposed_times",
 ]
@@ -36,12 +36,12 @@ _LIMIT: ContextVar[float | None] = ContextVar("limit", default=None)
 
 
 class OutOfTime(RuntimeError):
-    """Work on a large matrix went on for longer than it may."""
+    """Work on a large matrix took longer than the limit."""
 
 
 @contextmanager
 def cut_at(limit: float | None) -> Iterator[None]:
-    """Cut work on matrices of several blocks between two of them, from a moment of `time.perf_counter` on."""
+    """Stop work on matrices of several blocks, between two blocks, once `time.perf_counter` is past a limit."""
     token = _LIMIT.set(limit)
     try:
         yield
@@ -50,21 +50,21 @@ def cut_at(limit: float | None) -> Iterator[None]:
 
 
 def column_blocks(matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield slices of columns and those columns in double precision; raise `OutOfTime` where that takes too long."""
+    """Yield slices of columns and these columns in double precision; raise `OutOfTime` past the limit."""
     limit = _LIMIT.get() if matrix.size > CHUNK_ENTRIES else None
     for part in chunks(matrix.shape[1], matrix.shape[0]):
         if limit is not None and time.perf_counter() > limit:
-            raise OutOfTime("the layer is too large for the seconds of the cap: what came of it until then is left out")
+            raise OutOfTime("the layer is too large for the cap of seconds: its unfinished results are left out")
         yield part, matrix[:, part].astype(np.float64, copy=False)
 
 
 def in_double(matrix: np.ndarray) -> np.ndarray:
-    """Return a matrix of a single block in double precision, for products to come; a larger one stays as it is."""
+    """Return a matrix of a single block in double precision, for later products; a larger one stays as it is."""
     return matrix.astype(np.float64, copy=False) if matrix.size <= CHUNK_ENTRIES else matrix
 
 
 def alive(matrix: np.ndarray) -> np.ndarray:
-    """Return how many rows and columns of a matrix are not all zero, one at least: the others have no noise either."""
+    """Return the numbers of rows and columns that are not all zero, at least one: the others have no noise either."""
     return np.array([max(1, int(matrix.any(axis=1).sum())), max(1, int(matrix.any(axis=0).sum()))])
 
 
@@ -74,9 +74,9 @@ def power_of_two(matrix: np.ndarray) -> int:
 
 
 def significands(block: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Return the digits of numbers, in [1/2, 1), in single precision, and whether they fit into it.
+    """Return the significands of numbers, in [1/2, 1), in single precision, and whether they fit into it.
 
-    The size of a number is taken out first, so that it does not matter in which units a gradient comes.
+    Without the exponents, the scale of the gradient has no influence.
     """
     digits = np.frexp(block)[0]
     single = digits.astype(np.float32)
@@ -102,7 +102,7 @@ def transposed_times(matrix: np.ndarray, left: np.ndarray) -> np.ndarray:
 def row_factor(matrix: np.ndarray) -> np.ndarray:
     """Return a square ``R^T`` with ``matrix = R^T Q^T`` for some ``Q`` with orthonormal columns, without forming ``Q``.
 
-    The factor is updated block by block (a sequential QR decomposition), so that nothing is squared on the way.
+    The factor is updated block by block (a sequential QR decomposition), so that no condition number is squared.
     """
     factor = np.zeros((0, matrix.shape[0]))
     for _, block in column_blocks(matrix):
@@ -120,7 +120,7 @@ def residual_norms(matrix: np.ndarray, left: np.ndarray, right: np.ndarray) -> t
     return np.sqrt(rows), np.sqrt(columns)
 
 
-def squares_beside(matrix: np.ndarray, column: np.ndarray, row: np.ndarray) -> float:
+def residual_squares(matrix: np.ndarray, column: np.ndarray, row: np.ndarray) -> float:
     """Return the sum of the squares of ``matrix - column row^T``."""
     blocks = column_blocks(matrix)
     return float(sum(np.sum((block - np.outer(column, row[part])) ** 2) for part, block in blocks))

@@ -1,6 +1,6 @@
-"""Why a gradient gives nothing away, from what is there to see before or after a search.
+"""Why nothing, or not all, can be recovered from a gradient, as seen before or after a search.
 
-Each check looks at the gradient alone or at the outcome, and says in a sentence what it means and what to do.
+Each check looks at the gradient or at the outcome, and returns a sentence that says what it means and what to do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sparsedl_fl.wording import argument
 
 __all__ = [
     "advice",
-    "advice_for_crowd",
+    "advice_for_more_samples",
     "is_clipped",
     "is_of_one_size",
     "is_sparsified",
@@ -22,37 +22,37 @@ __all__ = [
     "too_large",
     "uncertain_size",
     "visible_reason",
-    "without_span",
+    "without_next_layer",
 ]
 
 
 def obstacle(layer_gradient: LayerGradient) -> str:
-    """Say why no search of ours applies, or nothing; from what is known of the layer."""
+    """Say why no search applies to a layer, from what is known of it; return an empty text where one does."""
     given = layer_gradient.activation
     found = resolve(given)
     is_seen = layer_gradient.next_layer.weight_grad is not None or layer_gradient.tail.rest is not None
     if found is not None and (found.has_flat_part or is_seen):
         return ""
-    flat = ", ".join(name for name, activation in KNOWN.items() if activation.has_flat_part)
+    names = ", ".join(name for name, activation in KNOWN.items() if activation.has_flat_part)
     return (
-        f"{given} follows the layer, whose derivative is nowhere zero: from this layer's gradient alone the searches "
-        f"need one that vanishes where a unit is off, as behind {flat} or a threshold, and otherwise the gradient "
-        "of the linear layer behind it (next_weight_grad), or the rest of the network (rest)"
+        f"{given} follows the layer, whose derivative is nowhere zero: an attack by the layer's own gradient needs an "
+        f"activation with zero slope for inactive units ({names} or a threshold); for others pass the gradient of the "
+        "next linear layer (next_weight_grad) or the downstream network (rest)"
     )
 
 
-def without_span(layer_gradient: LayerGradient, batch_size: int) -> str:
-    """Say why the next layer's gradient is of no use behind an activation without flat parts."""
+def without_next_layer(layer_gradient: LayerGradient, batch_size: int) -> str:
+    """Say why the next layer's gradient does not help a layer with an activation without zero-slope regions."""
     following = layer_gradient.next_layer.weight_grad
     if following is None:
         return (
-            f"{layer_gradient.activation} follows the layer, whose derivative is nowhere zero, with no linear layer "
-            "behind it, and what the rest of the network says holds for the gradient of one step alone"
+            f"{layer_gradient.activation} follows the layer, whose derivative is nowhere zero, and no linear layer "
+            "comes next; what the downstream network says holds only for the gradient of a single step"
         )
     return (
         f"{layer_gradient.activation} follows the layer, whose derivative is nowhere zero, and the gradient of the "
-        f"next layer does not span the activations of {batch_size} inputs: it is "
-        f"{following.shape}, and needs more rows and columns than inputs, and less noise than they leave"
+        f"next layer, of shape {following.shape}, does not show the activations of {batch_size} inputs: it needs more "
+        "rows and columns than inputs, and noise below their gradients"
     )
 
 
@@ -61,22 +61,22 @@ def visible_reason(
     batch_size: int | None = None,
     is_open: bool = False,
 ) -> str:
-    """Say what was done to a gradient that hides its low rank, or nothing.
+    """Say what hides the low rank of a gradient, or return an empty text.
 
     Parameters
     ----------
     layer_gradient : LayerGradient
         The gradient.
     batch_size : int or None, default=None
-        Its numerical rank, where that is known.
+        Its numerical rank, where it is known.
     is_open : bool, default=False
-        Whether the singular values show no end of the batch.
+        Whether the singular values do not show how large the batch is.
     """
     m, n = layer_gradient.shape
     if layer_gradient.constant_input is not None:
         return (
-            "the bias gradient lies outside the column space of the weight gradient: the batch has a row of zeros or "
-            "one that others add up to, or the two are not of one layer and batch, or noise is on the bias alone"
+            "the bias gradient lies outside the column space of the weight gradient: the batch has an input of zeros "
+            "or one that is a sum of others, or the two are not of one layer and batch, or only the bias has noise"
         )
     alive, moduli = _alive(layer_gradient)
     if moduli.size == 0:
@@ -88,9 +88,7 @@ def visible_reason(
         )
     if is_sparsified(layer_gradient):
         share = 1 - moduli.size / alive.size
-        return (
-            f"{share:.0%} of the entries are exactly zero, scattered: the update was sparsified, which hides its rank"
-        )
+        return f"{share:.0%} of the entries are exactly zero, all over: the update was sparsified, which hides its rank"
     if batch_size is not None and batch_size == m - 1 and m <= 1000:
         return (
             f"the rank is {m - 1}, one less than the {m} outputs: this looks like a classifier's head, whose gradients "
@@ -98,7 +96,7 @@ def visible_reason(
         )
     if is_open:
         return (
-            f"the singular values show no end of the batch: it is as large as the layer, {min(m, n)}, or larger "
+            f"the singular values do not show the batch size: it is that of the layer, {min(m, n)}, or larger "
             f"(tokens and patches count as inputs each), or the gradient is noisy: pass {argument('batch_size')}"
         )
     return ""
@@ -112,12 +110,11 @@ def is_of_one_size(moduli: np.ndarray, *, equal: float = 0.02, most: float = 1.5
     moduli : ndarray
         Of the entries that are not zero.
     equal : float, default=0.02
-        Distance from the median, relative to it, up to which a size is that one: a gradient has 2 % of its entries
-        there.
+        Distance from the median, relative to it, up to which sizes are equal: a gradient has 2 % of its entries there.
     most : float, default=1.5
-        Largest size over the median: a few bits, which round most entries to one step, have larger ones.
+        Largest size over the median: quantisation to a few bits, which rounds most entries to one step, exceeds it.
     share : float, default=0.7
-        Of the entries.
+        Least share of such entries.
     """
     if moduli.size < 16:
         return moduli.size > 1 and bool(np.ptp(moduli) <= 1e-3 * moduli.max())
@@ -133,11 +130,11 @@ def is_clipped(layer_gradient: LayerGradient, *, share: float = 5e-3, near: floa
     layer_gradient : LayerGradient
         The gradient.
     share : float, default=5e-3
-        Of the entries that have the largest size exactly.
+        Least share of entries that have exactly the largest size.
     near : float, default=0.98
-        Of that size, up to which the next ones reach: those of a few bits are a step of their grid away.
+        Least size of the next entries, relative to the largest: numbers of a few bits are a quantisation step away.
     fewest : int, default=8
-        Entries at that size.
+        Least number of entries at that size.
     """
     _, moduli = _alive(layer_gradient)
     if moduli.size == 0:
@@ -149,7 +146,7 @@ def is_clipped(layer_gradient: LayerGradient, *, share: float = 5e-3, near: floa
 
 
 def too_large(layer_gradient: LayerGradient, batch_size: int, limit: int) -> str:
-    """Say that the gradient has as many inputs as the layer has rows or columns that are not zero, or more."""
+    """Say that the batch is at least as large as the number of rows or columns with a gradient."""
     (m, n), reason = layer_gradient.shape, visible_reason(layer_gradient)
     return (
         f"the batch (size {batch_size}) is as large as the layer or larger: its inputs cannot be separated (of {m} "
@@ -161,7 +158,7 @@ def uncertain_size(layer_gradient: LayerGradient, batch_size: int, gap: float) -
     """Say that the singular values do not show well how large the batch is."""
     reason = visible_reason(layer_gradient)
     return (
-        f"{reason}{'; ' if reason else ''}the batch size is uncertain: the gap behind singular value {batch_size} of "
+        f"{reason}{'; ' if reason else ''}the batch size is uncertain: the gap after singular value {batch_size} of "
         f"weight_grad is only {gap:.2g}; the gradient may be noisy or the batch as large as the layer: pass "
         f"{argument('batch_size')}"
     )
@@ -170,18 +167,19 @@ def uncertain_size(layer_gradient: LayerGradient, batch_size: int, gap: float) -
 def is_sparsified(
     layer_gradient: LayerGradient, *, scattered: float = 0.05, lowest_kept: float = 0.1, step: float = 1.5
 ) -> bool:
-    """Return whether small entries were set to zero: then the noise is as large as they were, and follows no rule.
+    """Return whether small entries were set to zero: the noise is then as large as they were, and not random.
 
     Parameters
     ----------
     layer_gradient : LayerGradient
         The gradient.
     scattered : float, default=0.05
-        Share of exact zeros, outside of rows and columns that are all zero, that no dense client leaves.
+        Share of exact zeros, outside rows and columns of zeros, above which the update cannot be dense.
     lowest_kept : float, default=0.1
-        Smallest modulus that is left, relative to the median: without a threshold there are far smaller ones.
+        Least remaining modulus, relative to the median: without a threshold there are far smaller ones.
     step : float, default=1.5
-        Ratio of the two smallest moduli, from which on they are steps of a grid: quantised numbers round to zero, too.
+        Ratio of the two smallest moduli from which on they are quantisation steps: quantised numbers round to zero,
+        too.
     """
     alive, moduli = _alive(layer_gradient)
     if moduli.size == 0 or 1 - moduli.size / alive.size <= scattered:
@@ -216,7 +214,7 @@ def advice(
     Parameters
     ----------
     proposed, certified : ndarray of shape (b,) of bool
-        Columns that were found, and inputs that are certified.
+        Candidates that were found, and inputs that are certified.
     residual_floor : float
         Share of noise in the gradient.
     verdict : str
@@ -224,59 +222,58 @@ def advice(
     reason : str
         Of `visible_reason`.
     has_zeros : bool, default=True
-        Whether the activation has a flat part, so that columns have zeros.
+        Whether the activation has a zero-slope region, so that columns have zeros.
     matching : float, default=1
         Sparsity matching coefficient.
     noisy : float, default=1e-4
-        Share of noise in the gradient above which it is noise that hides what is missing.
+        Share of noise in the gradient above which noise hides the missing inputs.
     unrelated : float, default=0.7
-        Coefficient below which columns that were found have nothing to do with the weights: by chance it is one half.
+        Coefficient below which the columns found have nothing to do with the weights: by chance it is one half.
     """
     if reason:
         return reason[0].upper() + reason[1:]
     if not has_zeros and proposed.any():
         return (
-            f"{int(proposed.sum())} inputs were found, but there are too few equations to prove all of them, or too "
+            f"{int(proposed.sum())} inputs were found, but there are too few equations to certify all of them, or too "
             "much noise: a batch near half of the outputs, or of the classes of a head, is out of reach"
         )
     if not has_zeros:
         return (
-            "No input fits: a batch too large for the layer (half of its outputs, or of the classes of a head), "
-            "another activation or loss, smoothed labels, normalisation over the batch, an optimiser with momenta of "
-            f"its own (Adam), or noise; under noise {argument('batch_size')} has to be given"
+            "No input was found that fits: a batch too large for the layer (half of its outputs, or of the classes of "
+            "a head), another activation or loss, smoothed labels, normalisation over the batch, an adaptive optimiser "
+            f"(Adam), or noise; under noise pass {argument('batch_size')}"
         )
     if 2 * proposed.sum() > len(proposed) > 2 and matching < unrelated and residual_floor <= noisy:
         return (
-            f"{int(proposed.sum())} columns were found, and the weights contradict them: these are not the weights at "
+            f"{int(proposed.sum())} inputs were found, and the weights contradict them: these are not the weights at "
             "which the gradient was taken, or another activation follows"
         )
     if proposed.all() and residual_floor > noisy:
-        return "The noise hides too many zeros of the others to be sure of them"
+        return "Noise hides too many zeros of the gradient to certify the other inputs"
     if proposed.all():
         return (
-            "All columns have zeros, but not enough to prove them, or zeros that contradict the weights: check that "
-            "the weights are those at which the gradient was taken, and that ReLU follows the layer"
+            "All inputs were found, but they fit too few zeros of the gradient to be certified, or contradict the "
+            "weights: check that these are the weights at which the gradient was taken, and the activation"
         )
     if not proposed.any():
         return (
-            f"No direction makes the gradient sparse ({verdict}): another activation than ReLU, normalisation over the "
-            "batch, an optimiser with momenta of its own (Adam), or noise; under noise "
-            f"{argument('batch_size')} has to be given"
+            f"No input was found ({verdict}): another activation than the one given, normalisation over the batch, an "
+            f"adaptive optimiser (Adam), or noise; under noise pass {argument('batch_size')}"
         )
     return (
         f"Raise the search's budget ({verdict}); a batch near half the layer's width or beyond cannot be recovered, "
-        f"and under noise {argument('batch_size')} has to be given"
+        f"and under noise pass {argument('batch_size')}"
     )
 
 
-def advice_for_crowd(n_found: int, n_certified: int, batch_size: int) -> str:
-    """Say what a batch lacks that has more inputs than their features have dimensions."""
+def advice_for_more_samples(n_found: int, n_certified: int, batch_size: int) -> str:
+    """Say what a batch with more inputs than features lacks."""
     if n_found < batch_size:
         return (
-            "The layer has more inputs than their features have dimensions, and each is found by itself: raise the "
-            "search's time; those that left little of a gradient, or switch the same units as another, may never be"
+            "The batch has more inputs than features, so that each is searched by itself: raise the search's budget; "
+            "an input with a small gradient, or with the same active units as another, may never be found"
         )
     return (
-        f"All {batch_size} inputs were found, and {batch_size - n_certified} of them are not told well enough by the "
-        "next layer's gradient, or what they make of the layer's own is not what was sent: check the weights behind"
+        f"All {batch_size} inputs were found, and the gradients of this and the next layer do not certify "
+        f"{batch_size - n_certified} of them: check that the weights of both are those at which they were taken"
     )

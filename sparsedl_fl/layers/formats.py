@@ -1,7 +1,7 @@
-"""Coarse number formats: which one a gradient came in, and how large its rounding is.
+"""Coarse number formats: the quantisation step of a gradient, and the size of its rounding.
 
-Rounding is noise of known size. A gradient in half precision, or one that was quantised to a few bits and turned back
-into float32, shows its format: all its entries lie on a grid.
+Rounding is noise of known size. A gradient in half precision, or one that was quantised to a few bits and converted
+back to float32, shows its format: all entries are multiples of a step.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from sparsedl_fl.layers.blocks import column_blocks, significands
 __all__ = ["rounding_noise"]
 
 UNIFORM = 1 / np.sqrt(12)
-"""Standard deviation of an error that is uniform over one step of a grid."""
+"""Standard deviation of an error that is uniform over one quantisation step."""
 
 FLOAT16_BITS, BFLOAT16_BITS = 11, 8
 """Bits of a significand, the hidden one included."""
 
 ON_GRID = 1e-3
-"""How far an entry may lie from its grid, in steps: scales are float32 themselves, whose rounding is 1024 / 2^24."""
+"""Distance of an entry from a multiple, in steps, that rounding of a float32 scale may cause."""
 
 
 def rounding_noise(G: np.ndarray) -> np.ndarray | None:
@@ -46,9 +46,9 @@ def rounding_noise(G: np.ndarray) -> np.ndarray | None:
 
 
 def _last_digit(block: np.ndarray, digits: np.ndarray) -> float:
-    """Return the smallest power of two that every entry is a multiple of.
+    """Return the largest power of two that every entry is a multiple of.
 
-    Of half precision that is the step of what lies below its normal range, in whatever units the gradient comes.
+    In half precision that is the step of subnormal numbers, at whatever scale the gradient is.
     """
     whole = np.ldexp(digits[block != 0].astype(np.float64), FLOAT16_BITS).astype(np.int64)
     return float(np.min(np.ldexp((whole & -whole).astype(float), np.frexp(block[block != 0])[1] - FLOAT16_BITS)))
@@ -72,18 +72,18 @@ def _quantised(block: np.ndarray) -> np.ndarray | None:
         steps[row] = step
     multiples = steps[rows] / steps[rows].min(initial=np.inf)
     if np.all(np.abs(multiples - np.rint(multiples)) < ON_GRID):
-        steps[rows] = steps[rows].min(initial=np.inf)  # one scale for all: a row of few levels may have skipped some
+        steps[rows] = steps[rows].min(initial=np.inf)  # one scale for all: a row with few levels may have skipped some
     return UNIFORM * steps
 
 
 def _step(
     moduli: np.ndarray, *, most_levels: int = 1024, fewest_repetitions: int = 4, chance: float = 1e-12
 ) -> float | None:
-    """Return the step of the grid that the entries of a row lie on, or None if there is none.
+    """Return the quantisation step of a row's entries, or None if there is none.
 
-    A row may be quantised that has ``most_levels`` distinct moduli: ten bits and more are no worse than half precision.
-    A few numbers lie on some grid or other, so each has to stand for ``fewest_repetitions`` entries, or all to lie so
-    well on it that ``chance`` hardly brings that.
+    A row with more than ``most_levels`` distinct moduli is not quantised: ten bits are no worse than half precision. A
+    few numbers are always multiples of some step, so each level needs ``fewest_repetitions`` entries on average, or all
+    levels have to be multiples to within a distance that happens with ``chance`` at most.
     """
     if len(np.unique(moduli[: 4 * most_levels])) > most_levels:
         return None

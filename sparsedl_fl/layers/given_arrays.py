@@ -1,4 +1,4 @@
-"""Arrays and tensors as a caller gives them, checked and as NumPy's."""
+"""Arrays and tensors as a caller gives them, checked and converted to NumPy."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import torch
 __all__ = ["LARGE", "Shared", "as_float_array", "checked_arrays"]
 
 LARGE = ("weight", "weight_grad", "next_weight")
-"""Arrays that stay in single precision where they come in it."""
+"""Arrays that stay in single precision where they are given in it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """A large array or tensor that nobody changes as long as it is in use, so that it need not be copied.
+    """A large array or tensor that is not changed while it is in use, so that it need not be copied.
 
     Attributes
     ----------
     value : ndarray or torch.Tensor
-        It.
+        The array.
     """
 
     value: Any
@@ -42,7 +42,7 @@ def as_float_array(name: str, value: Any) -> np.ndarray:
     array = np.asarray(value)
     array = array.astype(np.float32) if array.dtype == np.float16 else array
     if array.dtype not in (np.float32, np.float64):
-        raise TypeError(f"{name} must be of a floating type, got {array.dtype}; turn quantised numbers back first")
+        raise TypeError(f"{name} must be of a floating type, got {array.dtype}; dequantise first")
     return array.astype(array.dtype if name in LARGE else np.float64, copy=is_copied)
 
 
@@ -63,12 +63,14 @@ def checked_arrays(given: Mapping[str, Any]) -> dict[str, np.ndarray]:
     for name in ("next_weight_grad", "next_weight"):
         if name in arrays and (arrays[name].ndim != 2 or arrays[name].shape[1] != m):
             raise ValueError(f"{name} must have shape (outputs, {m}), got {arrays[name].shape}")
-    following, behind = arrays.get("next_weight_grad"), arrays.get("next_weight")
-    if behind is not None and following is not None and behind.shape != following.shape:
-        raise ValueError(f"next_weight must have the shape of next_weight_grad {following.shape}, got {behind.shape}")
+    following, next_weight = arrays.get("next_weight_grad"), arrays.get("next_weight")
+    if next_weight is not None and following is not None and next_weight.shape != following.shape:
+        raise ValueError(
+            f"next_weight must have the shape of next_weight_grad {following.shape}, got {next_weight.shape}"
+        )
     for name, array in arrays.items():
         if name != "next_weight_grad" and not np.isfinite(array).all():
-            raise ValueError(f"{name} contains NaN or infinity: a layer needs all of it")
+            raise ValueError(f"{name} contains NaN or infinity")
     if not arrays["weight_grad"].any():
         raise ValueError("weight_grad is all zeros: the batch was empty, has no loss, or the layer is dead")
     return arrays

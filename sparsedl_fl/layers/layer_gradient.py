@@ -30,10 +30,10 @@ from sparsedl_fl.layers.next_layers import (
     Layer,
     LayerBehind,
     NetworkTail,
+    as_given,
     check_activation_given,
-    check_chain,
+    check_downstream,
     following_layers,
-    layers_behind,
 )
 from sparsedl_fl.layers.of_model import layer_of_model
 from sparsedl_fl.layers.updates import gradients_of_update, layer_of_state
@@ -48,8 +48,7 @@ __all__ = ["Head", "Layer", "LayerBehind", "LayerGradient", "NetworkTail", "Rest
 class LayerGradient:
     """One linear layer and its activation, ``Z = X W^T + bias``, and the gradient of its parameters.
 
-    Arrays and tensors of any floating type are copied; half precision counts as rounding of known size. What may be
-    large stays in single precision where it comes in it, and everything is computed in float64.
+    Arrays and tensors of any floating type are copied; half precision counts as rounding of known size.
 
     Parameters
     ----------
@@ -62,33 +61,34 @@ class LayerGradient:
     bias_grad : array-like or torch.Tensor of shape (m,)
         The client's gradient ``g = dL/dbias``.
     next_weight_grad : array-like or torch.Tensor of shape (k, m), optional
-        Gradient of the weights of the linear layer behind the activation, where there is one.
+        Gradient of the weights of the next linear layer, after the activation, where there is one.
     next_weight : array-like or torch.Tensor of shape (k, m), optional
-        Those weights: where inputs have much in common, they say what zeros leave open. None takes those of ``behind``.
+        These weights; they help where inputs have much in common. None takes those of ``behind``.
     learning_rate : float, optional
-        Of a FedAvg update: weights moved by ``learning_rate * weight_grad``, a unit may have been active at either end.
+        Of a FedAvg update: weights changed by ``learning_rate * weight_grad``, and a unit may have been active at the
+        initial or the final weights alone.
     activation : str, Activation or None, default="relu"
         What follows the layer, by name ("relu", "relu6", "gelu", ...) or as one of `sparsedl_fl.activations`; None
-        where that is not known. "softmax" is a classifier's last layer with cross-entropy behind it.
+        where that is not known. "softmax" is a classifier's last layer, followed by cross-entropy.
     behind : sequence of LayerBehind, default=()
-        The next layer and those behind it, one after the other, as far as each follows the one before through an
+        Downstream layers: the next one and those after it, in order, as far as each follows the one before through an
         activation alone; used where ``next_weight_grad`` is given.
     head : Head or None, default=None
         The model's last layer, where it follows the last of ``behind``, or the layer itself, through an activation.
     rest : RestOfNetwork, torch.nn.Module or None, default=None
-        Everything between the layer's outputs and the loss, the activation first: behind smooth activations no other
+        The network tail, from the layer's outputs to the loss, the activation first: with smooth activations no other
         gradient is needed, and it shows the labels. A module counts as followed by cross-entropy.
     rows_per_sample : int, default=1
-        Inputs that each sample makes in the layer: the tokens of a text, the patches of a picture. Where the rank is no
-        multiple of it, several came back as one, or the loss does not see them all, and an expected error holds how far
-        apart several may lie. `from_model` takes it from its example.
+        Inputs of the layer for each sample: the tokens of a text, the patches of a picture. Where the rank is no
+        multiple of it, several were recovered as one, or the loss does not depend on all; an expected error then
+        includes the distance of near-duplicates. `from_model` takes it from its example.
 
     Attributes
     ----------
     layers : tuple of Layer
-        The layers that follow, the next one first: what ``next_weight_grad``, ``next_weight`` and ``behind`` told.
+        The downstream layers, the next one first, from ``next_weight_grad``, ``next_weight`` and ``behind``.
     tail : NetworkTail
-        What ``rest`` and ``head`` told.
+        From ``rest`` and ``head``.
 
     Raises
     ------
@@ -139,12 +139,12 @@ class LayerGradient:
         following = arrays.pop("next_weight_grad", None)
         if following is not None and not np.isfinite(following).all():
             warnings.warn(
-                "next_weight_grad contains NaN or infinity and counts as missing, with what lies behind",
+                "next_weight_grad contains NaN or infinity and counts as missing, with the layers after it",
                 UserWarning,
                 stacklevel=4,
             )
             following, behind, head = None, (), None
-        check_chain(len(arrays["weight"]), behind, head)
+        check_downstream(len(arrays["weight"]), behind, head)
         if rest is None and self.activation == HEAD.name:
             rest = RestOfNetwork.of_head()
         elif isinstance(rest, nn.Module):
@@ -161,13 +161,13 @@ class LayerGradient:
 
     @property
     def next_layer(self) -> Layer:
-        """The first of the layers that follow; one of which nothing is known where there is none."""
+        """The next layer; one without any array where none is known."""
         return self.layers[0] if self.layers else Layer(None)
 
     def in_range(self) -> tuple[LayerGradient, float]:
         """Return the gradient times the power of two that takes its largest entry into [1/2, 1), and that factor.
 
-        It is exact: whatever is computed of the gradient is the same to the last bit at any scale it was sent at.
+        It is exact: results are the same to the last bit at any scale of the gradient.
         """
         exponent = min(-power_of_two(self.weight_grad), 1022)
         if exponent == 0:
@@ -184,7 +184,7 @@ class LayerGradient:
         return scaled, float(np.ldexp(1.0, exponent))
 
     def in_units(self, units: np.ndarray) -> LayerGradient:
-        """Return the same layer with outputs ``units * z``, for units of shape (m,); what lies behind takes ``z``."""
+        """Return the layer with outputs ``units * z``, for units of shape (m,); the network after it takes ``z``."""
         return replace(
             self,
             weight=self.weight * units[:, None],
@@ -196,11 +196,11 @@ class LayerGradient:
 
     @property
     def is_update(self) -> bool:
-        """Whether this is a FedAvg update: the client's weights moved, and both ends of the way are known."""
+        """Whether this is a FedAvg update: the initial and the final weights of the client are known."""
         return self.learning_rate is not None
 
     def preactivations(self, inputs: np.ndarray) -> np.ndarray:
-        """Return ``Z = W X + bias`` of shape (m, b), at the weights sent out, for inputs of shape (b, n)."""
+        """Return ``Z = W X + bias`` of shape (m, b), at the initial weights, for inputs of shape (b, n)."""
         return times(self.weight, inputs.T) + self.bias[:, None]
 
     @classmethod
@@ -231,8 +231,8 @@ class LayerGradient:
             An input of the model, any numbers of the right shape (with as many tokens as the client's samples have,
             see ``rows_per_sample``); None makes one up.
         loss : {"cross_entropy", "binary_cross_entropy", "mse"} or callable, default=None
-            Of the client, ``loss(outputs, labels)``; None is cross-entropy, the binary one for a single output. A wrong
-            one costs time and never the truth.
+            Of the client, ``loss(outputs, labels)``; None is cross-entropy, the binary one for a single output. With a
+            wrong one less is certified, and nothing wrongly.
 
         Raises
         ------
@@ -265,8 +265,8 @@ class LayerGradient:
     ) -> LayerGradient:
         """Take one linear layer of a FedAvg update: ``G = (W0 - W_E) / learning_rate`` sums the local gradients.
 
-        ``next_weight_grad`` is filled where the state goes on with a linear layer of as many inputs. A state does not
-        say what lies between; if that is not a ReLU alone, set it to None with `dataclasses.replace`.
+        ``next_weight_grad`` is taken from the state where a linear layer with as many inputs comes next. A state does
+        not say what is between; if that is not a ReLU alone, set it to None with `dataclasses.replace`.
 
         Parameters
         ----------
@@ -289,11 +289,11 @@ class LayerGradient:
         return cls(**tensors, learning_rate=None if n_steps == 1 else learning_rate)
 
 
-# Set here, since in the class they are the defaults of its constructor; `dataclasses.replace` passes them on.
+# Set here, since in the class they would be defaults of its constructor; `dataclasses.replace` reads them.
 for _name, _part in {
     "next_weight_grad": lambda given: given.next_layer.weight_grad,
     "next_weight": lambda given: given.next_layer.weight,
-    "behind": lambda given: layers_behind(given.layers),
+    "behind": lambda given: as_given(given.layers),
     "rest": lambda given: given.tail.rest,
     "head": lambda given: given.tail.head,
 }.items():

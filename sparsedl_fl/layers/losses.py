@@ -1,4 +1,4 @@
-"""The client's loss: by name, or as a user gave it."""
+"""The client's loss, by name or as a user gave it."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ LOSSES: dict[str, Loss] = {
 
 
 class _AllIn(TorchFunctionMode):
-    """Brings every number that a user's loss works with to one precision: the weights of its classes, for instance."""
+    """Converts every tensor that a user's loss works with to one precision, such as the weights of classes."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self.dtype = dtype
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        args, kwargs = tree_map(self._brought, (args, kwargs or {}))
+        args, kwargs = tree_map(self._converted, (args, kwargs or {}))
         return func(*args, **kwargs)
 
-    def _brought(self, part: Any) -> Any:
+    def _converted(self, part: Any) -> Any:
         is_other = isinstance(part, torch.Tensor) and part.is_floating_point() and part.dtype != self.dtype
         return torch.Tensor.to(part, self.dtype) if is_other else part
 
@@ -56,8 +56,8 @@ class _AllIn(TorchFunctionMode):
 def total_loss(loss: str | Loss | None, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return the loss of outputs of shape (n, n_outputs) and labels of shape (n,), by name or as a user gave it.
 
-    None is cross-entropy, the binary one for a single output. A user's is evaluated in the precision of the outputs,
-    and added up where it has a number for each input.
+    None is cross-entropy, the binary one for a single output. A user's loss is evaluated in the precision of the
+    outputs, and summed where it returns a number for each input.
     """
     loss = loss or ("cross_entropy" if outputs.shape[1] > 1 else "binary_cross_entropy")
     if isinstance(loss, str):
@@ -70,14 +70,14 @@ def total_loss(loss: str | Loss | None, outputs: torch.Tensor, labels: torch.Ten
 
 
 def mean_loss(loss: str, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the mean of a loss by its name over the inputs, as clients have it."""
+    """Return the mean over the inputs of a loss given by name, as clients compute it."""
     return total_loss(loss, outputs, labels) / len(outputs)
 
 
 def usable_loss(loss: str | Loss | None, n_outputs: int) -> str | Loss | None:
-    """Return a loss, by its name where it is cross-entropy; or None where it cannot be evaluated.
+    """Return a loss, by its name where it is cross-entropy, or None where it cannot be evaluated.
 
-    A warning says so, unless it is one of numbers, or of several labels at a time.
+    Warns in that case, unless the loss takes targets that are numbers or several labels at a time.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def usable_loss(loss: str | Loss | None, n_outputs: int) -> str | Loss | None:
             return None
         warnings.warn(
             f"loss could not be evaluated on outputs of shape {tuple(outputs.shape)} in double precision and integer "
-            f"labels ({type(error).__name__}: {error}), and cross-entropy is taken instead: pass "
+            f"labels ({type(error).__name__}: {error}), and cross-entropy is assumed instead: pass "
             "loss(outputs, labels), a sum or a mean over the inputs",
             UserWarning,
             stacklevel=5,

@@ -1,4 +1,4 @@
-"""The rest of the network: what the server knows of everything between a layer's outputs and the loss."""
+"""The network tail: everything between a layer's outputs and the loss, as the server knows it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["RestOfNetwork", "double_copy"]
 
 
 def double_copy(module: nn.Module) -> nn.Module:
-    """Return a copy of a module on the CPU in double precision, with no copy in its own precision on the way."""
+    """Return a copy of a module on the CPU in double precision, without an intermediate copy in its own precision."""
     copies: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
         if type(tensor) not in (nn.Parameter, torch.Tensor) or not tensor.is_floating_point() or not tensor.is_leaf:
@@ -31,10 +31,9 @@ def double_copy(module: nn.Module) -> nn.Module:
 
 
 class RestOfNetwork:
-    """Everything behind a layer: a module from its outputs to the model's, and the loss.
+    """The network tail of a layer: a module from its outputs to the model's, and the loss.
 
-    It does not mix inputs, so that the gradient at the outputs of one input is known for any label: no other gradient
-    is needed.
+    It does not mix inputs, so that the gradient at the layer's outputs is a function of one input and its label.
 
     Parameters
     ----------
@@ -48,7 +47,7 @@ class RestOfNetwork:
     Raises
     ------
     TypeError
-        If the module or the loss are none.
+        If the module is no module, or the loss no loss.
     ValueError
         If the loss has no such name, or the module mixes inputs or returns anything but one row an input.
     """
@@ -66,12 +65,12 @@ class RestOfNetwork:
 
     @classmethod
     def of_head(cls, loss: str | Loss | None = None) -> RestOfNetwork:
-        """Return what lies behind a model's last layer: nothing but the loss."""
+        """Return the tail of a model's last layer: the loss alone."""
         return cls(nn.Identity(), loss)
 
     @property
     def is_loss_alone(self) -> bool:
-        """Whether nothing but the loss lies behind: the layer is the model's last."""
+        """Whether the tail is the loss alone: the layer is the model's last."""
         return isinstance(self._modules[torch.float64], nn.Identity)
 
     @property
@@ -80,11 +79,11 @@ class RestOfNetwork:
         return sum(tensor.nbytes for module in self._modules.values() for tensor in module.parameters())
 
     def smoothed(self, deviations: Sequence[float]) -> RestOfNetwork:
-        """Return the same with its kinks smoothed, by as much at each of them in turn (see `Smoothing`)."""
+        """Return the tail with smoothed kinks, each in turn by a deviation (see `Smoothing`)."""
         return self._with(_deviations=tuple(deviations))
 
     def in_units(self, units: torch.Tensor) -> RestOfNetwork:
-        """Return the same behind a layer whose outputs are counted in other units, ``units * z``, of shape (m,)."""
+        """Return the tail of a layer whose outputs are scaled, ``units * z``, for units of shape (m,)."""
         return self._with(units=units.double())
 
     def _with(self, **changes: Any) -> RestOfNetwork:
@@ -93,17 +92,17 @@ class RestOfNetwork:
         return found
 
     def in_own_units(self, gradients: torch.Tensor) -> torch.Tensor:
-        """Return gradients, or anything of shape (..., m) in their place, at outputs as what lies behind takes them."""
+        """Return gradients of shape (..., m), or the like, for the unscaled outputs that the tail takes."""
         return gradients if self.units is None else gradients * self.units
 
     def spreads(self, preactivations: torch.Tensor) -> tuple[float, ...]:
-        """Return the standard deviation of what each function with a kink is fed at rows of shape (n, m)."""
+        """Return the standard deviation of the inputs of each function with a kink, at rows of shape (n, m)."""
         with Smoothing() as seen:
             self.outputs(preactivations)
         return tuple(seen.spreads)
 
     def check(self, width: int) -> None:
-        """Raise ``ValueError`` where the module does not take ``width`` numbers to one row for each input."""
+        """Raise ``ValueError`` where the module does not map ``width`` numbers to one row for each input."""
         generator = torch.Generator().manual_seed(0)
         z = torch.randn((3, width), generator=generator, dtype=torch.float64)
         try:
@@ -122,26 +121,26 @@ class RestOfNetwork:
             ) from error
 
     def n_labels(self, width: int) -> int:
-        """Return how many labels there are behind a layer of that width: one an output, two for a single one."""
+        """Return the number of labels for a layer of that width: one for each output, two for a single output."""
         n_outputs = self.outputs(torch.zeros((1, width), dtype=torch.float64)).shape[1]
         return max(2, n_outputs)
 
     def label_terms(self, width: int) -> torch.Tensor | None:
-        """Return what each label adds to the gradient of the first, where it adds the same to all: (n_labels, width).
+        """Return the gradient of each label less that of the first, where it is the same at all inputs, else None.
 
-        So it is behind a classifier's last layer: cross-entropy, with labels smoothed or not, and squared errors. None
-        where it depends on the input, as behind any other layer.
+        Its shape is (n_labels, width). It is the same for a classifier's last layer with cross-entropy, with labels
+        smoothed or not, and with squared errors.
         """
         if not self.is_loss_alone:
             return None
         n_labels = self.n_labels(width)
-        places = torch.randn((2, 1, width), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        found = [self.gradients_for(z.expand(n_labels, -1), torch.arange(n_labels)) for z in places]
+        points = torch.randn((2, 1, width), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        found = [self.gradients_for(z.expand(n_labels, -1), torch.arange(n_labels)) for z in points]
         here, there = (gradients - gradients[:1] for gradients in found)
         return here if torch.allclose(here, there, rtol=0, atol=1e-12 * float(here.abs().max())) else None
 
     def outputs(self, preactivations: torch.Tensor) -> torch.Tensor:
-        """Return the model's outputs, in the precision of what is given."""
+        """Return the model's outputs, in the precision of the pre-activations."""
         dtype = preactivations.dtype
         if dtype not in self._modules:
             self._modules[dtype] = deepcopy(self._modules[torch.float64]).to(dtype)
@@ -163,7 +162,7 @@ class RestOfNetwork:
             return preactivations * 0.0
         total = total_loss(self.loss, self.outputs(preactivations), labels)
         (found,) = torch.autograd.grad(total, preactivations, create_graph=True, materialize_grads=True)
-        # A mean over nothing, where all labels are those that the loss leaves out: no gradient.
+        # A mean over nothing, where the loss ignores all labels: no gradient.
         return torch.zeros_like(found) if total.isnan() else found
 
     def gradients_for(self, preactivations: torch.Tensor, labels: int | torch.Tensor) -> torch.Tensor:
@@ -175,12 +174,12 @@ class RestOfNetwork:
     def with_doubt(
         self, preactivations: torch.Tensor, labels: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-        """Return a label of each row, its gradient, and what changes that by the client's rounding, of unit one.
+        """Return the label of each row, its gradient, and the gradient's change by rounding of unit size.
 
-        The labels are those given, or that which leaves each row least gradient.
+        The labels are those given, or the one with least gradient for each row.
 
-        A network that is sure of a label leaves the difference of two numbers near one in its place among the outputs.
-        Their rounding, a share of one and not of the difference, is the client's own: it shows nowhere else.
+        Where a network is nearly certain of a label, the gradient at that output is the difference of two numbers near
+        one. Its rounding is a share of one and not of the difference, and appears only in the client's gradient.
 
         Returns
         -------
@@ -197,7 +196,7 @@ class RestOfNetwork:
                 left = [self._at_outputs(outputs.detach(), label.expand(len(z))) for label in every]
                 sizes = torch.stack([gradient.norm(dim=1) for gradient in left])
                 labels = torch.where(sizes > 0, sizes, torch.inf).argmin(dim=0)
-            # What is left of the opposite outputs, where the network is sure of anything else, is not small.
+            # At the opposite outputs, where the network is certain of other labels, the gradient is not small.
             whole = self._at_outputs(-outputs.detach(), labels).abs().amax(dim=1)
             own = (outputs.gather(1, labels[:, None])[:, 0] * whole).sum()
             (change,) = torch.autograd.grad(own, z, retain_graph=True, materialize_grads=True)
@@ -211,7 +210,7 @@ class RestOfNetwork:
         return found.nan_to_num(nan=0.0)
 
     def directions(self, preactivations: torch.Tensor, label: int) -> torch.Tensor:
-        """Return the same as unit rows."""
+        """Return the gradient at each row for a label, as unit rows."""
         return normalized(self.gradients_for(preactivations, label), dim=1)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What the server knows of the linear layers that follow the one that is attacked."""
+"""The linear layers downstream of the attacked one, as the server knows them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ __all__ = [
     "LayerBehind",
     "NetworkTail",
     "check_activation_given",
-    "check_chain",
+    "check_downstream",
     "following_layers",
-    "layers_behind",
+    "as_given",
 ]
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A linear layer that follows the one attacked, ``z' = W' phi(z) + bias'``, as far as it is known.
+    """A linear layer downstream of the attacked one, ``z' = W' phi(z) + bias'``, as far as it is known.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class LayerBehind:
-    """One of the layers that follow, as a caller gives it: with the gradient of the layer after it.
+    """A downstream layer, as a caller gives it: with the gradient of the layer after it.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class LayerBehind:
     activation : str or Activation
         What follows it.
     next_weight_grad : array-like or torch.Tensor of shape (j, k)
-        Gradient of the weights of the linear layer behind it.
+        Gradient of the weights of the linear layer after it.
     """
 
     weight: Any
@@ -71,21 +71,21 @@ class LayerBehind:
 
     def __post_init__(self) -> None:
         check_activation_given(self.activation)
-        weight, bias = _weight_and_bias("a layer behind", self.weight, self.bias)
-        gradient = as_float_array("behind next_weight_grad", self.next_weight_grad)
+        weight, bias = _weight_and_bias("a LayerBehind", self.weight, self.bias)
+        gradient = as_float_array("next_weight_grad of a LayerBehind", self.next_weight_grad)
         if gradient.shape[1:] != (len(weight),):
             raise ValueError(
-                f"a layer behind must have weight (k, m), bias (k,) and next_weight_grad (j, k), got {weight.shape}, "
+                f"a LayerBehind must have weight (k, m), bias (k,) and next_weight_grad (j, k), got {weight.shape}, "
                 f"{bias.shape} and {gradient.shape}"
             )
         if not np.isfinite(gradient).all():
-            raise ValueError("next_weight_grad of a layer behind contains NaN or infinity")
+            raise ValueError("next_weight_grad of a LayerBehind contains NaN or infinity")
         vars(self).update(weight=weight, bias=bias, next_weight_grad=gradient)
 
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """A model's last layer, and the loss behind it.
+    """A model's last layer and the loss.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class Head:
     bias : array-like or torch.Tensor of shape (k,), or None
         Its bias; None for a layer without one.
     loss : RestOfNetwork
-        What lies behind.
+        The loss.
     """
 
     weight: Any
@@ -113,7 +113,7 @@ class Head:
 
 @dataclass(frozen=True, eq=False)
 class NetworkTail:
-    """What is known of everything up to the loss.
+    """The network up to the loss, as far as it is known.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ class NetworkTail:
 
     @property
     def is_of_head(self) -> bool:
-        """Whether the layer attacked is the model's last: nothing but the loss lies behind it."""
+        """Whether the attacked layer is the model's last, followed by the loss alone."""
         return self.rest is not None and self.rest.is_loss_alone
 
 
@@ -143,14 +143,14 @@ def _weight_and_bias(name: str, weight: Any, bias: Any) -> tuple[np.ndarray, np.
 
 
 def check_activation_given(activation: Any) -> None:
-    """Raise ``ValueError`` for what is neither an activation nor the name of one."""
+    """Raise ``ValueError`` for anything but an activation, the name of one, or None."""
     names = [*sorted(KNOWN), HEAD.name]
     if not (activation is None or isinstance(activation, Activation) or activation in names):
         raise ValueError(f"activation must be an Activation, one of {names} or None, got {activation!r}")
 
 
-def check_chain(width: int, behind: Sequence[LayerBehind], head: Head | None = None) -> None:
-    """Raise where layers do not follow one another, the first on a layer of that width, and the head on the last."""
+def check_downstream(width: int, behind: Sequence[LayerBehind], head: Head | None = None) -> None:
+    """Raise where the shapes of consecutive layers do not agree, from a layer of that width to the head."""
     for index, layer in enumerate(behind):
         if not isinstance(layer, LayerBehind):
             raise TypeError(f"behind must be a sequence of LayerBehind, got {type(layer).__name__}")
@@ -164,14 +164,14 @@ def check_chain(width: int, behind: Sequence[LayerBehind], head: Head | None = N
 def following_layers(
     next_weight_grad: np.ndarray | None, next_weight: np.ndarray | None, behind: Sequence[LayerBehind]
 ) -> tuple[Layer, ...]:
-    """Return the layers that follow, the next one first; of the last one nothing but the gradient need be known.
+    """Return the downstream layers, the next one first; of the last one only the gradient need be known.
 
     Parameters
     ----------
     next_weight_grad, next_weight : ndarray of shape (k, m) or None
         Of the next layer; its weights count rather than those of the first of ``behind``.
     behind : sequence of LayerBehind
-        Checked by `check_chain`.
+        Checked by `check_downstream`.
     """
     if next_weight is next_weight_grad is None and not behind:
         return ()
@@ -188,8 +188,8 @@ def following_layers(
     return tuple(layers)
 
 
-def layers_behind(layers: Sequence[Layer]) -> tuple[LayerBehind, ...]:
-    """Return the layers that follow as a caller gives them."""
+def as_given(layers: Sequence[Layer]) -> tuple[LayerBehind, ...]:
+    """Return the downstream layers as a caller gives them."""
     return tuple(
         LayerBehind(layer.weight, layer.bias, layer.activation, after.weight_grad) for layer, after in pairwise(layers)
     )

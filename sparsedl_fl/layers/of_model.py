@@ -21,15 +21,15 @@ __all__ = ["NO_SUM", "get_tensor", "layer_of_model", "passes_on", "pick_layer"]
 
 Layer = TypeVar("Layer")
 
-MOST_BEHIND = 8
-"""Layers behind one that are looked at: each adds equations, and of the networks measured none had more than five. All
-of a thousand layers would take minutes for one step of a search."""
+MOST_DOWNSTREAM = 8
+"""Largest number of downstream layers that are used: each adds equations, and none of the networks measured had more
+than five. With a thousand layers one step of a search would take minutes."""
 
 NO_SUM = (
     "its weight is also that of an embedding, or it runs several times with other biases, a normalisation or its "
-    "weight transposed: its gradient is a sum over all, which is not taken apart"
+    "weight transposed: its gradient is a sum over all uses, which this attack does not separate"
 )
-"""Why a layer is out of reach whose runs are no batch of one layer."""
+"""Why a layer is out of reach whose runs do not form one batch."""
 
 
 def pick_layer(what: str, wanted: int | str, names: list[str]) -> str:
@@ -42,7 +42,7 @@ def pick_layer(what: str, wanted: int | str, names: list[str]) -> str:
 
 
 def get_tensor(argument: str, mapping: Mapping[str, torch.Tensor], key: str) -> torch.Tensor:
-    """Return a tensor by name, or raise ``ValueError`` that says what is there instead."""
+    """Return a tensor by name, or raise ``ValueError`` that lists what there is."""
     if mapping.get(key) is None:
         what = "None (frozen, unused by the loss, or spoilt by NaN or infinity)" if key in mapping else "no tensor"
         raise ValueError(f"{argument} has {what} for {key!r}; it has {list(mapping)}")
@@ -65,7 +65,7 @@ def layer_of_model(
     if use.norm is not None and use.norm.training:
         raise ValueError(mixing())
     tensors = parameters[use.weight], get_tensor("gradients", named, use.weight)
-    weight, weight_grad = (_turned(tensor, use.is_transposed) for tensor in tensors)
+    weight, weight_grad = (_transposed_if(tensor, use.is_transposed) for tensor in tensors)
     bias = parameters.get(use.bias)
     if bias is not None and named.get(use.bias) is None and use.norm is None:
         raise ValueError(
@@ -73,74 +73,74 @@ def layer_of_model(
             "NaN or infinity?) the scale of each input is not known (Thm 3.5)"
         )
     bias_grad = named.get(use.bias)
-    next_grad = _turned(named.get(use.next_weight), use.next_is_transposed)
-    next_weight = _turned(parameters.get(use.next_weight), use.next_is_transposed)
+    next_grad = _transposed_if(named.get(use.next_weight), use.next_is_transposed)
+    next_weight = _transposed_if(parameters.get(use.next_weight), use.next_is_transposed)
     arrays = {"weight": weight, "bias": bias, "weight_grad": weight_grad, "bias_grad": bias_grad}
     if use.norm is not None:
         arrays = _folded(arrays, model, use.norm, named)
-    behind, last = _layers_behind(use, trace, parameters, named) if next_grad is not None else ([], None)
-    rest = rest_of_model(model, use, trace, loss)
+    downstream, last = _downstream_layers(use, trace, parameters, named) if next_grad is not None else ([], None)
+    whole_tail = rest_of_model(model, use, trace, loss)
     return make(
         **arrays,
         next_weight_grad=next_grad,
         next_weight=next_weight,
-        activation=_follows(use, loss, rest is not None),
-        behind=behind,
+        activation=_follows(use, loss, whole_tail is not None),
+        behind=downstream,
         head=None if last is None else _head(model, last, trace, parameters, loss),
-        rest=rest,
+        rest=whole_tail,
         rows_per_sample=use.rows,
     )
 
 
-def _turned(tensor: torch.Tensor | None, is_transposed: bool) -> torch.Tensor | None:
+def _transposed_if(tensor: torch.Tensor | None, is_transposed: bool) -> torch.Tensor | None:
     return tensor.T if is_transposed and tensor is not None else tensor
 
 
 def _follows(use: LinearUse, loss: Any, has_tail: bool) -> str | Activation | None:
-    """Return what follows a layer, by name where that says it all."""
+    """Return the activation of a layer, by name where it has no parameters of its own."""
     if use.is_last:
         return HEAD.name if loss in (None, "cross_entropy") or not isinstance(loss, str) else Identity()
     found = use.activation
     if found is None and has_tail:
-        return Identity()  # no function of each unit by itself follows, and the rest says what does
+        return Identity()  # what follows is no activation, and the tail includes it
     return found.name if found is not None and KNOWN.get(found.name) == found else found
 
 
 def passes_on(use: LinearUse, trace: Trace) -> bool:
-    """Return whether a layer ran once, and what follows takes it through an activation alone."""
+    """Return whether a layer ran once and is followed by an activation without normalisation."""
     return use.activation is not None and use.norm is None and trace.n_uses(use.name) == 1
 
 
-def _layers_behind(
+def _downstream_layers(
     use: LinearUse, trace: Trace, parameters: dict[str, Any], named: dict[str, Any]
 ) -> tuple[list[LayerBehind], LinearUse | None]:
-    """Return the layers behind, as far as each follows the one before through an activation alone, and ran once.
+    """Return the layers after the next, as far as each follows the one before through an activation alone and ran once.
 
-    And the one that is behind all these, where there is one.
+    Also returns the layer after these, where there is one.
     """
     found: list[LayerBehind] = []
     current = trace.using(use.next_weight)
     while (
         current is not None
-        and len(found) < MOST_BEHIND
+        and len(found) < MOST_DOWNSTREAM
         and passes_on(current, trace)
         and named.get(current.next_weight) is not None
     ):
-        weight = _turned(parameters[current.weight], current.is_transposed)
-        gradient = _turned(named[current.next_weight], current.next_is_transposed)
+        weight = _transposed_if(parameters[current.weight], current.is_transposed)
+        gradient = _transposed_if(named[current.next_weight], current.next_is_transposed)
         found.append(LayerBehind(weight, parameters.get(current.bias), current.activation, gradient))
         current = trace.using(current.next_weight)
-    return found, None if len(found) == MOST_BEHIND else current
+    return found, None if len(found) == MOST_DOWNSTREAM else current
 
 
 def _head(model: nn.Module, use: LinearUse, trace: Trace, parameters: dict[str, Any], loss: Any) -> Head | None:
-    """Return a model's last layer, where a layer is that."""
+    """Return a layer as a head where it is the model's last, else None."""
     if not use.is_last or use.norm is not None or trace.n_uses(use.name) > 1:
         return None
-    behind, weight = rest_of_model(model, use, trace, loss), parameters[use.weight]
-    if behind is None:
+    tail, weight = rest_of_model(model, use, trace, loss), parameters[use.weight]
+    if tail is None:
         return None
-    return Head(_turned(weight, use.is_transposed), parameters.get(use.bias), behind)
+    return Head(_transposed_if(weight, use.is_transposed), parameters.get(use.bias), tail)
 
 
 def _pick_use(model: nn.Module, layer: int | str, trace: Trace) -> LinearUse:
@@ -157,7 +157,7 @@ def _pick_use(model: nn.Module, layer: int | str, trace: Trace) -> LinearUse:
     if trace.failure:
         warnings.warn(
             f"the model could not be run on a made-up input ({trace.failure}), so that what follows the layer is not "
-            f"known and layers count in the order of their declaration: {pass_example()}",
+            f"known, and layers are counted in the order of declaration: {pass_example()}",
             UserWarning,
             stacklevel=5,
         )
@@ -173,7 +173,7 @@ def _pick_use(model: nn.Module, layer: int | str, trace: Trace) -> LinearUse:
 def _folded(arrays: dict[str, Any], model: nn.Module, norm: nn.BatchNorm1d, named: dict[str, Any]) -> dict[str, Any]:
     """Fold batch normalisation in evaluation mode into a layer: ``a (W x + b - mean) + shift``, gradient over ``a``.
 
-    The gradient of the shift is that of the bias, so that a layer without a bias will do.
+    The gradient of the shift is that of the bias, so that the layer needs no bias of its own.
     """
     name = next(plain_name(f"{key}.bias") for key, module in model.named_modules() if module is norm)
     slope = 1 / (norm.running_var.double() + norm.eps).sqrt()
@@ -181,7 +181,9 @@ def _folded(arrays: dict[str, Any], model: nn.Module, norm: nn.BatchNorm1d, name
     if norm.weight is not None:
         slope, shift = slope * norm.weight.detach().double(), norm.bias.detach().double()
     if not slope.all():
-        raise ValueError("a unit's batch normalisation has the weight zero: the layer behind it is partly dead")
+        raise ValueError(
+            "a unit's batch normalisation has the weight zero, so that its outputs do not depend on the input"
+        )
     bias = torch.zeros_like(slope) if arrays["bias"] is None else arrays["bias"].detach().double()
     bias_grad = named.get(name)
     if bias_grad is None and arrays["bias_grad"] is not None:

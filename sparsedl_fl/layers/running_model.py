@@ -1,4 +1,4 @@
-"""A model that runs from one of its layers on, with what that layer is fed replaced."""
+"""A model that runs from one of its layers on, with that layer's inputs replaced."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RunFrom:
     Raises
     ------
     ValueError
-        If there is nothing to run on, the layer is no module of its own, or it is fed tokens.
+        If the model could not be run, the layer is no module of its own, or it is fed tokens.
     """
 
     def __init__(self, model: nn.Module, use: LinearUse, trace: Trace) -> None:
@@ -64,14 +64,14 @@ class RunFrom:
             return self.model(self.example.expand(len(inputs), *self.example.shape[1:]))
 
     def fed(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
-        """Return what each linear layer is fed, by name, of those that are fed one row for each input."""
+        """Return the inputs of each linear layer, by name, for those with one row for each input."""
         found: dict[str, np.ndarray] = {}
         with self.watched(found), torch.no_grad():
             self(inputs)
         return {name: rows for name, rows in found.items() if rows.shape[0] == len(inputs) and rows.ndim == 2}
 
     def watched(self, found: dict[str, np.ndarray]) -> AbstractContextManager[None]:
-        """Write down what each linear layer is fed, by name, for a while."""
+        """Record the inputs of each linear layer, by name, within a context."""
 
         def keep(name: str) -> Callable[..., None]:
             return lambda _, given: found.update({name: given[0].detach().flatten(1).numpy()})

@@ -1,8 +1,9 @@
-"""Networks with their kinks smoothed: what a search descends before it descends the network itself.
+"""Network tails with smoothed kinks, for a descent by continuation.
 
-Where units have kinks, so has what comes back through them, and Gauss and Newton's steps end in the first hollow. The
-mean over Gaussian changes of what each unit is fed has none; its hollows vanish as these grow, and the way back from
-there, with ever smaller changes, leads to the ends sought. Each kind of unit has that mean in closed form.
+Where units have kinks, so has the gradient through them, and Gauss-Newton steps stop at the first spurious local
+minimiser. The mean over Gaussian perturbations of each unit's input has no kinks, and fewer minimisers the larger the
+perturbations are. A descent that starts with large ones and makes them smaller reaches samples more often. Each kind of
+unit has that mean in closed form.
 
 References
 ----------
@@ -26,18 +27,18 @@ Smoothed = Callable[..., torch.Tensor]
 
 
 class Smoothing(TorchFunctionMode):
-    """A context in which functions with kinks return their mean over Gaussian changes of what they are fed.
+    """A context in which functions with kinks return their mean over Gaussian perturbations of their inputs.
 
     Parameters
     ----------
     deviations : sequence of float or None, default=None
-        Standard deviation of the changes at each call of such a function, in their order; calls beyond these are as
-        they were. None changes nothing.
+        Standard deviation of the perturbations at each call of such a function, in order; further calls are not
+        changed. None changes no call.
 
     Attributes
     ----------
     spreads : list of float
-        Standard deviation of what each call was fed.
+        Standard deviation of the input of each call.
     """
 
     def __init__(self, deviations: Sequence[float] | None = None) -> None:
@@ -48,7 +49,7 @@ class Smoothing(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Return what the function returns, or its mean."""
+        """Return the function's value, or its mean."""
         kwargs = kwargs or {}
         smoothed = SMOOTHED.get(getattr(function, "__name__", "").rstrip("_"))
         if smoothed is None:
@@ -94,7 +95,8 @@ SMOOTHED: dict[str, Smoothed] = {
     "selu": lambda z, deviation, *_: SELU.scale * _elu(z, deviation, SELU.alpha),
     "celu": _celu,
 }
-"""Means over Gaussian changes, by the name of torch's function: of its input, their deviation and its parameters."""
+"""Means over Gaussian perturbations, by the name of torch's function; each takes the function's input, the standard
+deviation and the function's parameters."""
 
 
 def _ramp(z: torch.Tensor, deviation: float) -> torch.Tensor:
@@ -104,6 +106,6 @@ def _ramp(z: torch.Tensor, deviation: float) -> torch.Tensor:
 
 
 def _fall(z: torch.Tensor, deviation: float, largest: float = 30.0) -> torch.Tensor:
-    """Return the mean of ``exp(z) - 1`` below zero, and of nothing above; far above it is nothing."""
+    """Return the mean of ``min(exp(z) - 1, 0)``; far above zero it is zero."""
     grown = (z + deviation**2 / 2).clamp(max=largest).exp()
     return grown * torch.special.ndtr(-z / deviation - deviation) - torch.special.ndtr(-z / deviation)

@@ -1,7 +1,7 @@
-"""Whether a gradient is the difference of stored weights: then it is rounded as these are, entry by entry.
+"""Whether a gradient is the difference of stored weights: then it has their rounding, entry by entry.
 
 A client that sends weights rounds each to its last digit: ``(before - after) / rate`` is a whole number of units in the
-last place of the weight, over the rate. The rate need not be known, since the numbers show it.
+last place of the weight, over the rate. The rate need not be given, since the numbers show it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ FLOAT32_BITS = 24
 """Bits of a significand, the hidden one included."""
 
 N_ENTRIES, FEWEST = 20_000, 64
-"""Entries that are looked at, evenly taken, and the fewest that tell."""
+"""Number of entries that are examined, evenly spaced, and the least number that suffices."""
 
 MOST_STEPS = 2.0**18
-"""Steps from which on an entry says nothing: the gradient itself may have been rounded to 24 bits."""
+"""Number of steps from which on an entry says nothing: the gradient itself may have been rounded to 24 bits."""
 
 ON_GRID, NEARLY_ALL = 0.02, 0.97
-"""How far from a whole number of steps entries may lie, and the share that does not lie further. (A weight that crossed
-a power of two has half the step; of other numbers 4 % lie so near.)"""
+"""Distance from a whole number of steps, and the share of entries that have to be as near. (A weight that crossed a
+power of two has half the step; of other numbers 4 % are as near.)"""
 
 ODD = 0.2
 """Least share of odd numbers of steps, of all entries and of those of small weights: about one half. (A gradient of one
@@ -37,9 +37,9 @@ def step_of_stored_weights(weight: np.ndarray, weight_grad: np.ndarray) -> float
     Parameters
     ----------
     weight : ndarray of shape (m, n)
-        Weights before the step; none is coarser than these are after it.
+        Weights before the step; after it none has a coarser last digit.
     weight_grad : ndarray of shape (m, n)
-        The gradient, in any units.
+        The gradient, at any scale.
 
     Examples
     --------
@@ -55,16 +55,16 @@ def step_of_stored_weights(weight: np.ndarray, weight_grad: np.ndarray) -> float
         return None
     looked_at = np.unravel_index(np.arange(0, weight.size, max(1, weight.size // N_ENTRIES)), weight.shape)
     moduli, digits = np.abs(weight_grad[looked_at].astype(np.float64)), _last_digits(weight[looked_at], bits)
-    told = (moduli > 0) & (digits > 0)
-    if told.sum() < FEWEST:
+    is_used = (moduli > 0) & (digits > 0)
+    if is_used.sum() < FEWEST:
         return None
-    steps, digits = moduli[told] / digits[told], digits[told]
+    steps, digits = moduli[is_used] / digits[is_used], digits[is_used]
     unit = _common_divisor(np.sort(steps)[:FEWEST])
 
     def is_whole(unit: float) -> np.ndarray:
         return np.abs(steps / unit - np.rint(steps / unit)) < ON_GRID
 
-    while unit < steps.max() and np.mean(is_whole(2 * unit)) >= NEARLY_ALL:  # few have crossed a power of two
+    while unit < steps.max() and np.mean(is_whole(2 * unit)) >= NEARLY_ALL:  # few weights cross a power of two
         unit *= 2
     counts = np.rint(steps / unit)
     is_clear = counts < MOST_STEPS

@@ -1,4 +1,4 @@
-"""The rest of a model behind one of its layers, as a module of its own."""
+"""The network tail of a layer, as a module that is traced from a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparsedl_fl.tracing.tracing import LinearUse, Trace, hooked, in_evaluation
 __all__ = ["rest_of_model"]
 
 CANDIDATES = (53, 59, 61, 67, 71, 73)
-"""Inputs in an example that is traced: one of these that no layer has as its size, so that it is not taken for one."""
+"""Batch sizes for tracing: the first that is no size of a layer, so that it cannot be mistaken for one."""
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -22,10 +22,10 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def rest_of_model(
     model: nn.Module, use: LinearUse, trace: Trace, loss: str | Loss | None = None
 ) -> RestOfNetwork | None:
-    """Return what lies between a layer and the loss, or None where it cannot be had.
+    """Return the network tail of a layer, or None where there is none.
 
-    It cannot be had where a path around the layer carries what its outputs do not show, and where what lies behind
-    mixes inputs.
+    There is none where a path around the layer carries information that its outputs lack, or where later modules mix
+    inputs.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def rest_of_model(
         return None
     try:
         example = trace.example[:1]
-        if _has_mixing_behind(model, layer, example):
+        if _mixes_downstream(model, layer, example):
             return None
         if type(model) is nn.Sequential and layer in list(model):
             module = model[list(model).index(layer) + 1 :]
@@ -56,15 +56,15 @@ def rest_of_model(
             module = _traced(model, layer, example)
         if module is None:
             return None
-        rest = RestOfNetwork(module, loss)
-        rest.check(use.width)
-    except Exception:  # a model may raise anything: its rest is then not known, and all else is as without it
+        tail = RestOfNetwork(module, loss)
+        tail.check(use.width)
+    except Exception:  # a model may raise anything: its tail is then not known
         return None
-    return rest
+    return tail
 
 
-def _has_mixing_behind(model: nn.Module, layer: nn.Module, example: torch.Tensor) -> bool:
-    """Return whether batch normalisation in training mode runs behind a layer."""
+def _mixes_downstream(model: nn.Module, layer: nn.Module, example: torch.Tensor) -> bool:
+    """Return whether batch normalisation in training mode runs after a layer."""
     kind = nn.modules.batchnorm._BatchNorm
     mixing = [part for part in model.modules() if isinstance(part, kind) and part.training and part is not layer]
     if not mixing:
@@ -76,7 +76,7 @@ def _has_mixing_behind(model: nn.Module, layer: nn.Module, example: torch.Tensor
     return any(part is not layer for part in order[order.index(layer) :])
 
 
-class _Behind(nn.Module):
+class _TracedTail(nn.Module):
     """A traced graph, which may ask for the shape of the model's input."""
 
     example: torch.Tensor
@@ -91,7 +91,7 @@ class _Behind(nn.Module):
 
 
 def _free_of_size(graph: torch.fx.Graph, n: int) -> None:
-    """Replace a number of inputs that was written down, as ``len(x)`` is, by that of what the graph is given."""
+    """Replace the traced batch size, as from ``len(x)``, by that of the graph's input."""
     *_, outputs = (node for node in graph.nodes if node.op == "placeholder")
     with graph.inserting_after(outputs):
         size = graph.call_function(torch.ops.aten.sym_size.int, (outputs, 0))
@@ -103,9 +103,9 @@ def _free_of_size(graph: torch.fx.Graph, n: int) -> None:
 
 
 def _traced(model: nn.Module, layer: nn.Module, example: torch.Tensor) -> nn.Module | None:
-    """Return the operations behind a layer as a module of its outputs, for any number of inputs; None if others count.
+    """Return the operations after a layer as a module of its outputs, for any batch size; None if others matter.
 
-    The model runs once with the layer's outputs replaced, on shapes alone; what does not depend on these is left out.
+    The model runs once on shapes alone, with the layer's outputs replaced; what does not depend on these is left out.
     """
     from torch.fx.experimental.proxy_tensor import make_fx  # slow to import, and not needed for most models
 
@@ -129,7 +129,7 @@ def _traced(model: nn.Module, layer: nn.Module, example: torch.Tensor) -> nn.Mod
         return None
     graph = torch.fx.GraphModule(traced, traced.graph)
     for name, value in list(vars(graph).items()):
-        if isinstance(value, torch.Tensor):  # constants, which would keep their precision
+        if isinstance(value, torch.Tensor):  # constants, which would otherwise keep their precision
             delattr(graph, name)
             graph.register_buffer(name, value)
-    return _Behind(graph, example)
+    return _TracedTail(graph, example)

@@ -1,4 +1,4 @@
-"""What the states of a model before and after local training say of its gradients."""
+"""The sum of a client's gradients from its states before and after local training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OTHERS = (
     "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamw", "asgd", "lamb", "lars", "lbfgs", "lion", "muon",
     "nadam", "radam", "rmsprop", "rprop", "shampoo", "signsgd", "sparseadam", "yogi",
 )  # fmt: skip
-"""Optimisers that are known, and whose updates are no such sum."""
+"""Known optimisers whose updates are no such sum."""
 
 
 def obstacle_of_optimizer(optimizer: str) -> str:
@@ -46,7 +46,7 @@ def obstacle_of_optimizer(optimizer: str) -> str:
         )
     return (
         f"{argument_with('optimizer', optimizer)} is out of range: its steps are no sum of gradients (Adam divides "
-        "each entry by its own size), so that the low rank is gone"
+        "each entry by its own size), so that the update has no low rank"
     )
 
 
@@ -66,22 +66,22 @@ def gradients_of_update(
     Parameters
     ----------
     before, after : mapping of name to tensor
-        State of the model before and after local training; integers and wrappers' prefixes are no matter.
+        State of the model before and after local training; integers are left out, and prefixes of wrappers are dropped.
     learning_rate : float
         The client's learning rate.
     n_steps : int or None, default=None
         Local steps; needed where weight decay is known.
     momentum : float, default=0
-        Of plain or Nesterov momentum: the sum is then a weighted one, which has the same rank and the same inputs.
+        Plain or Nesterov: the sum of gradients is then a weighted one, with the same rank and the same inputs.
     weight_decay : float or None, default=0
-        The client's; None finds what it took away by the rank, where the batch is smaller than half of a layer.
+        The client's; None estimates it from the rank, where the batch is smaller than half of a layer.
     optimizer : str, default="sgd"
         "sgd"; any other is out of range.
 
     Returns
     -------
     dict of str to torch.Tensor
-        ``(a W0 - W_T) / learning_rate`` with the share ``a`` of the first weights that decay has left.
+        ``(a W0 - W_T) / learning_rate`` with the share ``a`` of the initial weights that is left after decay.
 
     Raises
     ------
@@ -98,18 +98,20 @@ def gradients_of_update(
         raise ValueError(obstacle_of_optimizer(optimizer))
     before, after = plain_names("before", before), plain_names("after", after)
     names = [name for name, tensor in before.items() if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()]
-    pairs = {}
+    states = {}
     for name in names:
-        start, end = before[name], get_tensor("after", after, name)
-        if start.shape != end.shape:
+        initial, final = before[name], get_tensor("after", after, name)
+        if initial.shape != final.shape:
             raise ValueError(
-                f"{name!r} has shape {tuple(start.shape)} before and {tuple(end.shape)} after: not the same model"
+                f"{name!r} has shape {tuple(initial.shape)} before and {tuple(final.shape)} after: not the same model"
             )
-        pairs[name] = start.detach().cpu().double(), end.detach().cpu().double()
-        if not pairs[name][0].isfinite().all():
-            raise ValueError(f"before has NaN or infinity in {name!r}: these are no weights to start from")
+        states[name] = initial.detach().cpu().double(), final.detach().cpu().double()
+        if not states[name][0].isfinite().all():
+            raise ValueError(
+                f"before has NaN or infinity in {name!r}: the client cannot have started from these weights"
+            )
     if weight_decay is None:
-        kept = decay_by_rank(pairs)
+        kept = decay_by_rank(states)
     elif weight_decay == 0:
         kept = 1.0
     elif n_steps is None:
@@ -119,11 +121,11 @@ def gradients_of_update(
         )
     else:
         kept = kept_share(learning_rate, n_steps, momentum, weight_decay)
-    return {name: (kept * start - end) / learning_rate for name, (start, end) in pairs.items()}
+    return {name: (kept * initial - final) / learning_rate for name, (initial, final) in states.items()}
 
 
 def kept_share(learning_rate: float, n_steps: int, momentum: float, weight_decay: float) -> float:
-    """Return the share of the first weights that is left after decay alone, by the steps of `torch.optim.SGD`.
+    """Return the share of the initial weights that is left after decay alone, by the steps of `torch.optim.SGD`.
 
     Examples
     --------
@@ -143,10 +145,10 @@ def kept_share(learning_rate: float, n_steps: int, momentum: float, weight_decay
 
 
 def decay_by_rank(pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]], *, agreement: float = 1e-4) -> float:
-    """Return the share ``a`` of the first weights for which ``a W0 - W_T`` has the smallest rank.
+    """Return the share ``a`` of the initial weights for which ``a W0 - W_T`` has the smallest rank.
 
-    Of the pencil ``(W_T, W0)`` all eigenvalues but as many as inputs are ``a``: the median, where these are fewer than
-    half.
+    All eigenvalues of the pencil ``(W_T, W0)`` but ``b`` are ``a``, and so is their median where ``b`` is less than
+    half of them.
 
     Parameters
     ----------
@@ -160,9 +162,9 @@ def decay_by_rank(pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]], *, agr
     ]
     if not matrices:
         raise ValueError(f"{argument('weight_decay')} cannot be found: the model has no matrix of weights")
-    start, end = max(matrices, key=lambda pair: min(pair[0].shape))
-    start, end = (start, end) if start.shape[0] <= start.shape[1] else (start.T, end.T)
-    values = np.sort(np.linalg.eigvals((end @ torch.linalg.pinv(start)).numpy()).real)
+    initial, final = max(matrices, key=lambda pair: min(pair[0].shape))
+    initial, final = (initial, final) if initial.shape[0] <= initial.shape[1] else (initial.T, final.T)
+    values = np.sort(np.linalg.eigvals((final @ torch.linalg.pinv(initial)).numpy()).real)
     middle = np.quantile(values, [0.375, 0.625])
     if np.ptp(middle) > agreement:
         raise ValueError(

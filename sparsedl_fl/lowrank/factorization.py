@@ -1,4 +1,4 @@
-"""From a layer's gradient to its factors: how many inputs there are, and whether the bias is needed to span them."""
+"""From a layer's gradient to its factors: the number of inputs, and whether the bias counts as a further feature."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def factorize(
         Number of inputs; None takes the numerical rank, at the largest gap between the logarithms of neighbouring
         singular values (a multiple of the machine epsilon undercounts on gradients of partly trained networks).
     noise_level : float or None, default=None
-        Standard deviation of the noise on each entry of the gradient, where it is known (DP-SGD); None estimates it
-        for each row from what lies beyond the batch size.
+        Standard deviation of the noise on each entry of the gradient, where it is known (DP-SGD); None estimates it for
+        each row from what is beyond the rank.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def factorize(
     """
     check_arguments(batch_size, noise_level)
     G = in_double(layer_gradient.weight_grad)
-    # A dead unit leaves a row of exact zeros, which must not pass for the end of the numerical rank.
+    # A dead unit's row of exact zeros must not count as the end of the numerical rank.
     limit = int(alive(G).min())
     rounding = _rounding_of(layer_gradient, G)
     is_coarse, rounding = rounding is not None, rounding if batch_size is None else None
@@ -77,7 +77,7 @@ def factorize(
         warnings.warn(uncertain_size(layer_gradient, b, found.signal_to_noise), UserWarning, stacklevel=3)
     elif batch_size is not None and b < batch_size:
         named = argument_with("batch_size", batch_size)
-        text = f"{named}, but {b} inputs stand out of the noise: the others repeat them or have no loss"
+        text = f"{named}, but only {b} inputs show above the noise: the others repeat them or have no loss"
         warnings.warn(text, UserWarning, stacklevel=3)
     return replace(found, bias_excess=excess)
 
@@ -85,10 +85,10 @@ def factorize(
 def factorize_with_bias(
     layer_gradient: LayerGradient, batch_size: int | None = None, noise_level: float | None = None
 ) -> tuple[LayerGradient, LowRankGradient]:
-    """Factorise a layer's gradient, that of its bias as one more input where it takes that to span the batch.
+    """Factorise a layer's gradient, with the bias as one more input where the batch needs it.
 
-    A row of zeros, or ``x`` beside ``2 x``, leaves ``G`` one rank short of the batch, and ``g`` outside of its column
-    space.
+    With an input of zeros, or ``x`` and ``2 x``, the rank of ``G`` is one less than the batch size, and ``g`` lies
+    outside its column space.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def factorize_with_bias(
 
 
 def _rounding_of(layer_gradient: LayerGradient, G: np.ndarray) -> np.ndarray | None:
-    """Return the rounding of each row; the gradient of the bias may have come with a scale of its own."""
+    """Return the rounding of each row; the bias gradient may have been quantised with a scale of its own."""
     if layer_gradient.constant_input is None:
         return rounding_noise(G)
     of_weights, of_bias = rounding_noise(G[:, :-1]), rounding_noise(G[:, -1:].T)
@@ -124,7 +124,7 @@ def _rounding_of(layer_gradient: LayerGradient, G: np.ndarray) -> np.ndarray | N
 
 
 def check_arguments(batch_size: int | None, noise_level: float | None) -> None:
-    """Raise ``ValueError`` for a batch size or a noise level that is none."""
+    """Raise ``ValueError`` for an invalid batch size or noise level."""
     is_size = isinstance(batch_size, Integral) and not isinstance(batch_size, bool) and batch_size >= 1
     if batch_size is not None and not is_size:
         raise ValueError(f"batch_size must be a positive integer or None, got {batch_size!r}")
@@ -134,9 +134,9 @@ def check_arguments(batch_size: int | None, noise_level: float | None) -> None:
 
 
 def _bias_excess(bias_grad: np.ndarray, left: np.ndarray, noise: np.ndarray, S: np.ndarray) -> float:
-    """Return by how much the bias gradient is noisier than the weights', one at least, as far as ``g = D 1`` tells.
+    """Return the noise of the bias gradient over that of the weight gradient, at least one, by ``g = D 1``.
 
-    Some clients clip or round tensors one by one. Raise where ``g`` does not belong to the weight gradient at all.
+    Some clients clip or round tensors one by one. Raises where ``g`` does not belong to the weight gradient.
     """
     m, b = left.shape
     within = left.T @ bias_grad

@@ -30,7 +30,7 @@ class LowRankGradient:
     right : ndarray of shape (b, n)
         ``V^T``.
     noise_level : ndarray of shape (m,)
-        Standard deviation of the noise on the entries of each row of ``G``, from what lies beyond the rank.
+        Standard deviation of the noise on the entries of each row of ``G``, estimated beyond the rank.
     input_noise_level : ndarray of shape (n,)
         The same for each column.
     signal_to_noise : float
@@ -38,18 +38,18 @@ class LowRankGradient:
     beyond : float
         The largest singular value dropped.
     excess : float
-        The same over the largest that white noise of the strength of all the others has: about one for white noise, up
-        to 3.3 where rounding follows the size of the entries (float32 and bfloat16 clients on CIFAR-10).
+        The same over the largest of white noise as strong as all others: about one for white noise, up to 3.3 where
+        rounding follows the size of the entries (float32 and bfloat16 clients on CIFAR-10).
     beyond_left : ndarray of shape (m,)
         Its left singular vector.
     bias_excess : float
-        By how much the noise of the bias gradient, which the scale of an input comes from, exceeds that of the weights.
+        Noise of the bias gradient, which determines the scale of an input, over that of the weight gradient.
     precision : float
         Relative precision of the client's numbers.
     is_coarse : bool
-        Whether they came in a coarser number format, half precision or a few bits.
+        Whether they have a coarser number format, half precision or a few bits.
     clear_gap : float
-        Ratio of neighbouring singular values above which the rank is beyond doubt; a float32 client has 1e5 and more.
+        Ratio of neighbouring singular values above which the rank is certain; a float32 client has 1e5 and more.
     """
 
     left: np.ndarray
@@ -73,12 +73,12 @@ class LowRankGradient:
 
     @property
     def ends_clearly(self) -> bool:
-        """Whether the gap behind the batch is so large that its size is beyond doubt."""
+        """Whether the gap after the singular values of the batch is so large that its size is certain."""
         return self.signal_to_noise >= self.clear_gap
 
     @property
     def transposed(self) -> LowRankGradient:
-        """The factorisation of ``G^T``, in which the inputs take the place of the gradients ``D``."""
+        """The factorisation of ``G^T``, in which inputs and gradients ``D`` are exchanged."""
         sides: dict[str, Any] = {"left": self.right.T, "right": self.left.T}
         sides |= {"noise_level": self.input_noise_level, "input_noise_level": self.noise_level}
         nothing = np.zeros(self.right.shape[1])
@@ -86,7 +86,7 @@ class LowRankGradient:
 
     @cached_property
     def zero_test(self) -> ZeroTest:
-        """What decides on zeros, in coordinates where ``sqrt(m) U`` is white.
+        """The test for zeros, in coordinates where ``sqrt(m) U`` is white.
 
         The noise of ``U q = G V S^-1 q`` has the standard deviation ``noise_level * |S^-1 q|``.
         """
@@ -98,16 +98,16 @@ class LowRankGradient:
         )
 
     def tolerances(self, directions: np.ndarray) -> np.ndarray:
-        """Return the width of zero of ``U q`` for unit columns of shape (b, c): an array of shape (m, c)."""
+        """Return sizes up to which entries of ``U q`` count as zero, of shape (m, c), for unit columns (b, c)."""
         return self.zero_test.tolerances(rows_of(directions)).numpy().T / np.sqrt(len(self.left))
 
     def calibrated(self, directions: np.ndarray, *, clear_zeros: float = 1e3) -> LowRankGradient:
-        """Raise the noise level to what the zeros of the directions found show, where it is too low.
+        """Raise the noise level to that of the zeros of the directions found, where it is too low.
 
-        What lies beyond the rank measures white noise. Rounding in a client's sums over smooth images is not white: on
-        720 x 720 photographs the zeros are ten times noisier than that. They stand apart from the other entries by a
-        gap of many orders of magnitude, and their size is the noise. Where the smallest other entry of a column is
-        ``clear_zeros`` times its largest zero, that is beyond doubt.
+        Singular values beyond the rank measure white noise. Rounding in a client's sums over smooth images is not
+        white: on 720 x 720 photographs the zeros have ten times that noise. Many orders of magnitude separate them from
+        the other entries, so that their size is the noise; they count where the smallest other entry of a column is at
+        least ``clear_zeros`` times its largest zero.
         """
         m, b = self.left.shape
         deviations = self.tolerances(directions) / self.zero_test.noise_multiple
@@ -124,30 +124,30 @@ class LowRankGradient:
         return replace(self, noise_level=self.noise_level * factor, input_noise_level=self.input_noise_level * factor)
 
     def zeros(self, directions: np.ndarray) -> np.ndarray:
-        """Return which entries of ``U q`` cannot be told from zero, a boolean array of shape (m, c)."""
+        """Return which entries of ``U q`` are zero up to noise, a boolean array of shape (m, c)."""
         return np.abs(self.left @ directions) <= self.tolerances(directions)
 
     def vanishing(self, weights: np.ndarray) -> np.ndarray:
-        """Return the unit ``q`` of shape (b, c) with the smallest ``sum_r w_r (u_r q)^2`` in units of its noise.
+        """Return the unit ``q`` of shape (b, c) with the smallest ``sum_r w_r (u_r q)^2`` relative to its noise.
 
         One for each column of ``weights``, of shape (m, c).
         """
         return self.zero_test.vanishing(rows_of(weights).double()).numpy().T
 
     def prove(self, directions: np.ndarray, zeros: np.ndarray, eligible: np.ndarray | None = None) -> np.ndarray:
-        """Return which unit columns of shape (b, c) their zeros prove (see `sparsedl.zeros.ZeroTest.prove`)."""
+        """Return which unit columns of shape (b, c) their zeros certify (see `sparsedl.zeros.ZeroTest.prove`)."""
         rows, is_zero, expected = (None if array is None else rows_of(array) for array in (directions, zeros, eligible))
         return self.zero_test.prove(rows, is_zero, expected).numpy()
 
     def apart(self, directions: np.ndarray, zeros: np.ndarray, eligible: np.ndarray) -> np.ndarray:
-        """Return which unit columns of shape (b, c) no mixtures of others are (see `sparsedl.zeros.ZeroTest.apart`)."""
+        """Return which unit columns of shape (b, c) are no mixtures of others (see `sparsedl.zeros.ZeroTest.apart`)."""
         rows, is_zero, expected = (rows_of(array) for array in (directions, zeros, eligible))
         return self.zero_test.apart(rows, is_zero, expected).numpy()
 
     def likely_zeros(self, directions: np.ndarray) -> np.ndarray:
         """Return which entries of ``U q`` are likelier zero than not, a boolean array of shape (m, c).
 
-        What is to be compared with a pattern is better cut closer than `zeros` under heavy noise.
+        Under heavy noise this is better than `zeros` for a comparison with active units.
         """
         return self.zero_test.likely_zeros(rows_of(directions)).numpy().T
 
@@ -155,16 +155,16 @@ class LowRankGradient:
 def cut(
     G: np.ndarray, U: np.ndarray, S: np.ndarray, b: int, noise_level: float | None = None, is_coarse: bool = False
 ) -> LowRankGradient:
-    """Return the factorisation of a matrix cut behind its ``b``-th singular value, with the noise that is left.
+    """Return the factorisation of a matrix cut after its ``b``-th singular value, with the noise that is left.
 
     Parameters
     ----------
     G : ndarray of shape (m, n)
         The matrix.
     U, S : ndarray of shape (m, k) and (k,)
-        Its leading left singular vectors and values, ``k >= b``: one more shows what lies behind, if there is any.
+        Its leading left singular vectors and values, ``k >= b``: one more shows what is beyond, if there is any.
     b : int
-        Where it ends. No noise is left of a matrix of full rank.
+        The rank. A matrix of full rank leaves no noise.
     noise_level, is_coarse
         As in `factorize` and of `LowRankGradient`.
     """
@@ -175,11 +175,11 @@ def cut(
     right = transposed_times(G, U).T / S[:, None]
     rows, columns = residual_norms(G, U * S, right)
     floor, freedom = np.finfo(float).eps * np.linalg.norm(S) / np.sqrt(m * n), max(1, (m - b) * (n - b))
-    told = believed_noise(noise_level, np.sqrt(np.sum(rows**2) / freedom), freedom, S)
-    noise = np.maximum(rows / np.sqrt(max(n - b, 1)) if told is None else np.full(m, told), floor)
-    input_noise = np.maximum(columns / np.sqrt(max(m - b, 1)) if told is None else np.full(n, told), floor)
+    believed = believed_noise(noise_level, np.sqrt(np.sum(rows**2) / freedom), freedom, S)
+    noise = np.maximum(rows / np.sqrt(max(n - b, 1)) if believed is None else np.full(m, believed), floor)
+    input_noise = np.maximum(columns / np.sqrt(max(m - b, 1)) if believed is None else np.full(n, believed), floor)
     excess = beyond / max(edge_of_white_noise(max(np.sum(rows**2) - beyond**2, 0.0), alive(G)), floor)
-    behind_batch = signal_to_noise, beyond, excess, beyond_left
+    beyond_batch = signal_to_noise, beyond, excess, beyond_left
     return LowRankGradient(
-        U, S, right, noise, input_noise, *behind_batch, precision=precision_of(G), is_coarse=is_coarse
+        U, S, right, noise, input_noise, *beyond_batch, precision=precision_of(G), is_coarse=is_coarse
     )

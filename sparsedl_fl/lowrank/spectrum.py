@@ -1,4 +1,4 @@
-"""The singular values of a wide gradient, as far as they tell where the batch ends."""
+"""The leading singular values of a wide gradient, and how many of them belong to the batch."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = [
 
 
 CLEARLY_ABOVE = 10.0
-"""Times the largest of white noise from which on a singular value is none."""
+"""Ratio to the largest singular value of white noise from which on one is no noise."""
 
-SECOND_GAP, FEWEST_BEHIND = 20.0, 8
-"""Least ratio of neighbours that is another end of the batch, and the singular values that have to lie behind it."""
+SECOND_GAP, FEWEST_BEYOND = 20.0, 8
+"""Least ratio of neighbours that is a second gap, and the least number of singular values after it."""
 
 ENOUGH, OFF_BY, VISIBLE = 100, 3.0, 1e-4
-"""Entries that measure the noise, the factor by which a level that was told may be off, and the share of the gradient
-from which on noise is no mere rounding."""
+"""Least number of entries that measure the noise, the factor by which a given level may be off, and the share of the
+gradient above which noise is more than rounding."""
 
 
 def leading_left(
@@ -43,7 +43,7 @@ def leading_left(
     conclusive_gap: float = 1e3,
     n_iterations: tuple[int, int] = (1, 10),
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return the leading left singular vectors and values, enough of them to see where the batch ends, and its size.
+    """Return the leading left singular vectors and values, enough of them to show the batch size, and that size.
 
     Parameters
     ----------
@@ -56,9 +56,9 @@ def leading_left(
     sketch_width, oversampling : int, default=128 and 32
         Columns of a first sketch, and those beyond a batch of known size.
     conclusive_gap : float, default=1e3
-        Ratio of a singular value to *all* that lies behind it above which a sketch need not see the rest.
+        Ratio of a singular value to *all* after it above which a sketch need not contain the others.
     n_iterations : (int, int), default=(1, 10)
-        Iterations of a sketch where the gap is to be found, and where the size is known: then there may be noise.
+        Iterations of a sketch where the gap is sought, and where the size is known: then there may be noise.
     """
     total = float(np.linalg.norm(row_norms(G)))
     rounding = _rounding_floor(G, total)
@@ -66,8 +66,8 @@ def leading_left(
     while 2 * width < min(G.shape):
         U, S = _sketch(G, width, n_iterations[batch_size is not None])
         b = _numerical_rank(S[:limit], rounding) if batch_size is None else batch_size
-        behind = np.sqrt(max(total**2 - np.sum(S[:b] ** 2), 0.0))
-        if batch_size is not None or (b <= width - oversampling and S[b - 1] > conclusive_gap * behind):
+        beyond = np.sqrt(max(total**2 - np.sum(S[:b] ** 2), 0.0))
+        if batch_size is not None or (b <= width - oversampling and S[b - 1] > conclusive_gap * beyond):
             return U, S, b
         width *= 2
     if G.shape[0] <= G.shape[1]:
@@ -79,10 +79,10 @@ def leading_left(
 
 
 def rank_above_rounding(G: np.ndarray, rounding: np.ndarray, *, clearly_above: float = 6.0) -> int:
-    """Return how many inputs stand out of a rounding of known size, at the largest gap above it.
+    """Return how many inputs show above rounding of known size, at the largest gap above it.
 
-    Rows are brought to the same noise first: with a scale for each row, the smallest rows have hardly any, and would
-    look like inputs beyond the end of the batch.
+    Rows are scaled to equal noise first: where each has a quantisation scale of its own, the smallest rows have hardly
+    any noise, and would look like further inputs.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def rank_above_rounding(G: np.ndarray, rounding: np.ndarray, *, clearly_above: f
         Standard deviation of the rounding in each row.
     clearly_above : float, default=6
         Singular value over the largest of white noise that cannot be rounding. With a scale for each row, rows of one
-        input are all rounded alike, which stands out by a factor of up to 4.5 (CIFAR-10, two inputs at 400).
+        input are all rounded alike, which gives ratios of up to 4.5 (CIFAR-10, two inputs at width 400).
     """
     alive = rounding > 0
     even = G[alive] / rounding[alive, None]
@@ -104,13 +104,13 @@ def rank_above_rounding(G: np.ndarray, rounding: np.ndarray, *, clearly_above: f
 
 
 def rank_above_white_noise(singular_values: np.ndarray, rank: int, G: np.ndarray) -> int:
-    """Return how many inputs stand out of the noise, where some left far less of a gradient than the others.
+    """Return how many inputs show above the noise, where some have far smaller gradients than others.
 
-    Inputs that a trained network is sure of have singular values behind the largest gap. The next one is no noise as
-    long as it is so many times the largest of white noise with the strength of all that lies behind it; rounding
-    reaches 5.2 (float32 clients on CIFAR-10, MNIST and Adult). Where noise never begins, the rank stays what it was.
-    Several together may hide each other: samples of one class at an untrained head differ by so little, all alike. They
-    show by a second gap, behind which all is as white as noise.
+    Inputs of which a trained network is certain have singular values after the largest gap. A singular value is no
+    noise while it exceeds `CLEARLY_ABOVE` times the largest of white noise as strong as all that follow; rounding
+    reaches 5.2 (float32 clients on CIFAR-10, MNIST and Adult). Where none is noise, the rank stays as it was. Several
+    similar ones may hide each other, such as samples of one class at an untrained head. They show by a second gap,
+    after which the others are as white as noise.
 
     Parameters
     ----------
@@ -126,20 +126,20 @@ def rank_above_white_noise(singular_values: np.ndarray, rank: int, G: np.ndarray
     total, edge = float(np.linalg.norm(row_norms(G))), np.sum(np.sqrt(shape)) / np.sqrt(np.prod(shape, dtype=float))
     squares = singular_values**2
     unseen = max(total**2 - squares.sum(), 0.0) if len(squares) < min(G.shape) else 0.0
-    behind = np.sqrt(np.cumsum(np.append(squares[1:], unseen)[::-1])[::-1])
-    is_noise = singular_values <= CLEARLY_ABOVE * edge * np.maximum(behind, np.finfo(float).eps * total)
+    beyond = np.sqrt(np.cumsum(np.append(squares[1:], unseen)[::-1])[::-1])
+    is_noise = singular_values <= CLEARLY_ABOVE * edge * np.maximum(beyond, np.finfo(float).eps * total)
     later = np.flatnonzero(is_noise[rank:])
     rank = rank + int(later[0]) if len(later) else rank
-    ends = np.arange(rank + 1, len(singular_values) - FEWEST_BEHIND + 1)
-    last, first_behind = singular_values[ends - 1], singular_values[ends]
-    of_noise = edge * np.hypot(first_behind, behind[ends])
-    is_end = (last > SECOND_GAP * first_behind) & (last > CLEARLY_ABOVE * of_noise)
-    is_end &= (first_behind <= CLEARLY_ABOVE * of_noise) & (first_behind > _rounding_floor(G, total))
-    return int(ends[is_end][-1]) if is_end.any() else rank
+    ranks = np.arange(rank + 1, len(singular_values) - FEWEST_BEYOND + 1)
+    last, first_beyond = singular_values[ranks - 1], singular_values[ranks]
+    of_noise = edge * np.hypot(first_beyond, beyond[ranks])
+    is_rank = (last > SECOND_GAP * first_beyond) & (last > CLEARLY_ABOVE * of_noise)
+    is_rank &= (first_beyond <= CLEARLY_ABOVE * of_noise) & (first_beyond > _rounding_floor(G, total))
+    return int(ranks[is_rank][-1]) if is_rank.any() else rank
 
 
 def rank_above_floor(singular_values: np.ndarray, G: np.ndarray, *, clearly_above: float = 30.0) -> int:
-    """Return how many singular values are clearly more than rounding, wherever gaps lie: of a matrix of full rank all.
+    """Return how many singular values clearly exceed rounding, whatever the gaps: all for a matrix of full rank.
 
     Parameters
     ----------
@@ -148,14 +148,14 @@ def rank_above_floor(singular_values: np.ndarray, G: np.ndarray, *, clearly_abov
     G : ndarray of shape (m, n)
         The matrix.
     clearly_above : float, default=30
-        Times the size below which they are rounding and say nothing.
+        Ratio to the size of rounding.
     """
     floor = _rounding_floor(G, float(np.linalg.norm(row_norms(G))))
     return int(np.sum(singular_values > clearly_above * floor))
 
 
 def distinct_rank(S: np.ndarray, batch_size: int, clear_gap: float, *, noise_spread: float = 10.0) -> int:
-    """Return the batch size, or the rank where the rest of a batch clearly repeats it or has no loss.
+    """Return the batch size, or the rank where the other inputs clearly repeat earlier ones or have no loss.
 
     Singular values within a factor of ``noise_spread`` may all be noise.
     """
@@ -187,8 +187,8 @@ def _numerical_rank(singular_values: np.ndarray, floor: float) -> int:
 def precision_of(G: np.ndarray) -> float:
     """Return the relative precision of the numbers in a gradient, that of single precision or of double.
 
-    Numbers in double precision that were single once, times a number a row, are no more precise than these: behind
-    batch normalisation that is folded into a layer, or a mean that the server took.
+    Numbers in double precision that are singles times a factor for each row are no more precise than singles: so they
+    are after batch normalisation is folded into a layer, or after a mean at the server.
     """
     _, block = next(column_blocks(G))
     _, is_single = significands(block)
@@ -198,11 +198,11 @@ def precision_of(G: np.ndarray) -> float:
 def _are_scaled_singles(block: np.ndarray, *, n_rows: int = 4, n_entries: int = 9) -> bool:
     """Return whether entries of one row have ratios of two 24-bit numbers each, to the rounding of their product.
 
-    There are so many such ratios that a third of all numbers are near one by chance, and 32 of them never are.
+    There are so many such ratios that a third of all numbers are near one by chance, but never 32 of 32.
     """
     counts = np.count_nonzero(block, axis=1)
     rows = np.argsort(-counts, kind="stable")[:n_rows]
-    if counts[rows].sum() < n_rows * n_entries // 2:  # too few to tell
+    if counts[rows].sum() < n_rows * n_entries // 2:  # too few to decide
         return False
     for row in rows[counts[rows] > 0]:
         entries = block[row][block[row] != 0]
@@ -215,30 +215,30 @@ def _are_scaled_singles(block: np.ndarray, *, n_rows: int = 4, n_entries: int = 
 
 
 def edge_of_white_noise(squares: float, shape: np.ndarray) -> float:
-    """Return the largest singular value of white noise of a strength, in so many rows and columns.
+    """Return the largest singular value of white noise with a sum of squares, in so many rows and columns.
 
-    Those of zeros have none: one-hot inputs leave most columns empty.
+    Rows and columns of zeros do not count: one-hot inputs leave most columns empty.
     """
     return float(np.sqrt(squares / np.prod(shape, dtype=float)) * np.sum(np.sqrt(shape)))
 
 
 def _rounding_floor(G: np.ndarray, total: float) -> float:
-    """Return a size below which singular values are rounding and say nothing.
+    """Return the size below which singular values are rounding.
 
-    Columns that only one input has (one-hot inputs) are multiples of each other and leave exact zeros at the end of
-    the spectrum, which must not pass for the end of the batch.
+    Columns of features that only one input has (one-hot inputs) are multiples of each other and make exact zeros among
+    the singular values, which must not count as the gap after the batch.
     """
     return 0.1 * precision_of(G) * total / np.sqrt(min(G.shape))
 
 
-def believed_noise(told: float | None, measured: float, freedom: int, S: np.ndarray) -> float | None:
-    """Return the noise level that was told, or None where what lies beyond the batch contradicts it."""
-    if told is None or freedom < ENOUGH or measured / OFF_BY <= told <= OFF_BY * measured:
-        return told
-    if told > measured or measured > VISIBLE * np.linalg.norm(S) / np.sqrt(freedom):
+def believed_noise(given: float | None, measured: float, freedom: int, S: np.ndarray) -> float | None:
+    """Return the given noise level, or None where the singular values beyond the batch contradict it."""
+    if given is None or freedom < ENOUGH or measured / OFF_BY <= given <= OFF_BY * measured:
+        return given
+    if given > measured or measured > VISIBLE * np.linalg.norm(S) / np.sqrt(freedom):
         warnings.warn(
-            f"noise_level is too {'large' if told > measured else 'small'}: the gradient differs from rank {len(S)} by "
-            f"{measured / told if told else np.inf:.2g} times as much an entry, which is taken instead; is it the "
+            f"noise_level is too {'large' if given > measured else 'small'}: the gradient differs from rank {len(S)} "
+            f"by {measured / given if given else np.inf:.2g} times as much an entry, which is used instead; is it the "
             "noise on the mean over the batch (noise multiplier * clipping / batch size)?",
             UserWarning,
             stacklevel=5,

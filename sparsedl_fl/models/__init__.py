@@ -1,10 +1,10 @@
 """Look at a torch module: which linear layers run, in which order, and what follows each.
 
 - `trace_model` runs the model once on an example and compares numbers, so that functional calls, layers declared in
-  another order and linear layers of one's own are seen for what they do.
-- `inspect_model` says it as rows, one for every parameter of the model.
-- `named_gradients` brings what a user has to gradients by the parameters' names; `gradients_of_update` does so for the
-  states before and after local training.
+  another order and linear layers of one's own are recognised by what they compute.
+- `inspect_model` lists the result in rows, one for every module with parameters.
+- `named_gradients` returns gradients by the parameters' names; `gradients_of_update` computes them from the states
+  before and after local training.
 """
 
 from sparsedl_fl.layers.updates import gradients_of_update

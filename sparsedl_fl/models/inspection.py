@@ -1,4 +1,4 @@
-"""Which parameters of a model an attack can look at, and why not the others."""
+"""Which parameters of a model an attack can use, and why not the others."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from sparsedl_fl.tracing.uses import LinearUse
 __all__ = ["LayerRow", "inspect_model"]
 
 MOST_NAMED = 4
-"""Convolutions that a row names; of more it gives the number."""
+"""Number of convolutions that a row names; it counts the others."""
 
 IDS = "no linear layer; what it leaks are token ids, the rows of its gradient that are not zero"
-"""What is said of a table of which the model's input picks rows."""
+"""Obstacle of a table whose rows the model's input ids pick."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,17 @@ class LayerRow:
     parameters : tuple of str
         Plain names of all its parameters.
     behind : str
-        What follows it, where that could be seen.
+        What follows it, where the trace shows it.
     obstacle : str
-        Why no attack of ours applies to it, or empty.
+        Why no attack applies to it, or empty.
     feeds : str
-        What it is fed: "the model's input", "features" or "tokens", where that could be seen.
+        What it is fed: "the model's input", "features" or "tokens", where the trace shows it.
     attack : str
-        What it leaks by: "zeros" of its gradient, the "span" of the next layer's, the "rest" of the network, or as a
-        "head"; the "rows" of an embedding, which show token ids; empty where no attack applies.
+        What it leaks by: "zeros" of its gradient, the activation subspace ("span") of the next layer's, the network
+        tail ("rest"), or as a "head"; the "rows" of an embedding, which show token ids; empty where no attack applies.
     largest_batch : int
-        The largest batch that comes back as a rule; tokens count as inputs. Zero for an embedding, which shows the ids
-        of any.
+        The largest batch that is recovered as a rule; tokens count as inputs. Zero for an embedding, which shows token
+        ids of any batch.
     dropout : float
         Share of its outputs that the client drops before the next layer.
     """
@@ -82,7 +82,7 @@ def inspect_model(
     example : torch.Tensor or None, default=None
         An input of the model; None makes one up.
     trace : Trace or None, default=None
-        What a run showed, where it is there already.
+        The trace of the model, where there is one already.
     sent : collection of str or None, default=None
         Plain names of the parameters whose gradient the client sends; None for those that require one.
 
@@ -102,10 +102,10 @@ def inspect_model(
     tensors = plain_parameters(model)
     sent = {name for name, tensor in tensors.items() if tensor.requires_grad} if sent is None else set(sent)
     tables = [name for name in token_tables(model, trace.example) if name in sent]
-    looked = _Inspection(model, trace.of_sent(sent), tensors, plain_modules(model), sent, tables)
-    uses = {use.weight: use for use in reversed(looked.trace.layers)}
-    rows = [looked.linear_row(uses[name]) for name in dict.fromkeys(use.weight for use in looked.trace.layers)]
-    return [*rows, *looked.other_rows({name for row in rows for name in row.parameters})]
+    inspection = _Inspection(model, trace.of_sent(sent), tensors, plain_modules(model), sent, tables)
+    uses = {use.weight: use for use in reversed(inspection.trace.layers)}
+    rows = [inspection.linear_row(uses[name]) for name in dict.fromkeys(use.weight for use in inspection.trace.layers)]
+    return [*rows, *inspection.other_rows({name for row in rows for name in row.parameters})]
 
 
 _MISSING = "the update has no gradient of {!r}: it was not sent, or is spoilt by NaN or infinity"
@@ -115,7 +115,7 @@ _NORMALISED = "its weight is computed from other parameters (weight or spectral 
 
 @dataclass(frozen=True, eq=False)
 class _Inspection:
-    """What is looked at."""
+    """The model under inspection."""
 
     model: nn.Module
     trace: Trace
@@ -133,12 +133,12 @@ class _Inspection:
         attack, most = ("", 0) if obstacle else reach_of(use, self.trace, self.tensors)
         attack = "rows" if use.weight in self.tables else attack
         kind = type(self.modules.get(use.weight.rpartition(".")[0], self.model)).__name__
-        behind = use.behind + (f", dropout of {use.dropout:g}" if use.dropout else "")
+        follows = use.behind + (f", dropout of {use.dropout:g}" if use.dropout else "")
         shape = tuple(self.tensors[use.weight].shape)
-        return LayerRow(use.name, kind, shape, own, behind, obstacle, use.feeds, attack, most, use.dropout)
+        return LayerRow(use.name, kind, shape, own, follows, obstacle, use.feeds, attack, most, use.dropout)
 
     def _not_sent(self, name: str) -> str:
-        """Return why the gradient of a parameter is not there, or nothing where it is."""
+        """Return why the gradient of a parameter is missing, or an empty text where it is there."""
         if name in self.sent:
             return ""
         return _MISSING.format(name) if self.tensors[name].requires_grad else "never sent: it is frozen"
@@ -149,7 +149,7 @@ class _Inspection:
         return f"{_MISSING.format(use.bias)}, or frozen: without it the scale of each input is not known"
 
     def _adapter(self, use: LinearUse) -> str:
-        """Say that a layer is the first factor of a product of low rank, as adapters are; or nothing."""
+        """Describe a layer that is the first factor of a product of low rank, as adapters are; else return ""."""
         other = self.trace.using(use.factor)
         if other is None:
             return ""
@@ -183,7 +183,7 @@ class _Inspection:
             yield LayerRow(name, type(module).__name__, shape, tuple(names), "", why, feeds, attack)
 
     def _why_not(self, module: nn.Module) -> str:
-        """Say why no attack looks at a module; nothing for a linear layer of a model that could not be run."""
+        """Say why no attack uses a module; an empty text for a linear layer of a model that could not be run."""
         if isinstance(module, nn.Linear) and self.trace.failure:
             return ""
         return f"not examined: {_kind_of(module)}"
@@ -195,7 +195,7 @@ def _joined(names: list[str]) -> str:
 
 
 def _kind_of(module: nn.Module) -> str:
-    """Say what a module is, for one that no attack looks at."""
+    """Return the kind of a module that no attack uses, in words."""
     is_normalised = hasattr(module, "parametrizations") or hasattr(module, "weight_g")
     if is_normalised or isinstance(module, nn.utils.parametrize.ParametrizationList):
         return _NORMALISED

@@ -1,4 +1,4 @@
-"""Which attack reaches a linear layer, up to which batch, and why none does."""
+"""Which attack reaches a linear layer, up to which batch, or why none does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEAKS_BY = {
 
 @neutral_modes(gradients=True)
 def obstacle_to(model: nn.Module, use: LinearUse, trace: Trace) -> str:
-    """Say why a linear layer is out of reach of today's searches, or nothing."""
+    """Say why a linear layer is out of reach, or return an empty text."""
     if trace.n_uses(use.name) > 1 or use.also:
         found = trace.all_of(use.name)
         if found is None:
@@ -41,15 +41,17 @@ def obstacle_to(model: nn.Module, use: LinearUse, trace: Trace) -> str:
         return ""
     if use.activation is None:
         follows = f"{use.behind} follows" if use.is_read else use.behind
-        return f"{follows}, and what lies behind is no function of one input's outputs alone"
+        return (
+            f"{follows}, and the network after it cannot be written as a function of one input's outputs at this layer"
+        )
     return (
-        f"{use.activation.name} follows, whose gradient vanishes nowhere, no linear layer behind it whose gradient "
-        "would tell, and what lies behind is no function of one input's outputs alone"
+        f"{use.activation.name} follows, whose derivative is nowhere zero, no linear layer comes next whose gradient "
+        "would help, and the network after it cannot be written as a function of one input's outputs at this layer"
     )
 
 
 def reach_of(use: LinearUse, trace: Trace, tensors: Mapping[str, torch.Tensor]) -> tuple[str, int]:
-    """Return what a layer within reach leaks by, and the largest batch that comes back."""
+    """Return what a layer within reach leaks by, and the largest batch that is recovered as a rule."""
     n_inputs = tensors[use.weight].numel() // use.width
     if use.is_last:
         return "head", largest_batch(use.width, n_inputs, "head")
@@ -58,13 +60,13 @@ def reach_of(use: LinearUse, trace: Trace, tensors: Mapping[str, torch.Tensor]) 
     reach = [(alone, largest_batch(use.width, n_inputs, alone))]
     if use.next_weight:
         next_width = tensors[use.next_weight].numel() // use.width
-        behind = _widths_behind(use, trace)
-        reach.append(("span", largest_batch(use.width, n_inputs, "span", next_width, behind)))
+        widths = _downstream_widths(use, trace)
+        reach.append(("span", largest_batch(use.width, n_inputs, "span", next_width, widths)))
     return max(reach, key=lambda pair: pair[1])
 
 
-def _widths_behind(use: LinearUse, trace: Trace) -> tuple[int, ...]:
-    """Return the outputs of the layers behind the next, as far as smooth activations alone lie between."""
+def _downstream_widths(use: LinearUse, trace: Trace) -> tuple[int, ...]:
+    """Return the widths of the layers after the next, as far as only smooth activations are between."""
     found: list[int] = []
     current: LinearUse | None = use
     while current is not None and passes_on(current, trace) and current.next_weight:

@@ -1,8 +1,8 @@
-"""From a layer whose whole batch is known to the one before, without any search.
+"""Backward propagation: from a layer whose whole batch is known to the layer before, without a search.
 
-The layer's inputs are the activations of the one before, ``X_l = phi(Z)``, and its gradients go back through its
-weights, ``D = phi'(Z) * (W_l^T D_l)``. The gradient of the layer before is ``G = D X^T``, so its inputs are a
-least-squares solution. Nothing is believed: each step is held against the gradient of the layer that it leads to.
+The layer's inputs are the activations of the one before, ``X_l = phi(Z)``, and its gradients are propagated through its
+weights, ``D = phi'(Z) * (W_l^T D_l)``. The gradient of the layer before is ``G = D X^T``, so that its inputs are a
+least-squares solution. Each step is checked against the gradient of the layer that it reaches.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.lowrank.factorization import factorize_with_bias
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
-__all__ = ["KnownBatch", "peel_back", "sizes_of"]
+__all__ = ["KnownBatch", "propagate_back", "sizes_of"]
 
 BRANCH = 1e4
-"""Weight of an activation, which is known, against its pre-activation, which only says on which branch it lies."""
+"""Weight of an activation, which is known, against its pre-activation, which only selects the branch."""
 
 MOST_ROUNDS = 12
-"""Rounds in which the derivative is taken where the inputs just found lead, until it stays."""
+"""Largest number of iterations that take the derivative at the inputs found last, until it no longer changes."""
 
 PRIOR = 4.0
-"""Directions that what all columns show of their error counts as, for each."""
+"""Weight of the error pooled over all columns, in directions, against that of each column."""
 
 REPRODUCED, REPRODUCED_IN_THE_MEAN, UNSEEN = 5.0, 2.0, 2.0
-"""Times what is expected that what the weights make of each input may be off, and that of all in the mean (over 96
-layers of 75 hostile clients, honest or not, that were right: at most 1.8 and 0.83); and errors of what the layer behind
-was fed beyond which it shows that an input is off."""
+"""Largest error of the activations of an input, over the expected one, and of all in the mean (96 layers of 75 hostile
+clients, honest or not, that were right, had at most 1.8 and 0.83); and expected errors of the known inputs above which
+a deviation shows an error of an input."""
 
 FLOOR = 1e-6
-"""Error of an activation that always counts as expected, over the mean square of an input's."""
+"""Error of an activation that always counts as expected, over the root mean square of an input's activations."""
 
 
 @dataclass(frozen=True, eq=False)
 class KnownBatch:
-    """What is known of the batch of one layer, all of it in one order.
+    """The batch of one layer, as far as it is known, all parts in one order.
 
     Attributes
     ----------
     inputs : ndarray of shape (b, n)
-        What the layer was fed.
+        The inputs of the layer.
     gradients : ndarray of shape (m, b)
         ``D``, the gradient at its outputs.
     errors : ndarray of shape (b,)
@@ -69,7 +69,7 @@ class KnownBatch:
 
     @classmethod
     def of(cls, inverter: GradientInverter) -> KnownBatch:
-        """Return what a fitted inverter knows."""
+        """Return the batch that a fitted inverter recovered."""
         return cls(
             inverter.inputs_,
             inverter.preactivation_gradients_,
@@ -80,11 +80,11 @@ class KnownBatch:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every input is certified: only then do the inputs of other layers follow."""
+        """Whether every input is certified, as propagation needs."""
         return bool(self.certified.all())
 
 
-def peel_back(known: KnownBatch, weight: np.ndarray, before: LayerGradient) -> KnownBatch:
+def propagate_back(known: KnownBatch, weight: np.ndarray, before: LayerGradient) -> KnownBatch:
     """Return the batch of the layer before one whose whole batch is known.
 
     Parameters
@@ -94,22 +94,22 @@ def peel_back(known: KnownBatch, weight: np.ndarray, before: LayerGradient) -> K
     weight : ndarray of shape (m, n)
         Its weights.
     before : LayerGradient
-        The layer before, with ``n`` outputs, whose activation alone feeds this layer.
+        The layer before, with ``n`` outputs, followed by its activation and then by this layer.
 
     Returns
     -------
     KnownBatch
-        Certified where the columns lie in the column space of the gradient of the layer before, as nearly as noise and
-        the errors of what is known explain, add up to its bias gradient, and its weights turn the inputs into what this
-        layer was fed. Its errors are those that the distance from that space shows, and how far off these are.
+        Certified where the columns lie in the column space of the gradient of the layer before, up to noise and the
+        errors of what is known, add up to its bias gradient, and the inputs lead to those of this layer. Its errors are
+        estimated from the distance to that space and from the deviations of the activations.
 
     Raises
     ------
     ValueError
-        If the layer before cannot be had: a batch as large as the layer, or gradients that are no basis.
+        If the batch is as large as the layer before, or the propagated gradients are linearly dependent.
     """
     if not known.is_whole:
-        raise ValueError("only from a layer whose whole batch is certified do the inputs of the one before follow")
+        raise ValueError("the inputs of the layer before follow only where the whole batch of this one is certified")
     b = len(known.inputs)
     before, factors = factorize_with_bias(before, b)
     if factors.batch_size != b:
@@ -127,10 +127,10 @@ def peel_back(known: KnownBatch, weight: np.ndarray, before: LayerGradient) -> K
         inputs = (inverse * factors.singular_values) @ factors.right
         z, weight_of_y = before.preactivations(inputs), BRANCH
     doubt = _doubt(phi, z, y, known.errors, slopes) * sent_back
-    return _held_against(known, before, factors, gradients, inverse, inputs, doubt)
+    return _certified(known, before, factors, gradients, inverse, inputs, doubt)
 
 
-def _held_against(
+def _certified(
     known: KnownBatch,
     before: LayerGradient,
     factors: LowRankGradient,
@@ -139,17 +139,17 @@ def _held_against(
     inputs: np.ndarray,
     doubt: np.ndarray,
 ) -> KnownBatch:
-    """Return the batch of the layer before, certified where everything about it fits: each input needs all columns."""
+    """Return the batch of the layer before, certified if everything fits: each input depends on all columns."""
     errors, shares = _errors(factors, gradients, inverse, inputs, doubt)
     reproduced, by_weights = _by_weights(known, before, inputs, errors)
     inputs, errors = without_constant(before, inputs, np.hypot(errors, by_weights))
     m, b = factors.left.shape
-    # A column that has nothing to do with the layer lies outside by sqrt(1 - b / m).
+    # A column unrelated to the layer has a share of sqrt(1 - b / m) outside.
     log_chance = float(np.sum(np.minimum((m - b) * np.log10(np.maximum(shares, np.finfo(float).eps)), 0.0)))
     fits = (
         reproduced
         & (shares <= _explained(known, factors, gradients))
-        & _adds_up(gradients, before.bias_grad)
+        & _sums_to_bias(gradients, before.bias_grad)
         & (log_chance <= LOG_CHANCE)
         & (errors <= Assembly.worthless * sizes_of(inputs))
     )
@@ -159,26 +159,29 @@ def _held_against(
 def _first_guess(
     phi: Activation, before: LayerGradient, factors: LowRankGradient, y: np.ndarray, errors: np.ndarray
 ) -> tuple[np.ndarray, float]:
-    """Return pre-activations near those that have the activations ``y``, and the weight of these against them.
+    """Return a first guess of the pre-activations with activations ``y``, and the weight of ``y`` against it.
 
-    An activation that falls and rises has two for some ``y``. Where enough of the others have one, these say what the
-    input is, ``z = F p``, and so what all are.
+    An activation that is not monotone has two pre-activations for some ``y``. Where enough units have only one, these
+    determine the input, ``z = F p``, and so all pre-activations.
     """
     b = y.shape[1]
     is_sure = y > 0
     if not phi.is_monotone and is_sure.sum(axis=0).min() > b:
         F = ForwardPass.of(before, factors).regressors()
         above = _on_graph(phi, np.abs(y), y, 1 / np.finfo(float).eps)
-        found = [F @ np.linalg.lstsq(F[on], z[on], rcond=None)[0] for on, z in zip(is_sure.T, above.T, strict=True)]
+        found = [
+            F @ np.linalg.lstsq(F[unique], z[unique], rcond=None)[0]
+            for unique, z in zip(is_sure.T, above.T, strict=True)
+        ]
         return np.stack(found, axis=1), BRANCH
     typical = np.sqrt(np.mean(y**2))
-    # A unit is off whose activation is within ten times its error of that, and near zero on any branch.
+    # A unit counts as inactive where its activation is within ten times its error of an inactive one's.
     weight = (0.01 * typical / max(errors.max(), np.finfo(float).tiny)) ** 2
     return np.full(y.shape, -0.1 * typical), max(BRANCH, weight)
 
 
 def _on_graph(phi: Activation, z: np.ndarray, y: np.ndarray, weight: float) -> np.ndarray:
-    """Return the pre-activations that ``y`` has, next to ``z`` where there are several."""
+    """Return the pre-activations with activations ``y``, the nearest to ``z`` where there are several."""
     found = np.empty_like(z)
     for part in chunks(len(z), 500 * z.shape[1]):
         found[part] = phi.nearest_on_graph(as_tensor(z[part].copy()), as_tensor(y[part].copy()), weight)[0].numpy()
@@ -186,34 +189,34 @@ def _on_graph(phi: Activation, z: np.ndarray, y: np.ndarray, weight: float) -> n
 
 
 def _doubt(phi: Activation, z: np.ndarray, y: np.ndarray, errors: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-    """Return by how much derivatives may be off, since the activations are, of shape (m, b)."""
-    if phi.is_piecewise_linear:  # there a derivative is right, or the columns do not fit at all
+    """Return the error of the derivatives from that of the activations, of shape (m, b)."""
+    if phi.is_piecewise_linear:  # a derivative is then exact, or the columns do not fit at all
         return np.zeros_like(slopes)
-    moved = [phi.derivative(as_tensor(_on_graph(phi, z, y + sign * errors, BRANCH))).numpy() for sign in (-1, 1)]
-    return np.max(np.abs(np.stack(moved) - slopes), axis=0)
+    shifted = [phi.derivative(as_tensor(_on_graph(phi, z, y + sign * errors, BRANCH))).numpy() for sign in (-1, 1)]
+    return np.max(np.abs(np.stack(shifted) - slopes), axis=0)
 
 
 def _inverse(columns: np.ndarray) -> np.ndarray:
     if not np.isfinite(columns).all() or np.linalg.matrix_rank(columns) < len(columns):
-        raise ValueError("the gradients sent back are no basis: units that are off for all but one input, or more")
+        raise ValueError("the propagated gradients are linearly dependent: too few units are active for some inputs")
     return np.linalg.inv(columns)
 
 
 def _errors(
     factors: LowRankGradient, gradients: np.ndarray, inverse: np.ndarray, inputs: np.ndarray, doubt: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the expected error of each input, and how far each column lies outside the column space.
+    """Return the expected error of each input, and the share of each column outside the column space.
 
-    What of the columns lies outside the column space is their error in ``m - b`` directions; inside it is as large.
-    That of one column counts with its directions, that of all together with `PRIOR`. The ``doubt`` in its entries is
-    another.
+    The part of a column outside the column space is its error in ``m - b`` directions; inside it is as large. The error
+    of one column has the weight of these directions, that of all together `PRIOR`. The ``doubt`` of its entries is
+    added.
 
     Returns
     -------
     errors : ndarray of shape (b,)
-        Expected, as root mean squares.
+        Expected root-mean-square errors.
     shares : ndarray of shape (b,)
-        How far each column lies outside the column space, relative to one that has nothing to do with it.
+        Share of each column outside the column space, relative to that of an unrelated one.
     """
     left, (m, b) = factors.left, factors.left.shape
     outside = gradients - left @ (left.T @ gradients)
@@ -229,12 +232,12 @@ def _errors(
 
 
 def _explained(known: KnownBatch, factors: LowRankGradient, gradients: np.ndarray, *, most: float = 10.0) -> np.ndarray:
-    """Return how far outside the column space noise, and the errors of what is known, explain that columns lie.
+    """Return the largest share of each column outside the column space that noise and known errors explain.
 
-    Relative, as of `_errors`. The column space is that of ``G`` with its noise: it misses a column by
-    ``noise |S^-1 U^T d|`` an entry; and the client rounded what it sent back. Columns that were known to 1e-6 and lie
-    outside by a thousandth are not those of this model, however small an error they show. (Of 36 honest layers, six
-    activations, three formats and six kinds of data, columns lay outside by at most 1.9 times what is explained.)
+    Relative, as of `_errors`. The column space is that of ``G`` with its noise, which misses a column by ``noise |S^-1
+    U^T d|`` an entry; and the client rounded its gradients. Columns that are known to 1e-6 and lie outside by a
+    thousandth are not those of this model, however small an error they imply. (In 36 honest layers, of six activations,
+    three number formats and six kinds of data, the share was at most 1.9 times what is explained.)
     """
     left, noise = factors.left, np.sqrt(np.mean(factors.noise_level**2))
     coordinates = left.T @ gradients
@@ -247,7 +250,7 @@ def _explained(known: KnownBatch, factors: LowRankGradient, gradients: np.ndarra
 
 
 def sizes_of(inputs: np.ndarray, *, least: float = 1e-4) -> np.ndarray:
-    """Return the root mean square of each input; a row of zeros counts as a share of what the batch has."""
+    """Return the root mean square of each input, at least a share of that of the batch."""
     squares = np.mean(inputs**2, axis=1)
     return np.sqrt(np.maximum(squares, least**2 * np.mean(squares)))
 
@@ -255,24 +258,23 @@ def sizes_of(inputs: np.ndarray, *, least: float = 1e-4) -> np.ndarray:
 def _by_weights(
     known: KnownBatch, before: LayerGradient, inputs: np.ndarray, errors: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return which inputs the weights turn into what the layer behind was fed, and how far off the others are by that.
+    """Return which inputs lead to the known inputs of the next layer, and the errors of inputs that this shows.
 
-    A gradient that was sent on another scale turns all inputs into as much less or more. A column that holds a little
-    of another may lie in the column space, where inputs have much in common; but the input is off, and this shows by
-    how much.
+    A gradient sent at another scale makes all inputs smaller or larger. Where inputs have much in common, a column that
+    contains a little of another may lie in the column space; but then the input is wrong, and this shows by how much.
     """
     phi, z, y = resolve(before.activation), before.preactivations(inputs), known.inputs.T
-    off = np.sqrt(np.mean((phi.value(as_tensor(z)).numpy() - y) ** 2, axis=0))
+    deviations = np.sqrt(np.mean((phi.value(as_tensor(z)).numpy() - y) ** 2, axis=0))
     squares = row_norms(before.weight)[:, None] ** 2
     gain = np.sqrt(np.mean(squares))
-    shares = off / (known.errors + gain * errors + FLOOR * np.sqrt(np.mean(y**2, axis=0)))
+    shares = deviations / (known.errors + gain * errors + FLOOR * np.sqrt(np.mean(y**2, axis=0)))
     is_reproduced = (shares <= REPRODUCED) & (np.sqrt(np.mean(shares**2)) <= REPRODUCED_IN_THE_MEAN)
-    turned = np.sqrt(np.mean(squares * phi.derivative(as_tensor(z)).numpy() ** 2, axis=0))
-    beyond = np.sqrt(np.maximum(off**2 - (UNSEEN * known.errors) ** 2, 0.0))
-    return is_reproduced, beyond / np.maximum(turned, np.finfo(float).tiny)
+    slopes = np.sqrt(np.mean(squares * phi.derivative(as_tensor(z)).numpy() ** 2, axis=0))
+    beyond = np.sqrt(np.maximum(deviations**2 - (UNSEEN * known.errors) ** 2, 0.0))
+    return is_reproduced, beyond / np.maximum(slopes, np.finfo(float).tiny)
 
 
-def _adds_up(gradients: np.ndarray, bias_grad: np.ndarray, *, most: float = 0.05) -> bool:
-    """Return whether the columns add up to the bias gradient, which fixes their scale."""
+def _sums_to_bias(gradients: np.ndarray, bias_grad: np.ndarray, *, most: float = 0.05) -> bool:
+    """Return whether the columns add up to the bias gradient, which determines their scale."""
     scale = np.sqrt(np.sum(gradients**2))
     return bool(np.linalg.norm(gradients.sum(axis=1) - bias_grad) <= most * min(scale, np.linalg.norm(bias_grad)))

@@ -1,4 +1,4 @@
-"""What a model feeds its layers when it runs on inputs that are known, held against each layer's gradient."""
+"""Forward propagation: inputs of layers from running the model on a known batch, checked by each layer's gradient."""
 
 from __future__ import annotations
 
@@ -12,56 +12,58 @@ from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.propagate.backward import KnownBatch, sizes_of
 
-__all__ = ["fed_by", "fed_columns", "is_contradicted"]
+__all__ = ["propagate_forward", "columns_of_inputs", "is_contradicted"]
 
 
-def fed_by(
-    known: KnownBatch, fed: np.ndarray, drawn: np.ndarray, behind: LayerGradient, *, exact: float = 1e-3
+def propagate_forward(
+    known: KnownBatch, fed: np.ndarray, drawn: np.ndarray, layer: LayerGradient, *, exact: float = 1e-3
 ) -> KnownBatch:
-    """Return the batch of a layer that the model feeds, as a run with the inputs known shows.
+    """Return the batch of a downstream layer, from a run of the model on a known batch.
 
     Parameters
     ----------
     known : KnownBatch
-        Of a layer in front.
+        Batch of an earlier layer.
     fed : ndarray of shape (b, n)
-        What the layer is fed when the model runs on these inputs.
+        Inputs of the layer when the model runs on that batch.
     drawn : ndarray of shape (n_draws, b, n)
         The same for inputs that are off by their expected errors.
-    behind : LayerGradient
+    layer : LayerGradient
         The layer.
     exact : float, default=1e-3
-        Share of the gradient that may lie outside the space of what the layer is fed, beside what the errors explain.
+        Share of the gradient that may lie outside the subspace of these inputs, besides what the errors explain.
 
     Returns
     -------
     KnownBatch
-        Certified where the gradient lies in the row space of what the layer is fed; how nearly it does is an error.
+        Certified where the gradient lies in the subspace of the inputs; the distance from it is part of the error.
     """
     errors = np.sqrt(np.mean((drawn - fed) ** 2, axis=(0, 2)))
-    gradient = behind.weight_grad.astype(np.float64)
+    gradient = layer.weight_grad.astype(np.float64)
     b, n = fed.shape
-    spanned, *_ = np.linalg.lstsq(fed.T, gradient.T, rcond=None)
-    outside = np.linalg.norm(gradient - spanned.T @ fed) / np.linalg.norm(gradient)
+    columns, *_ = np.linalg.lstsq(fed.T, gradient.T, rcond=None)
+    outside = np.linalg.norm(gradient - columns.T @ fed) / np.linalg.norm(gradient)
     size = sizes_of(fed)
     explained = exact + 10 * float(np.max(errors / size))
     fits = b < n and outside <= min(explained, 0.3 * np.sqrt(1 - b / n))
-    # What lies outside is the noise of the gradient, or weights that are a little off, in n - b of n directions.
+    # The part outside is noise of the gradient, or an error of the weights, in n - b of n directions.
     errors = np.hypot(errors, outside * size / np.sqrt(max(1 - b / n, 1 / n)))
-    adds_up = np.linalg.norm(spanned.sum(axis=0) - behind.bias_grad) <= 0.05 * np.linalg.norm(behind.bias_grad)
+    adds_up = np.linalg.norm(columns.sum(axis=0) - layer.bias_grad) <= 0.05 * np.linalg.norm(layer.bias_grad)
     certified = known.certified & bool(fits and adds_up) & (errors <= Assembly.worthless * size)
-    return KnownBatch(fed, spanned.T, errors, certified, known.labels)
+    return KnownBatch(fed, columns.T, errors, certified, known.labels)
 
 
-def fed_columns(layer: LayerGradient, fed: np.ndarray, drawn: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the gradient at a layer's outputs for each input that it is known to be fed, and its expected error.
+def columns_of_inputs(
+    layer: LayerGradient, fed: np.ndarray, drawn: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the gradient at a layer's outputs for each of its known inputs, and its expected error.
 
     Parameters
     ----------
     layer : LayerGradient
         The layer, of ``n`` inputs and ``m`` outputs.
     fed : ndarray of shape (b, n)
-        What it is fed, ``b < n``.
+        The known inputs, ``b < n``.
     drawn : sequence of ndarray of shape (b, n)
         The same for inputs that are off by their expected errors.
 
@@ -70,7 +72,8 @@ def fed_columns(layer: LayerGradient, fed: np.ndarray, drawn: Sequence[np.ndarra
     gradients : ndarray of shape (m, b)
         ``D``, from ``G = D X^T`` by least squares.
     errors : ndarray of shape (b,)
-        Expected length of the error of each column: what the draws change, and what of ``G`` no ``D`` explains.
+        Expected length of the error of each column: its change over the draws, and the part of ``G`` that no ``D``
+        explains.
     """
     gradient = layer.weight_grad.astype(np.float64)
     (b, n), m = fed.shape, len(gradient)
@@ -83,39 +86,39 @@ def fed_columns(layer: LayerGradient, fed: np.ndarray, drawn: Sequence[np.ndarra
 
 
 def is_contradicted(fed: np.ndarray, known: np.ndarray, *, far: float = 1e-2, least: int = 3) -> bool:
-    """Return whether what a layer would be fed is not what it was, by more than ``far`` of its size.
+    """Return whether computed inputs of a layer differ from its known inputs, by more than ``far`` of their size.
 
-    A client that drops units out feeds the layer the same but for units that are off, and the others all larger by one
-    factor, which is as large as these are many: that is no contradiction.
+    Dropout is no contradiction: it sets some units to zero and makes the others larger by one factor, the inverse of
+    the share that it keeps.
 
     Parameters
     ----------
     fed : ndarray of shape (k, n)
-        What the model makes of the inputs of a layer in front, or of some of them.
+        Inputs of the layer computed from the batch of an earlier layer, or from a part of it.
     known : ndarray of shape (b, n)
-        What the layer was fed, in any order.
+        Known inputs of the layer, in any order.
     far : float, default=1e-2
-        Largest difference, root mean square, relative to what is known.
+        Largest difference, root mean square, relative to the known inputs.
     least : int, default=3
-        Units that have to be on to tell anything beside their common factor.
+        Least number of units that are not zero: fewer show nothing besides their common factor.
     """
     match = match_batches(fed, known)
     size = np.sqrt(np.mean(known**2))
     if np.sqrt(np.mean(match.squared_errors)) <= far * size:
         return False
-    left_on = np.abs(known) > far * size
-    kept = known * left_on
-    squares, products = fed**2 @ left_on.T, fed @ kept.T
+    is_kept = np.abs(known) > far * size
+    kept = known * is_kept
+    squares, products = fed**2 @ is_kept.T, fed @ kept.T
     factors = products / np.maximum(squares, np.finfo(float).tiny)
     sizes = np.sum(kept**2, axis=1)
     residuals = np.maximum(sizes - factors * products, 0.0) / np.maximum(sizes, np.finfo(float).tiny)
-    residuals[:, left_on.sum(axis=1) < least] = 1.0
+    residuals[:, is_kept.sum(axis=1) < least] = 1.0
     rows, columns = linear_sum_assignment(residuals)
     factor = factors[rows, columns]
     is_one = np.ptp(factor) <= far * factor.mean() and factor.min() >= 1 - far
-    # Of the units that would be on, dropout keeps one share, and makes these larger by its inverse.
-    were_on = np.abs(fed[rows]) > far * np.sqrt(np.mean(fed**2))
-    share, n_on = left_on[columns][were_on].mean() if were_on.any() else 1.0, max(1, int(were_on.sum()))
-    spread = 5 * np.sqrt((1 - share) / (max(share, 1 / n_on) * n_on))
+    # Dropout keeps a share of the active units, and makes these larger by its inverse.
+    were_active = np.abs(fed[rows]) > far * np.sqrt(np.mean(fed**2))
+    share, n_active = is_kept[columns][were_active].mean() if were_active.any() else 1.0, max(1, int(were_active.sum()))
+    spread = 5 * np.sqrt((1 - share) / (max(share, 1 / n_active) * n_active))
     is_one &= abs(share * factor.mean() - 1) <= far + spread
     return len(rows) < len(fed) or not is_one or bool(np.sqrt(residuals[rows, columns].mean()) > far)

@@ -1,9 +1,10 @@
-"""Pictures from the gradient of a vision transformer's first attention: the way back from tokens to pixels is linear.
+"""Pictures from the gradient of a vision transformer's first attention, by linear equations.
 
-A token is affine in the pixels of its patch, ``t = E x + e`` with a constant of its place, and layer normalisation
-turns it into ``gamma * (t - mean t) / s + beta``. The row space of the gradient of the first layer behind, the queries'
-keys' and values', holds these for all tokens of a picture. What leaves that space is linear in ``x`` and ``s``, and a
-token is much longer than a patch with few colours: there are more equations than unknowns, and no search is needed.
+A token is affine in the pixels of its patch, ``t = E x + e`` with a constant of its position, and layer normalisation
+turns it into ``gamma * (t - mean t) / s + beta``. The row space of the gradient of the next layer, that of queries,
+keys and values, contains these for all tokens of a picture. The part outside that space is linear in ``x`` and ``s``,
+and a token is much longer than a patch with few colours: there are more equations than unknowns, and no search is
+needed.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ from sparsedl_fl.lowrank.spectrum import precision_of
 __all__ = ["PatchEmbedding", "RecoveredPatches", "recover_patches"]
 
 LEAST_SURPLUS = 16
-"""Equations of a patch beyond its unknowns, so that what is left of them shows its error."""
+"""Least number of equations of a patch beyond its unknowns, so that their residual shows its error."""
 
 ABOVE_ROUNDING = 3.0
-"""Times the rounding of the largest singular value from which on one behind the tokens of a picture is another's: one
-picture of CIFAR-10 left 0.2 to 0.4, two left 8 and more (three networks, untrained and after 200 steps)."""
+"""Multiple of the rounding of the largest singular value above which the next one after a picture's tokens belongs to
+another picture: with one picture of CIFAR-10 it was 0.2 to 0.4, with two 8 and more (three networks, untrained and
+after 200 steps)."""
 
 
 @dataclass(frozen=True, eq=False)
 class PatchEmbedding:
-    """How a vision transformer makes tokens of patches, up to its first attention.
+    """The patch embedding of a vision transformer, up to its first attention.
 
     Attributes
     ----------
@@ -43,7 +45,7 @@ class PatchEmbedding:
     offsets : ndarray of shape (n_patches, d)
         ``e``: bias and position of each patch.
     norm_weight, norm_bias : ndarray of shape (d,)
-        ``gamma`` and ``beta`` of the normalisation in front of the attention.
+        ``gamma`` and ``beta`` of the normalisation before the attention.
     n_others : int, default=1
         Tokens that are no patches: the class token.
     """
@@ -71,9 +73,9 @@ class PatchEmbedding:
         convolution : torch.nn.Conv2d
             From pixels to tokens, with a stride as long as its kernel.
         positions : torch.Tensor of shape (1, n_others + n_patches, d)
-            What is added to the tokens, those that are no patches first.
+            Position embedding of the tokens, those that are no patches first.
         norm : torch.nn.LayerNorm
-            In front of the attention.
+            Before the attention.
         n_others : int, default=1
             Tokens that are no patches.
 
@@ -88,15 +90,15 @@ class PatchEmbedding:
                 "convolution must cut pictures into patches, with a stride as long as its kernel, got "
                 f"kernel_size={convolution.kernel_size}, stride={convolution.stride}, groups={convolution.groups}"
             )
-        places = positions.detach().double().cpu().numpy().reshape(-1, positions.shape[-1])[n_others:]
-        d = places.shape[1]
+        offsets = positions.detach().double().cpu().numpy().reshape(-1, positions.shape[-1])[n_others:]
+        d = offsets.shape[1]
         ones = torch.ones(d, dtype=torch.float64) if norm.weight is None else norm.weight
         parts = {"bias": convolution.bias, "norm_weight": ones, "norm_bias": norm.bias}
         found = {
             name: np.zeros(d) if part is None else part.detach().double().cpu().numpy() for name, part in parts.items()
         }
         weight = convolution.weight.detach().double().cpu().numpy().reshape(d, -1)
-        return cls(weight, places + found["bias"], found["norm_weight"], found["norm_bias"], n_others)
+        return cls(weight, offsets + found["bias"], found["norm_weight"], found["norm_bias"], n_others)
 
     @property
     def patch_side(self) -> int:
@@ -118,9 +120,9 @@ class RecoveredPatches:
     values : ndarray of shape (n_patches, k)
         As the convolution takes them: channels, rows, columns.
     errors : ndarray of shape (n_patches,)
-        Expected root-mean-square error of each, by what is left of its equations.
+        Expected root-mean-square error of each, from the residual of its equations.
     residuals : ndarray of shape (n_patches,)
-        What is left of them, over the size of the normalised token.
+        Residual of the equations, over the size of the normalised token.
     """
 
     values: np.ndarray
@@ -136,31 +138,31 @@ class RecoveredPatches:
 
 @neutral_modes(gradients=True)
 def recover_patches(weight_grad: Any, embedding: PatchEmbedding) -> RecoveredPatches:
-    """Return the pixels of the one picture whose gradient this is.
+    """Return the pixels of a picture from the gradient of a batch of one.
 
     Parameters
     ----------
     weight_grad : array-like or torch.Tensor of shape (m, d)
-        Gradient of the weights of the first linear layer behind the normalisation: queries, keys and values at once.
+        Gradient of the weights of the first linear layer after the normalisation: queries, keys and values together.
     embedding : PatchEmbedding
-        How tokens were made.
+        The model's patch embedding.
 
     Raises
     ------
     ValueError
-        If tokens are too short for their number, or the gradient holds more tokens than one picture has.
+        If tokens are too short for their number, or the gradient has more tokens than one picture.
 
     Notes
     -----
-    Of two pictures each place would leave a line of patches, on which the length of the token marks both. In single
-    precision the gradient shows some 100 of 129 tokens, so this is not built.
+    With two pictures each position would have a line of patches, with both pictures' where the token has the right
+    length. In single precision the gradient shows some 100 of 129 tokens, so that this is not implemented.
     """
     G = np.asarray(as_float_array("weight_grad", weight_grad), dtype=float)
     d, n_tokens = len(embedding.norm_weight), embedding.n_tokens
     if G.ndim != 2 or G.shape[1] != d or not np.isfinite(G).all() or not G.any():
         raise ValueError(f"weight_grad must be of shape (m, {d}), finite and not all zero, got shape {G.shape}")
     n_unknown = embedding.weight.shape[1] + int(embedding.norm_bias.any())
-    freedom = d - 1 - n_tokens - n_unknown  # one is lost to the mean
+    freedom = d - 1 - n_tokens - n_unknown  # the mean takes one
     if freedom < LEAST_SURPLUS or len(G) <= n_tokens:
         raise ValueError(
             f"tokens of length {d} leave {max(0, d - 1 - n_tokens)} equations for the {n_unknown} unknowns of each "
@@ -168,21 +170,21 @@ def recover_patches(weight_grad: Any, embedding: PatchEmbedding) -> RecoveredPat
         )
     singular_values = np.linalg.svd(G, compute_uv=False)
     if singular_values[n_tokens] > ABOVE_ROUNDING * precision_of(G) * singular_values[0]:
-        raise ValueError(f"the gradient holds more than the {n_tokens} tokens of one picture")
-    span = ActivationSubspace.of(G, n_tokens, Identity())
+        raise ValueError(f"the gradient has more than the {n_tokens} tokens of one picture")
+    subspace = ActivationSubspace.of(G, n_tokens, Identity())
     by_pixels = _normalised(embedding.weight.T, embedding)
-    by_place = _normalised(embedding.offsets, embedding)
-    equations = span.outside(as_tensor(np.vstack([by_pixels, embedding.norm_bias]))).numpy().T
-    constant = span.outside(as_tensor(by_place)).numpy().T
+    by_position = _normalised(embedding.offsets, embedding)
+    equations = subspace.outside(as_tensor(np.vstack([by_pixels, embedding.norm_bias]))).numpy().T
+    constant = subspace.outside(as_tensor(by_position)).numpy().T
     inverse = np.linalg.pinv(equations)
     solution = -inverse @ constant
-    left = np.linalg.norm(equations @ solution + constant, axis=0)
+    residuals = np.linalg.norm(equations @ solution + constant, axis=0)
     values = solution[:-1].T
-    sizes = np.linalg.norm(values @ by_pixels + by_place + solution[-1][:, None] * embedding.norm_bias, axis=1)
-    errors = left / np.sqrt(freedom) * np.linalg.norm(inverse[:-1]) / np.sqrt(values.shape[1])
-    return RecoveredPatches(values, errors, left / sizes)
+    sizes = np.linalg.norm(values @ by_pixels + by_position + solution[-1][:, None] * embedding.norm_bias, axis=1)
+    errors = residuals / np.sqrt(freedom) * np.linalg.norm(inverse[:-1]) / np.sqrt(values.shape[1])
+    return RecoveredPatches(values, errors, residuals / sizes)
 
 
 def _normalised(tokens: np.ndarray, embedding: PatchEmbedding) -> np.ndarray:
-    """Return tokens as rows without their mean, weighted; their length is left to the unknown ``s``."""
+    """Return tokens as rows without their mean, weighted; their length is the unknown ``s``."""
     return embedding.norm_weight * (tokens - tokens.mean(axis=1, keepdims=True))

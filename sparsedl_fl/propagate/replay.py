@@ -1,4 +1,4 @@
-"""Run the client again with what was recovered, and hold every tensor of its gradient against what it sent."""
+"""Run the client again with what was recovered, and compare every tensor of its gradient with the one sent."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ __all__ = ["Replay", "replay"]
 
 @dataclass(frozen=True)
 class Replay:
-    """What came of running the client again.
+    """The result of running the client again.
 
     Attributes
     ----------
     deviations : dict of str to float
-        By parameter, ``|G' - G| / |G|`` of the gradient that comes back against the one sent.
+        By parameter, ``|G' - G| / |G|`` of the replayed gradient ``G'`` and the one sent.
     tolerance : float
-        Deviation up to which a tensor counts as the same: ten times what the noise and the expected errors explain.
+        Deviation up to which a tensor counts as the same: ten times noise and expected errors.
     weights : ndarray of shape (b,)
-        Share of the loss that each recovered input has: ``1 / b`` for a mean, more for one that the batch holds twice.
+        Share of the loss that each recovered input has: ``1 / b`` for a mean, more for one that is in the batch twice.
     start : str
         The layer from which the client was run.
     """
@@ -44,19 +44,19 @@ class Replay:
 
     @property
     def n_matching(self) -> int:
-        """How many tensors come back."""
+        """Number of tensors that match."""
         return sum(deviation <= self.tolerance for deviation in self.deviations.values())
 
     @property
     def is_match(self) -> bool:
-        """Whether all that were compared do."""
+        """Whether all tensors that were compared match."""
         return len(self.deviations) > 0 and self.n_matching == len(self.deviations)
 
     def __str__(self) -> str:
         worst = max(self.deviations.values(), default=np.inf)
         where = f" from layer {self.start!r} on" if self.start else ""
         return (
-            f"replayed: {self.n_matching} of {len(self.deviations)} tensors of the gradient{where} come back, "
+            f"replayed: {self.n_matching} of {len(self.deviations)} tensors of the gradient{where} match the update, "
             f"the worst to {worst:.1g} of its size (tolerance {self.tolerance:.1g})"
         )
 
@@ -113,7 +113,7 @@ def replay(
 
 
 def _weights(run: RunFrom, known: KnownBatch, labels: torch.Tensor, loss: Any) -> np.ndarray:
-    """Return the share of each input in the loss: how long its column is, against that of its loss alone."""
+    """Return the share of each input in the loss: the length of its column over that for its loss alone."""
     b = len(known.inputs)
     if run.layer is None:
         return np.full(b, 1 / b)

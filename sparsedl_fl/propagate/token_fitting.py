@@ -1,9 +1,9 @@
-"""A whole sample, all of its tokens together, fitted to several gradients at once.
+"""A whole sample, with all its tokens, fitted to several gradients at once.
 
-What a linear layer is fed lies in the row space of its gradient. A layer in front of an attention says that of each
-token by itself; with the model run forward, those behind say it too, of the same few pixels. So a sample that is
-nearly right, a picture from the first attention (`sparsedl_fl.propagate.patches`), and with it every token, becomes as
-exact as all of these layers together know it.
+The inputs of a linear layer lie in the row space of its gradient. For a layer before an attention these are equations
+for each token by itself; with the model run forward, later layers give further equations for the same few pixels. A
+sample that is nearly right, such as a picture from the first attention (`sparsedl_fl.propagate.patches`), and every
+token of it become as exact as all of these layers together determine it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from sparsedl_fl.tracing.tracing import hooked
 __all__ = ["FittedSample", "fit_to_row_spaces"]
 
 MOST_ENTRIES = 10**9
-"""Of the matrix of all equations: 8 GB."""
+"""Largest number of entries of the matrix of all equations: 8 GB."""
 
 LENGTHS, WORTH = (1.0, 0.25, 0.0625), 0.01
-"""Shares of a step that are tried, and the share of what is left that one has to take away for another to follow."""
+"""Step lengths that are tried, and the share by which a step has to reduce the cost for another to follow."""
 
 RIDGE = 1e-13
 """Keeps the matrix, with a unit diagonal, regular in double precision."""
@@ -46,12 +46,12 @@ class FittedSample:
     values : ndarray
         The sample, in the shape that the model takes, with a first axis of length one.
     errors : ndarray
-        Expected error of each number, in its units, by what is left of the equations. No certificate: a wrong start
-        that leaves as little is as likely.
+        Expected error of each number, in its units, from the residual of the equations. It is no certificate: a fit
+        from a wrong start may have as small a residual.
     over_noise : float
-        What is left of the equations, root mean square, over what the noise of the gradients leaves: about one.
+        Residual of the equations, root mean square, over that of the noise: about one.
     fed : dict of str to ndarray of shape (n_tokens, n)
-        What each of the layers is fed.
+        Inputs of each of the layers.
     n_steps : int
         Steps that were taken.
     """
@@ -73,10 +73,10 @@ def fit_to_row_spaces(
     max_steps: int = 8,
     chunk_size: int = 64,
 ) -> FittedSample:
-    """Fit one sample to what the gradients of some linear layers say of it and of its tokens.
+    """Fit one sample, with all its tokens, to the gradients of some linear layers.
 
-    Gauss and Newton's method on ``(h - h V V^T) / noise`` for what each layer is fed, ``h``, and an orthonormal basis
-    ``V`` of the row space of its gradient, over the numbers of the sample; all equations are formed.
+    Gauss-Newton on ``(h - h V V^T) / noise`` for the inputs ``h`` of each layer and an orthonormal basis ``V`` of the
+    row space of its gradient, over the numbers of the sample; the matrix of all equations is formed.
 
     Parameters
     ----------
@@ -87,27 +87,27 @@ def fit_to_row_spaces(
     sample : array-like or torch.Tensor of shape (1, ...)
         The start, as the model takes it.
     layers : sequence of str
-        Names of linear layers that are fed more numbers a token than the sample has tokens.
+        Names of linear layers with more inputs than the sample has tokens.
     max_steps : int, default=8
-        Steps at most; the last one that takes away less than a hundredth is the last of all.
+        Largest number of steps; a step that reduces the cost by less than a hundredth is the last.
     chunk_size : int, default=64
-        Directions in which the model is run at the same time.
+        Number of directions in which the model is differentiated at the same time.
 
     Raises
     ------
     ValueError
-        If a layer is no linear one of the model, has no gradient, or is fed no more numbers a token than there are
-        tokens; if the sample is none of the model's, or there are fewer equations than numbers.
+        If a layer is no linear layer of the model, has no gradient, or has no more inputs than there are tokens; if the
+        model does not take the sample, or there are fewer equations than numbers.
 
     Notes
     -----
-    Measured on CIFAR-10 behind a vision transformer (3072 numbers, 65 tokens, two layers): 20 s a step on one core.
+    Measured with a vision transformer on CIFAR-10 (3072 numbers, 65 tokens, two layers): 20 s a step on one core.
     """
     start = as_float_array("sample", sample)
     if start.ndim < 2 or len(start) != 1 or not np.isfinite(start).all():
         raise ValueError(f"sample must be finite and a batch of one, of shape (1, ...), got shape {start.shape}")
     x = as_tensor(start.astype(float))
-    runner = _Fed(in_double(model).requires_grad_(False), list(layers))
+    runner = _LayerInputs(in_double(model).requires_grad_(False), list(layers))
     given = named_gradients(model, gradients)
     spaces = {name: _RowSpace.of(name, given.get(f"{name}.weight"), rows) for name, rows in runner(x).items()}
     n_equations = sum(space.n_tokens * space.outside.shape[1] for space in spaces.values())
@@ -123,33 +123,33 @@ def fit_to_row_spaces(
 
 
 def _fitted(
-    runner: _Fed, spaces: dict[str, _RowSpace], x: torch.Tensor, max_steps: int, chunk_size: int
+    runner: _LayerInputs, spaces: dict[str, _RowSpace], x: torch.Tensor, max_steps: int, chunk_size: int
 ) -> tuple[torch.Tensor, torch.Tensor, float, int]:
-    """Return where Gauss and Newton's method ends, how exact that is, what it leaves, and the steps taken."""
+    """Return the sample by Gauss-Newton, its standard deviations, the cost, and the number of steps."""
     n_steps, is_over = 0, False
     while not is_over and n_steps < max_steps:
         here = runner(x)
         weights = {name: space.weights(here[name]) for name, space in spaces.items()}
 
-        def left(sample: torch.Tensor, weights: dict[str, torch.Tensor] = weights) -> torch.Tensor:
+        def residuals(sample: torch.Tensor, weights: dict[str, torch.Tensor] = weights) -> torch.Tensor:
             parts = [(rows @ spaces[name].outside) * weights[name] for name, rows in runner(sample).items()]
             return torch.cat([part.flatten() for part in parts])
 
-        cost = left(x).square().sum()
-        step, deviations = _step(left, x, chunk_size)
-        moved = [x + length * step for length in LENGTHS]
-        costs = torch.stack([left(there).square().sum() for there in moved])
-        x = moved[int(costs.argmin())] if costs.min() < cost else x
+        cost = residuals(x).square().sum()
+        step, deviations = _step(residuals, x, chunk_size)
+        candidates = [x + length * step for length in LENGTHS]
+        costs = torch.stack([residuals(there).square().sum() for there in candidates])
+        x = candidates[int(costs.argmin())] if costs.min() < cost else x
         n_steps, is_over = n_steps + 1, not costs.min() < (1 - WORTH) * cost
     return x, deviations, float(torch.minimum(costs.min(), cost)), n_steps
 
 
 class _Enough(Exception):  # noqa: N818
-    """All layers were fed; the rest of the model need not run."""
+    """All layers have run; later modules are not needed."""
 
 
-class _Fed:
-    """What some linear layers of a model are fed, token by token, for a sample."""
+class _LayerInputs:
+    """Computes the inputs of some linear layers of a model, one row a token, for a sample."""
 
     def __init__(self, model: nn.Module, names: list[str]) -> None:
         modules = plain_modules(model, nn.Linear)
@@ -167,7 +167,7 @@ class _Fed:
                 raise _Enough
 
         try:
-            # The fast kernels of attention cannot be run forward with derivatives.
+            # The fast kernels of attention have no forward-mode derivatives.
             with sdpa_kernel(SDPBackend.MATH), hooked(dict.fromkeys(self.names, keep), before=True):
                 self.model(sample)
         except _Enough:
@@ -182,14 +182,14 @@ class _Fed:
 
 @dataclass(frozen=True, eq=False)
 class _RowSpace:
-    """The row space of a layer's gradient, and how exact it is.
+    """The row space of a layer's gradient, with its errors.
 
     Attributes
     ----------
     inside : torch.Tensor of shape (n, r)
-        Its orthonormal basis, over the singular values and in units of the noise.
+        Its orthonormal basis times noise over singular values.
     outside : torch.Tensor of shape (n, n - r)
-        An orthonormal basis of what is orthogonal to it.
+        An orthonormal basis of its orthogonal complement.
     n_tokens : int
         ``r``.
     precision : float
@@ -209,7 +209,7 @@ class _RowSpace:
         (m, n), r = G.shape, len(rows)
         if min(m, n) <= r:
             raise ValueError(
-                f"layer {name!r} of {m} outputs and {n} inputs is fed {r} tokens: their span is everything"
+                f"layer {name!r} of {m} outputs and {n} inputs is fed {r} tokens, too many for its gradient to show"
             )
         if not np.isfinite(G).all() or not G.any():
             raise ValueError(f"the gradient of {name!r} must be finite and not all zero")
@@ -219,19 +219,19 @@ class _RowSpace:
         return cls(right[:r].T * axes, right[r:].T.contiguous(), r, precision_of(G))
 
     def weights(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return one over what the noise moves each row out of the space, by an entry, of shape (n_tokens, 1)."""
+        """Return one over the deviation of each row from the space by noise, an entry, of shape (n_tokens, 1)."""
         expected = (rows @ self.inside).norm(dim=1)
         rounding = self.precision * rows.norm(dim=1) / self.outside.shape[1] ** 0.5
         return 1 / torch.hypot(expected, rounding)[:, None]
 
 
-def _step(left: Callable, x: torch.Tensor, chunk_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the step that equations ask for near a sample, and the standard deviations that they leave it."""
-    residual = left(x)
+def _step(residuals: Callable, x: torch.Tensor, chunk_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the Gauss-Newton step at a sample, and the standard deviations of its numbers."""
+    residual = residuals(x)
     jacobian = torch.empty((x.numel(), len(residual)), dtype=x.dtype)
 
     def along(direction: torch.Tensor) -> torch.Tensor:
-        return torch.func.jvp(left, (x,), (direction.reshape(x.shape),))[1]
+        return torch.func.jvp(residuals, (x,), (direction.reshape(x.shape),))[1]
 
     for first in range(0, x.numel(), chunk_size):
         directions = torch.eye(x.numel(), dtype=x.dtype)[first : first + chunk_size]

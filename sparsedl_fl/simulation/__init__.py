@@ -1,8 +1,8 @@
-"""Clients to audit, and what happens to their gradients on the way to the server.
+"""Clients to audit, and transforms of their gradients before the server gets them.
 
 - `client_gradient` (FedSGD), `fedavg_update`, `dp_sgd_gradient` and `opacus_gradient` are clients.
-- `SimulatedClient` is all that a federation tells its clients to do, in one object.
-- `quantize`, `sparsify`, `percentile_clip` and `sign`, and `WIRES` by name, are what a wire does to a gradient.
+- `SimulatedClient` holds all settings of a client in one object.
+- `quantize`, `sparsify`, `percentile_clip` and `sign`, and `WIRES` by name, are the transforms.
 """
 
 from sparsedl_fl.simulation.clients import (

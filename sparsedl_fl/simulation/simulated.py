@@ -28,7 +28,7 @@ OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.o
 
 @dataclass(frozen=True)
 class SimulatedUpdate:
-    """What the server sees.
+    """The update that the server gets.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class SimulatedUpdate:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedClient:
-    """Everything that a federation tells its clients to do; plain FedSGD by default.
+    """All settings of a client in a federation; plain FedSGD by default.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class SimulatedClient:
 
     @property
     def n_records(self) -> int:
-        """Records behind what the server sees."""
+        """Records of one update."""
         return self.batch_size * self.n_clients
 
     @property
@@ -118,7 +118,7 @@ class SimulatedClient:
     def update(
         self, model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, *, loss: Loss = cross_entropy, seed: Any = 0
     ) -> SimulatedUpdate:
-        """Return what the server sees of ``n_records`` records.
+        """Return the update of ``n_records`` records.
 
         Parameters
         ----------

@@ -85,7 +85,7 @@ def gauss_newton(
         start, pull = points[running], ridge[running]
         step = solve(here, here.gradient + pull * start, pull + damping[running])
         before = here.cost + pull[:, 0] * start.square().sum(dim=1)
-        best, after, here = _best(lambda points: at(points, running), start, before, step, pull, lengths)
+        best, after, here = _best(at, running, start, before, step, pull, lengths)
         points[running], helps = best, after < before
         damping[running] = torch.where(helps[:, None], EASIER * damping[running], HARDER * damping[running])
         ridge = ridge * shrinkage
@@ -99,7 +99,8 @@ def gauss_newton(
 
 
 def _best(
-    at: Callable[[torch.Tensor], Here],
+    at: Callable[[torch.Tensor, torch.Tensor], Here],
+    index: torch.Tensor,
     start: torch.Tensor,
     before: torch.Tensor,
     step: torch.Tensor,
@@ -110,10 +111,10 @@ def _best(
     best, after = start, before
     for length in lengths:
         moved = start - length * step
-        there = at(moved)
+        there = at(moved, index)
         cost = there.cost + ridge[:, 0] * moved.square().sum(dim=1)
         is_better = cost < after
         best, after = torch.where(is_better[:, None], moved, best), torch.where(is_better, cost, after)
         if (after < before).all():
             break
-    return best, after, there if is_better.all() else at(best)
+    return best, after, there if is_better.all() else at(best, index)

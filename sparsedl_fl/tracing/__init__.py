@@ -1,7 +1,8 @@
-"""Run a torch module once, and see what its linear layers do.
+"""Run a torch module once, and trace what its linear layers compute.
 
-- `recording`: every operation of a forward pass; `tracing`: the order of the layers, by numbers; `uses` and
-  `following`: what a run shows of each, and what comes after it.
-- `naming`: parameters by name, as wrappers change them; `finite`: NaN and infinity; `embeddings`: tables of token ids.
-- `example_inputs` and `described_inputs`: inputs that are made up, or described by a user.
+- `recording`: every operation of a forward pass; `tracing`: the layers in their order, found by comparing numbers;
+  `uses` and `following`: each layer, and what comes after it.
+- `naming`: parameters by name, without prefixes of wrappers; `finite`: NaN and infinity; `embeddings`: tables of token
+  ids.
+- `example_inputs` and `described_inputs`: made-up inputs, and inputs as a user describes them.
 """

@@ -1,4 +1,4 @@
-"""Inputs that a user describes, in the reading in which the model runs on them."""
+"""Inputs from a user's description, read in the way in which the model runs on them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from sparsedl_fl.wording import argument, first_line
 __all__ = ["fitting_example", "ids_of_length", "numbers_of_shape"]
 
 MOST_NUMBERS = 2**28
-"""Numbers of an example: a gigabyte in single precision."""
+"""Largest number of entries of an example: a gigabyte in single precision."""
 
 
 def fitting_example(model: nn.Module, candidates: Iterable[torch.Tensor], what: str) -> torch.Tensor:
-    """Return the first input for which a model returns a row for each sample; else the first on which it runs.
+    """Return the first input for which a model returns a row for each sample, else the first on which it runs.
 
     Parameters
     ----------
     model : torch.nn.Module
         The model; it is left as it was.
     candidates : iterable of torch.Tensor
-        Readings of what a user gave, the likeliest first.
+        Inputs that the user may mean, the likeliest first.
     what : str
-        What that is, for the message.
+        The description, for the message.
 
     Raises
     ------
@@ -51,14 +51,14 @@ def fitting_example(model: nn.Module, candidates: Iterable[torch.Tensor], what: 
 
 
 def numbers_of_shape(model: nn.Module, shape: Sequence[int]) -> Iterator[torch.Tensor]:
-    """Yield made-up numbers of a shape; then of what is left without its first number, where that may be a batch's.
+    """Yield made-up numbers of a shape; then without its first dimension, where that may be the batch.
 
-    A first number other than one counts as a batch's only where the model does not run on all of the shape.
+    A first dimension other than one counts as the batch only where the model does not run on the whole shape.
 
     Raises
     ------
     ValueError
-        If that is more numbers than an input can have.
+        If an input of that shape is too large.
     """
     if N_SAMPLES * math.prod(shape) > MOST_NUMBERS:
         raise ValueError(
@@ -81,7 +81,7 @@ def ids_of_length(model: nn.Module, length: int) -> Iterator[torch.Tensor]:
 
 
 def _tried(model: nn.Module, example: torch.Tensor) -> tuple[Any, BaseException | None]:
-    """Return what a model makes of an example, and what it raises: anything, where it was not made for that."""
+    """Return a model's output for an example, and the error: any, where it was not made for such an input."""
     try:
         with in_evaluation(model), torch.no_grad():
             return model(example.to(_like(model).device)), None
@@ -90,6 +90,6 @@ def _tried(model: nn.Module, example: torch.Tensor) -> tuple[Any, BaseException 
 
 
 def _like(model: nn.Module) -> torch.Tensor:
-    """Return a parameter whose precision and device inputs have."""
+    """Return a parameter with the precision and device of inputs."""
     found = (tensor for tensor in model.parameters() if tensor.is_floating_point())
     return next(found, torch.zeros(0, dtype=torch.float32))

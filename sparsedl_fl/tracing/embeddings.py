@@ -1,4 +1,4 @@
-"""Which tables a model's input ids index: the rows of their gradients are the tokens of a batch."""
+"""Which tables a model's input ids index: the non-zero rows of their gradients are the tokens of a batch."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class _Lookups(TorchDispatchMode):
 
 @neutral_modes(gradients=True)
 def token_tables(model: nn.Module, example: torch.Tensor | None) -> tuple[str, ...]:
-    """Return the plain names of the parameters whose rows the model's input ids pick; positions and types do not count.
+    """Return the plain names of the parameters whose rows the model's input ids pick, without positions and types.
 
-    The model runs on ids drawn for the purpose: a table counts where the rows looked up are these.
+    The model runs on random ids: a table counts where these are the rows that are looked up.
 
     Parameters
     ----------
     model : torch.nn.Module
         The model.
     example : torch.Tensor or None
-        An input of the model. Without one that is made of integers, or where the model does not run on it, the largest
+        An input of the model. Without integers as input, or where the model does not run on it, the largest
         `torch.nn.Embedding` is taken for the table of tokens.
     """
     names = {tensor.untyped_storage().data_ptr(): plain_name(name) for name, tensor in model.named_parameters()}
@@ -60,8 +60,10 @@ def token_tables(model: nn.Module, example: torch.Tensor | None) -> tuple[str, .
         seen = _looked_up(model, example, names)
     except Exception:  # a model may raise anything on an input that it was not made for
         return token_tables(model, None)
-    # Columns of the input, one table each, are views of it.
-    columns = [name for name, rows, place in seen if place == example.untyped_storage().data_ptr() and name in sizes]
+    # Columns of the input, one for each table, share its storage.
+    columns = [
+        name for name, rows, address in seen if address == example.untyped_storage().data_ptr() and name in sizes
+    ]
     likely = dict.fromkeys(name for name, rows, _ in seen if _is_same(rows, example) and name in sizes)
     found = list(dict.fromkeys(columns))
     for name in [name for name in likely if name not in found]:
@@ -84,7 +86,7 @@ def _looked_up(model: nn.Module, ids: torch.Tensor, names: dict[int, str]) -> li
 
 
 def _is_same(rows: torch.Tensor, ids: torch.Tensor) -> bool:
-    """Return whether the same ids are looked up, in this order or, of a model that takes time first, the other."""
+    """Return whether the same ids are looked up, in this order or, where time is the first dimension, in the other."""
     if rows.numel() != ids.numel():
         return False
     return torch.equal(rows.reshape(-1).sort().values, ids.reshape(-1).to(rows).sort().values)

@@ -1,4 +1,4 @@
-"""Made-up inputs for a model whose user gave none: shapes that its layers suggest."""
+"""Made-up inputs for a model without an example: shapes that its layers suggest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEED = 0
 
 
 def made_up_examples(model: nn.Module) -> Iterator[torch.Tensor]:
-    """Yield inputs to try, those first that the first layers suggest."""
+    """Yield inputs to try, first those that the first layers suggest."""
     generator = torch.Generator().manual_seed(SEED)
     parameter = next(iter(model.parameters()), torch.zeros(0, dtype=torch.float32))
     dtype = parameter.dtype if parameter.is_floating_point() else torch.float32

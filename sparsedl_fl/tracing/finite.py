@@ -1,4 +1,4 @@
-"""Tensors with NaN or infinity in them count as missing in a gradient, and are an error in a model; and tiny ones."""
+"""Tensors with NaN or infinity, which count as missing in a gradient and are an error in a model; extreme scales."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sparsedl_fl.tracing.naming import plain_name
 __all__ = ["check_finite", "in_range", "without_non_finite"]
 
 FURTHEST = 300
-"""Power of two of the largest entry from which on the squares of small ones come near the ends of double precision."""
+"""Exponent of the largest entry beyond which squares of small entries underflow, or large ones overflow."""
 
 
 def check_finite(model: nn.Module) -> None:
-    """Raise ``ValueError`` that names the first of a model's tensors with NaN or infinity in it."""
+    """Raise ``ValueError`` that names the first of a model's tensors with NaN or infinity."""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_floating_point() and not tensor.is_meta and not _is_finite(tensor):
             raise ValueError(
@@ -28,17 +28,17 @@ def check_finite(model: nn.Module) -> None:
 
 
 def without_non_finite(gradients: Mapping[str, torch.Tensor | None], stacklevel: int) -> dict[str, torch.Tensor | None]:
-    """Return gradients by name with None for those that NaN or infinity spoil: they count as missing.
+    """Return gradients by name, with None for those with NaN or infinity: they count as missing.
 
     Raises
     ------
     ValueError
-        If that leaves none.
+        If none is left.
 
     Warns
     -----
     UserWarning
-        That names them.
+        If there are any, with their names.
     """
     spoilt = [name for name, tensor in gradients.items() if tensor is not None and not _is_finite(tensor)]
     if not spoilt:
@@ -46,10 +46,10 @@ def without_non_finite(gradients: Mapping[str, torch.Tensor | None], stacklevel:
     kept = {name: None if name in spoilt else tensor for name, tensor in gradients.items()}
     if all(tensor is None for tensor in kept.values()):
         raise ValueError("every gradient contains NaN or infinity: the client's training diverged, or half precision "
-                         "overflowed; there is nothing to look at")  # fmt: skip
+                         "overflowed; there is nothing to audit")  # fmt: skip
     warnings.warn(
-        f"the gradient has NaN or infinity in {', '.join(map(repr, spoilt))}: what is spoilt counts as missing, and "
-        "the other tensors are used",
+        f"the gradient has NaN or infinity in {', '.join(map(repr, spoilt))}: these count as missing, and the "
+        "other tensors are used",
         UserWarning,
         stacklevel=stacklevel,
     )
@@ -57,7 +57,7 @@ def without_non_finite(gradients: Mapping[str, torch.Tensor | None], stacklevel:
 
 
 def in_range(gradients: Mapping[str, torch.Tensor | None]) -> tuple[dict[str, torch.Tensor | None], float]:
-    """Return gradients times a power of two that keeps their squares in the range of numbers, and that factor."""
+    """Return gradients times a power of two that keeps their squares within double precision, and that factor."""
     extremes = [
         torch.aminmax(tensor.detach()) for tensor in gradients.values() if tensor is not None and tensor.numel()
     ]

@@ -15,11 +15,11 @@ SAME = 1e-5
 """Largest difference of equal numbers, relative to their size."""
 
 BENDING = {"clamp", "clamp_min", "clamp_max", "maximum", "minimum", "where", "threshold"}
-"""Operations of which activations are made, that may hand on what they are given as it is."""
+"""Operations of activations that may return their input unchanged."""
 
 
 def follow(use: LinearUse, end: int, calls: list[Call], norms: dict, last: set[int | None]) -> None:
-    """Fill in what follows a layer."""
+    """Set what follows a layer."""
     readers = readers_of(calls, end)
     for number, call in readers:
         if "batch_norm" in call.operation:
@@ -40,8 +40,10 @@ def follow(use: LinearUse, end: int, calls: list[Call], norms: dict, last: set[i
     if not readers:
         is_output = _reaches(calls, end, last)
         use.is_last = is_output and use.rows == 1
-        ends = "nothing: the model returns its outputs, several rows of a sample" if is_output else "nothing reads it"
-        use.behind = "nothing: it is the last layer" if use.is_last else ends
+        otherwise = (
+            "nothing: the model returns its outputs, several rows of a sample" if is_output else "nothing reads it"
+        )
+        use.behind = "nothing: it is the last layer" if use.is_last else otherwise
         return
     use.behind = ", ".join(dict.fromkeys(call.operation for _, call in readers))
 
@@ -59,10 +61,10 @@ def _passes_by(calls: list[Call], start: int, activation: int, last: set[int | N
 
 
 def _activation_of(z: torch.Tensor, call: Call) -> Activation | None:
-    """Return the activation that makes the output of a call of ``z``, or None; its arguments say more than numbers.
+    """Return the activation that maps ``z`` to the output of a call, or None; its arguments count before numbers.
 
-    Small numbers lie where Hardtanh and its like are straight: an operation that bends nothing, such as the sum with an
-    adapter that is still zero, hands on ``z`` as it is, and is none of them; nor is one that returns one number alone.
+    Hardtanh and the like are linear at small numbers: an operation that returns ``z`` unchanged, such as the sum with
+    an adapter that is still zero, is none of them, nor is one that returns a constant.
     """
     output = call.output
     if output.numel() != z.numel() or not output.is_floating_point():
@@ -80,7 +82,7 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def find_next(use: LinearUse, z: torch.Tensor, later: list[LinearUse], inputs: list[torch.Tensor]) -> None:
-    """Fill in the next linear layer: one whose input is this layer's activation."""
+    """Set the next linear layer: one whose input is this layer's activation."""
     if use.activation is None:
         return
     if use.norm is not None:
@@ -94,7 +96,7 @@ def find_next(use: LinearUse, z: torch.Tensor, later: list[LinearUse], inputs: l
 
 
 def find_factor(use: LinearUse, z: torch.Tensor, later: list[LinearUse], inputs: list[torch.Tensor]) -> None:
-    """Fill in the second factor of a product of low rank: a layer that is fed this one's outputs, times any number."""
+    """Set the second factor of a product of low rank: a layer whose input is this one's output, times any number."""
     if use.activation is not None or use.norm is not None:
         return
     z = z.reshape(-1)

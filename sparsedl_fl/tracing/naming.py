@@ -1,4 +1,4 @@
-"""Names of parameters, as wrappers change them, and gradients by name."""
+"""Names of parameters without prefixes of wrappers, and gradients by name."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = [
 ]
 
 WRAPPERS = ("module", "_orig_mod", "_module", "_fsdp_wrapped_module")
-"""What DataParallel, torch.compile, Opacus and FSDP put in front of a parameter's name."""
+"""Prefixes that DataParallel, torch.compile, Opacus and FSDP add to a parameter's name."""
 
 
 def plain_name(name: str) -> str:
-    """Return a parameter's name without what wrappers put in front of it.
+    """Return a parameter's name without prefixes of wrappers.
 
     Examples
     --------
@@ -66,14 +66,14 @@ def check_same_tensors(
     *,
     needed: Iterable[str] | None = None,
 ) -> None:
-    """Raise ``ValueError`` that names the first tensor which is not that of the model: strange, missing, or reshaped.
+    """Raise ``ValueError`` that names the first tensor which is not the model's: unknown, missing, or reshaped.
 
     Parameters
     ----------
     expected, given : mapping of name to tensor
-        The model's, and what is said to be of it, by plain name.
+        The model's tensors, and those to check, by plain name.
     what : str
-        What is given, for the message.
+        Name of the given tensors, for the message.
     needed : iterable of str or None, default=None
         Names that may not be missing; None for all of the model's.
     """
@@ -113,7 +113,7 @@ def named_gradients(
         The model.
     gradients : sequence of tensors or mapping of name to tensor
         In the order of ``model.parameters()``, of those that require a gradient, or by name. A wrapper's prefix
-        (``module.``, ``_orig_mod.``) may stand on either side.
+        (``module.``, ``_orig_mod.``) may be on either side.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Every operation of a forward pass, and which outputs it reads."""
+"""Record every operation of a forward pass, with the outputs that it reads."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["SHAPING", "Call", "Dropouts", "Recorder", "readers_of", "walk"]
 
 SHAPING = {"view", "_unsafe_view", "reshape", "t", "transpose", "permute", "detach", "alias", "unsqueeze", "squeeze"}
 SHAPING |= {"expand", "clone", "contiguous", "_reshape_alias", "flatten", "unflatten", "dropout", "native_dropout"}
-"""Operations that hand on the same numbers."""
+"""Operations that return the same numbers."""
 
 PRODUCING = {"addmm", "mm", "linear", "mv", "addmv", "bmm", "baddbmm", "convolution"}
 """Operations of layers with weights, and of attention."""
 
 MOST_ENTRIES = 50_000_000
-"""Numbers of outputs that are copied; beyond that an operation in place may hide what came before it."""
+"""Number of entries of outputs that are copied; beyond that an operation in place may overwrite an earlier output."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Recorder(TorchDispatchMode):
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         if outputs:
             number, operation = len(self.calls), func.overloadpacket.__name__.rstrip("_")
-            # An operation in place changes its input: what it was is needed later.
+            # An operation in place changes its input, which is needed later.
             kept = outputs[0].detach().clone() if self._entries < MOST_ENTRIES else outputs[0]
             self._entries += outputs[0].numel()
             self.calls.append(Call(operation, args, sources, kept))
@@ -64,12 +64,12 @@ class Recorder(TorchDispatchMode):
         return result
 
     def source_of(self, tensor: torch.Tensor) -> int | None:
-        """Return which call a tensor of the run came from."""
+        """Return the call that made a tensor of the run."""
         return self._source.get(id(tensor))
 
 
 class Dropouts(TorchFunctionMode):
-    """Notes what goes through dropout, which is no operation in evaluation mode: a view stands for it there."""
+    """Records tensors that go through dropout, which is no operation in evaluation mode: an alias marks it there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,40 +80,42 @@ class Dropouts(TorchFunctionMode):
         if "dropout" not in getattr(func, "__name__", "") or not args or not isinstance(args[0], torch.Tensor):
             return func(*args, **kwargs)
         share = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
-        is_on = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True))
+        is_training = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True))
         if not isinstance(share, float | int) or not 0 < share < 1:
             return func(*args, **kwargs)
-        result = func(*args, **kwargs) if is_on else torch.ops.aten.alias(args[0])
+        result = func(*args, **kwargs) if is_training else torch.ops.aten.alias(args[0])
         self._found.append((result, float(share)))
         return result
 
     def hides(self, example: torch.Tensor) -> bool:
-        """Return whether the model drops out numbers of its input itself, so that no layer is fed all of it."""
+        """Return whether the model applies dropout to its input, so that no layer is fed all of it."""
         rows = example.reshape(-1)
         return any(
             result.numel() == rows.numel() and torch.equal(result.reshape(-1), rows) for result, _ in self._found
         )
 
-    def tell(self, uses: list, ends: list[int], recorder: Recorder) -> None:
-        """Fill in the share of outputs that is dropped behind each layer, where no other layer reads them before."""
+    def set_shares(self, uses: list, outputs: list[int], recorder: Recorder) -> None:
+        """Set the share of each layer's outputs that is dropped, where no other layer reads them before."""
         calls = recorder.calls
         for result, share in self._found:
             dropout = recorder.source_of(result)
             if dropout is None:
                 continue
-            for number in walk(calls[dropout].sources, lambda source: () if source in ends else calls[source].sources):
-                if number in ends and not _reaches_layer(calls, number, dropout):
-                    uses[ends.index(number)].dropout = share
+            for number in walk(
+                calls[dropout].sources, lambda source: () if source in outputs else calls[source].sources
+            ):
+                if number in outputs and not _reaches_layer(calls, number, dropout):
+                    uses[outputs.index(number)].dropout = share
 
 
 def _reaches_layer(calls: list[Call], start: int, without: int) -> bool:
-    """Return whether the output of a call reaches a product on a way that leaves out another call."""
+    """Return whether the output of a call reaches a product on a path without another call."""
     found = walk(calls[start].readers, lambda number: calls[number].readers, without)
     return any(calls[number].operation in PRODUCING for number in found)
 
 
 def readers_of(calls: list[Call], number: int) -> list[tuple[int, Call]]:
-    """Return the operations that read an output, whatever its shape on the way."""
+    """Return the operations that read an output, through changes of its shape."""
 
     def onward(reader: int) -> Sequence[int]:
         return calls[reader].readers if calls[reader].operation in SHAPING else ()
@@ -123,7 +125,7 @@ def readers_of(calls: list[Call], number: int) -> list[tuple[int, Call]]:
 
 
 def walk(start: Iterable[int], onward: Callable[[int], Iterable[int]], *without: int) -> Iterator[int]:
-    """Yield numbers of calls and all that one comes to from them, each once, the nearest first."""
+    """Yield numbers of calls and of all that are reached from them, each once, the nearest first."""
     waiting, seen = list(start), set(without)
     while waiting:
         number = waiting.pop(0)

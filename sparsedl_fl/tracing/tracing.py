@@ -1,8 +1,8 @@
-"""Run a model once on an example, and see what its linear layers do: by numbers, not by the order of modules.
+"""Run a model once on an example, and find its linear layers by comparing numbers, not by the order of modules.
 
-Every operation of the forward pass is recorded. A linear layer is a product with a two-dimensional parameter, whoever
-computes it; the activation behind it is the first tensor that equals a known function of its output; and the next
-linear layer is one whose input equals that tensor, up to its shape.
+Every operation of the forward pass is recorded. A linear layer is a product with a two-dimensional parameter, whatever
+module computes it; its activation is the first tensor that equals a known function of its output; and the next linear
+layer is one whose input equals that tensor, up to its shape.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from sparsedl_fl.wording import argument, first_line, is_option
 __all__ = ["LinearUse", "Trace", "hooked", "in_evaluation", "mixing", "trace_model"]
 
 PRODUCTS = {"addmm": (1, 2), "mm": (0, 1), "linear": (0, 1), "mv": (1, 0), "addmv": (2, 1), "bmm": (0, 1)}
-"""Where a product has its input and its weight among its arguments."""
+"""Positions of input and weight among the arguments of a product."""
 
 OTHERS = {"embedding", "_embedding_bag", "convolution"}
-"""What else may use the matrix of a linear layer; the gradient is then a sum with what is no product."""
+"""Other operations that may use the matrix of a linear layer; its gradient is then a sum over both uses."""
 
 MIXED = 1e-3
-"""Difference, relative to the outputs' size, from which on a sample's outputs are others than in a batch: far above the
-rounding of half precision within a sum, and far below what attention or a mean over the batch changes."""
+"""Difference, relative to the outputs' size, above which a sample's outputs depend on the batch: far above the rounding
+of half precision within a sum, and far below the change by attention or a mean over the batch."""
 
 _RUNNING = RLock()
 """Held while a user's model runs: its modes and hooks are the same for all threads."""
@@ -60,7 +60,7 @@ def trace_model(model: nn.Module, example: torch.Tensor | None = None) -> Trace:
     failure, mixed = "the model has no linear or convolutional layer to make up an example for", None
     for candidate in examples:
         if isinstance(candidate, torch.Tensor) and candidate.is_inference():
-            candidate = candidate.clone()  # one that nothing could be kept of for a gradient
+            candidate = candidate.clone()  # autograd cannot record inference tensors
         recorder, dropouts = Recorder(), Dropouts()
         try:
             with in_evaluation(model), torch.no_grad(), dropouts, recorder:
@@ -90,11 +90,11 @@ def _trace(
     model: nn.Module, recorder: Recorder, dropouts: Dropouts, example: torch.Tensor, output: Any, is_mixed: bool
 ) -> Trace:
     is_table = isinstance(output, torch.Tensor) and output.ndim == 2 and not is_mixed
-    uses, ends = _linear_uses(model, recorder, example, output)
+    uses, outputs = _linear_uses(model, recorder, example, output)
     for use in uses:
         use.is_last = use.is_last and not is_mixed
     if model.training:
-        dropouts.tell(uses, ends, recorder)
+        dropouts.set_shares(uses, outputs, recorder)
         if dropouts.hides(example):
             for use in uses:
                 use.feeds = "features" if use.feeds == "the model's input" else use.feeds
@@ -112,10 +112,10 @@ def mixing() -> str:
 
 @contextmanager
 def in_evaluation(model: nn.Module) -> Iterator[None]:
-    """Keep a model in evaluation mode for a while; draws that it makes even then leave torch's seed alone.
+    """Keep a model in evaluation mode within a context; random draws of the model do not change torch's seed.
 
-    Transformers take their slow path meanwhile, as they do in training: the fast one is a single operation, in which no
-    linear layer is seen to run.
+    Transformers take their slow path, as in training: the fast one is a single operation, in which no linear layer can
+    be traced.
     """
     with _RUNNING, torch.random.fork_rng(devices=[]):
         modes = {module: module.training for module in model.modules()}
@@ -132,7 +132,7 @@ def in_evaluation(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def hooked(hooks: Mapping[nn.Module, Callable[..., Any]], *, before: bool = False) -> Iterator[None]:
-    """Call something with each time a module has run, or before it runs, for a while."""
+    """Call hooks after modules have run, or before they run, within a context."""
     register = "register_forward_pre_hook" if before else "register_forward_hook"
     handles = [getattr(module, register)(hook) for module, hook in hooks.items()]
     try:
@@ -151,7 +151,7 @@ def _linear_uses(
     kind = nn.modules.batchnorm._BatchNorm
     norms = {id(m.running_mean): m for m in model.modules() if isinstance(m, kind) and m.running_mean is not None}
     calls = recorder.calls
-    uses, inputs, ends = [], [], []
+    uses, inputs, outputs = [], [], []
     for number, call in enumerate(calls):
         found = _product(call, names, shapes)
         if found is None:
@@ -166,29 +166,29 @@ def _linear_uses(
         use.feeds = "the model's input" if is_input else "features" if use.rows == 1 else "tokens"
         uses.append(use)
         inputs.append(value.detach().clone())
-        ends.append(end)
+        outputs.append(end)
     last = {recorder.source_of(leaf) for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)}
     for call in calls:
         if call.operation in OTHERS:
             read = {_name_of(part, names) for part in call.arguments[:2]}
             for use in uses:
                 use.also = call.operation.strip("_") if use.weight in read else use.also
-    for use, end in zip(uses, ends, strict=True):
+    for use, end in zip(uses, outputs, strict=True):
         follow(use, end, calls, norms, last)
-    for position, (use, end) in enumerate(zip(uses, ends, strict=True)):
+    for position, (use, end) in enumerate(zip(uses, outputs, strict=True)):
         later = uses[position + 1 :], inputs[position + 1 :]
         find_next(use, calls[end].output, *later)
         if use.width < inputs[position].shape[-1]:
             find_factor(use, calls[end].output, *later)
-    # Of a layer that runs several times the gradient has more in it than the activations of the one before.
+    # The gradient of a layer that runs several times contains more than the activations of the layer before.
     own = {use.weight for use in uses if not use.also and sum(other.weight == use.weight for other in uses) == 1}
     for use in uses:
         use.next_weight = use.next_weight if use.next_weight in own else ""
-    return uses, ends
+    return uses, outputs
 
 
 def _name_of(part: Any, names: dict[int, str]) -> str:
-    """Return the name of the parameter that an argument of a call is, or nothing."""
+    """Return the name of the parameter that an argument of a call is, or an empty text."""
     return names.get(part.untyped_storage().data_ptr(), "") if isinstance(part, torch.Tensor) else ""
 
 
@@ -215,7 +215,7 @@ def _product(call: Call, names: dict, shapes: dict) -> tuple[LinearUse, torch.Te
 
 
 def _added_bias(calls: list[Call], number: int, names: dict, shapes: dict) -> tuple[int, str]:
-    """Return the call behind a product that adds a vector of parameters, and its name; or the product itself."""
+    """Return the call that adds a vector of parameters to a product, and the vector's name; or the product itself."""
     for reader, call in readers_of(calls, number):
         if call.operation == "add":
             for argument in call.arguments:

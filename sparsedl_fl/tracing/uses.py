@@ -1,4 +1,4 @@
-"""What a run of a model shows of its linear layers."""
+"""The linear layers of a model, as a run shows them."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class LinearUse:
     is_transposed : bool
         Whether the weight is stored as (inputs, outputs).
     activation : Activation or None
-        What follows; None where nothing known does.
+        The activation that follows; None where it is none that is known.
     behind : str
         What follows, in words.
     is_read : bool
-        Whether anything does.
+        Whether anything reads its outputs.
     next_weight : str
         Plain name of the next linear layer's weight, where its input is this layer's activation; else empty.
     next_is_transposed : bool
-        Whether that one is stored as (inputs, outputs).
+        Whether that weight is stored as (inputs, outputs).
     norm : nn.Module or None
         Batch normalisation between the layer and its activation.
     rows : int
-        Rows that one example makes in the layer: tokens, or one.
+        Rows of the layer's input for one example: tokens, or one.
     width : int
-        Its outputs.
+                Number of its outputs.
     is_last : bool
         Whether its outputs are the model's.
     feeds : str
@@ -49,8 +49,8 @@ class LinearUse:
     dropout : float
         Share of its outputs that the client drops before the next layer; zero for none.
     factor : str
-        Plain name of the weight of a layer that is fed its outputs as they are, or times a number, where the two are a
-        product of lower rank than either side; else empty.
+        Plain name of the weight of a layer whose input is this layer's output, or a multiple of it, where the two are a
+        product of low rank; else empty.
     """
 
     name: str
@@ -74,7 +74,7 @@ class LinearUse:
 
 @dataclass(frozen=True)
 class Trace:
-    """What a run showed.
+    """The linear layers of one run of a model.
 
     Attributes
     ----------
@@ -83,9 +83,9 @@ class Trace:
     failure : str
         Why the model could not be run, or empty.
     example : torch.Tensor or None
-        What it ran on.
+        The input of the run.
     n_outputs : int
-        Numbers that it returns for each sample; zero where it returns anything but rows of them.
+        Numbers that the model returns for each sample; zero where it returns anything but a row of numbers for each.
     """
 
     layers: list[LinearUse]
@@ -94,7 +94,7 @@ class Trace:
     n_outputs: int = 0
 
     def of_sent(self, sent: set[str]) -> Trace:
-        """Return the trace for an update with the gradients of these parameters: others say nothing of a layer."""
+        """Return the trace for an update with the gradients of these parameters alone."""
         layers = [use if use.next_weight in sent else replace(use, next_weight="") for use in self.layers]
         return replace(self, layers=layers)
 
@@ -108,10 +108,10 @@ class Trace:
         return next((layer for layer in self.layers if layer.name == name), None)
 
     def all_of(self, name: str) -> LinearUse | None:
-        """Return all runs of a layer by name as one: what it is fed is a batch of all. None where they differ too much.
+        """Return all runs of a layer by name as one run on the batch of all inputs; None where they differ too much.
 
-        The gradient is the sum over all runs, of weight and bias, so that these have to be the same in each. Of what
-        follows no more counts than what follows each run.
+        The gradient is the sum over all runs, so that weight and bias have to be the same in each. An activation counts
+        only where it follows each run.
         """
         uses = [layer for layer in self.layers if layer.name == name]
         if len(uses) < 2 and not any(use.also for use in uses):

@@ -26,7 +26,14 @@ def test_command_line_prints_a_table_and_writes_a_picture(tmp_path, capsys):
     picture = tmp_path / "demo.png"
     assert main(["demo", "--batch-size", "4", "--width", "60", "--output", str(picture)]) == 0
     captured = capsys.readouterr()
-    for row in ("batch size found", "inputs certified", "sparsity matching", "mean PSNR", "worst PSNR", "seconds"):
+    for row in (
+        "batch size found",
+        "inputs certified",
+        "agreement with the weights",
+        "mean PSNR",
+        "worst PSNR",
+        "seconds",
+    ):
         assert row in captured.out
     assert "4/4" in captured.err
     assert picture.read_bytes().startswith(b"\x89PNG")

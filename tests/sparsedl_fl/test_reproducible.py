@@ -71,7 +71,7 @@ def test_a_check_has_the_same_numbers_on_any_machine(update, slow_machine, reque
 def test_a_cap_of_seconds_that_is_hit_is_said(slow_machine):
     model = network(nn.ReLU, 1)
     audit = audit_model(model, client_gradient(model, *batch_of(18)), layers=[0], max_seconds=5)
-    assert "seconds of the cap were spent" in audit.layers[0].reason
+    assert "cap of seconds was reached" in audit.layers[0].reason
     assert not audit.is_complete
 
 

@@ -1,9 +1,9 @@
 """Models and updates as users have them on disk; safe formats only.
 
-- `programs.py`: models and losses that a user's own code makes; whatever that raises is said in a sentence.
-- `unpacking.py`: how large a file unpacks, judged before anything of it is unpacked.
-- `containers.py`: what is in a file, as names and tensors.
-- `entries.py`: which part of that fits a model, under which names.
+- `programs.py`: models and losses from a user's own code, whose errors become a sentence.
+- `unpacking.py`: the unpacked size of a file, checked before it is unpacked.
+- `containers.py`: the contents of a file, as names and tensors.
+- `entries.py`: which entry of a file fits a model, under which names.
 - `sent.py`: the model's weights, and what a client sent as gradients.
 - `records.py`: a client's records, an example of the model's input, and a vocabulary.
 """

@@ -1,4 +1,4 @@
-"""What is in a file: tensors by name, tensors in order, or a checkpoint that has such things among others."""
+"""The contents of a file: tensors by name, tensors in order, or a checkpoint with such entries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparsedl_fl.wording import first_line, installs
 __all__ = ["load_tensors", "read_file"]
 
 MOST_DEEP = 4
-"""How deep mappings in a checkpoint are looked at."""
+"""Largest depth of mappings in a checkpoint."""
 
 
 def load_tensors(path: str | Path) -> dict[str, torch.Tensor]:
@@ -40,14 +40,14 @@ def load_tensors(path: str | Path) -> dict[str, torch.Tensor]:
 
 
 def read_file(path: str | Path, most: int | None = None) -> Any:
-    """Return what is in a file: mappings and lists with tensors in them.
+    """Return the contents of a file: mappings and lists of tensors.
 
     Parameters
     ----------
     path : str or Path
         One of `READERS`. Arrays that ``numpy.savez`` named itself, ``arr_0`` and so on, come as a list.
     most : int or None, default=None
-        Bytes that it may plausibly unpack to; None takes its own size.
+        Largest plausible size when unpacked, in bytes; None takes the size of the file.
 
     Raises
     ------
@@ -82,14 +82,14 @@ def read_file(path: str | Path, most: int | None = None) -> Any:
 
 
 def _leaves(path: Path, found: Any, name: str = "", depth: int = 0) -> Iterator[torch.Tensor]:
-    """Yield every tensor; raise for one that has no numbers to be looked at."""
+    """Yield every tensor; raise for one without numbers."""
     if isinstance(found, torch.Tensor):
         if found.is_meta:
             raise ValueError(f"{path} has no numbers for {name!r}, which is on the meta device")
         yield found
     elif isinstance(found, Mapping | list | tuple) and depth < MOST_DEEP:
-        pairs = found.items() if isinstance(found, Mapping) else enumerate(found)
-        for key, value in pairs:
+        entries = found.items() if isinstance(found, Mapping) else enumerate(found)
+        for key, value in entries:
             yield from _leaves(path, value, f"{name}.{key}" if name else str(key), depth + 1)
 
 

@@ -1,4 +1,4 @@
-"""Which part of a file is a model's, and under which names: entries of checkpoints, lists of arrays, prefixes."""
+"""Which entry of a file fits a model, and under which names: checkpoints, lists of arrays, prefixes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def entry_of(
     Parameters
     ----------
     found : mapping, sequence or tensor
-        What is in the file.
+        The contents of the file.
     fits : callable
         Returns the tensors of an entry by the model's names, or raises ``ValueError``.
     what : str
-        What the file is, for messages.
+        Name of the file, for messages.
     key : str or None, default=None
         Name of the entry to take; None takes the only one that fits. A file of tensors alone needs none.
 
@@ -96,8 +96,8 @@ def _entries(found: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, 
 def named_for(model: nn.Module, given: Tensors, what: str, *, is_update: bool = False) -> dict[str, torch.Tensor]:
     """Return tensors by the plain names of a model's state.
 
-    A list is in the order of ``state_dict()`` or of ``parameters()``; of names, a prefix that all of them have, or that
-    all of the model's have, is no matter where exactly one makes them fit; numbers alone may have any shape.
+    A list is in the order of ``state_dict()`` or of ``parameters()``; a prefix of all names, or of all the model's
+    names, is dropped or added where exactly one makes them fit; scalars may have any shape.
 
     Parameters
     ----------
@@ -106,9 +106,9 @@ def named_for(model: nn.Module, given: Tensors, what: str, *, is_update: bool = 
     given : mapping of name to tensor or sequence of tensors
         What the file holds.
     what : str
-        What it is, for messages.
+        Its name, for messages.
     is_update : bool, default=False
-        Whether it is what a client sent: some of the parameters will do, and only these are looked at.
+        Whether it is what a client sent: it may have some of the parameters only.
 
     Raises
     ------
@@ -137,7 +137,7 @@ def named_for(model: nn.Module, given: Tensors, what: str, *, is_update: bool = 
 
 @dataclass(frozen=True, eq=False)
 class _Own:
-    """What a model has, against which a file is held."""
+    """The tensors of a model, with which a file is compared."""
 
     model: nn.Module
     what: str
@@ -152,7 +152,7 @@ class _Own:
         return dict(self.model.named_parameters())
 
     def checked(self, given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return tensors in the shapes of the model's, after checking that they are its own."""
+        """Return tensors in the shapes of the model's, after checking that they fit."""
         state, parameters = self.state, self.parameters
         given = {name: t if t.layout is torch.strided else t.to_dense() for name, t in given.items()}
         numbers = [name for name, t in given.items() if name in state and t.numel() == state[name].numel() == 1]

@@ -1,4 +1,4 @@
-"""Models and losses that a user's own code makes."""
+"""Models and losses from a user's own code."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["check_fixed", "load_object", "made_model", "users_code"]
 
 @contextmanager
 def users_code(what: str) -> Iterator[None]:
-    """Turn whatever a user's code raises into ``ValueError``; what it prints goes to the standard error.
+    """Turn any error of a user's code into ``ValueError``; what it prints goes to the standard error.
 
-    A call of ``exit`` is no exception: else it would decide with which status an audit ends.
+    A call of ``exit`` counts too: otherwise it would set the exit status of an audit.
     """
     try:
         with redirect_stdout(sys.stderr):
@@ -35,7 +35,7 @@ def users_code(what: str) -> Iterator[None]:
 
 
 def load_object(spec: str, what: str = "MODEL") -> Any:
-    """Return what ``package.module:name`` or ``path/to/file.py:name`` names.
+    """Return the object with the name ``package.module:name`` or ``path/to/file.py:name``.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def _module_at(path: Path) -> Any:
         raise ImportError(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(f"_audited_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
-    # While it runs, dataclasses look for it among the modules, and what lies beside it comes first.
+    # While it runs, dataclasses look for it among the modules, and modules in its folder come first.
     sys.modules[spec.name] = module
     sys.path.insert(0, str(path.parent.resolve()))
     try:
@@ -75,13 +75,13 @@ def _module_at(path: Path) -> Any:
 
 
 def _look_in(folder: Path) -> None:
-    """Let imports find what lies in a folder, after everything else."""
+    """Let imports find modules in a folder, after all others."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
 
 def made_model(spec: str) -> nn.Module:
-    """Return the model that a function without arguments makes; a class, or a module that is there, will do.
+    """Return the model that a function without arguments makes; a class or a module object is accepted too.
 
     Raises
     ------
@@ -104,9 +104,9 @@ def made_model(spec: str) -> nn.Module:
 
 
 def check_fixed(spec: str) -> None:
-    """Raise ``ValueError`` where a function makes a model with other weights at each call: a file has to say which."""
+    """Raise ``ValueError`` where a function makes a model with other weights at each call: a file is then needed."""
     if digest(made_model(spec).state_dict()) != digest(made_model(spec).state_dict()):
         raise ValueError(
-            f"MODEL {spec!r} makes other weights at each call, and an update tells nothing without those that the "
+            f"MODEL {spec!r} makes other weights at each call, and an update says nothing without those that the "
             f"client was given: pass {argument('weights')}"
         )

@@ -1,4 +1,4 @@
-"""A client's records, an example of what the model takes, and the words that token ids stand for."""
+"""A client's records, an example input of the model, and the words of token ids."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def load_records(path: str | Path, shape: Sequence[int] | None = None) -> tuple[
         An ``.npz``, ``.safetensors`` or ``.pt`` file with ``x`` of shape (n, ...) and, where there are labels, ``y`` of
         shape (n,). Bytes become numbers in [0, 1]; others stay as they are.
     shape : sequence of int or None, default=None
-        Shape of one input of the model; images with their channels last are turned.
+        Shape of one input of the model; channels of images are moved from the last axis to the first.
     """
     path = Path(path)
     found = _read_records(path)
@@ -56,7 +56,7 @@ def load_records(path: str | Path, shape: Sequence[int] | None = None) -> tuple[
 
 
 def load_example(path: str | Path) -> list[torch.Tensor]:
-    """Return what the one tensor of a file may be as an input of a model: several readings, the likeliest first.
+    """Return the only tensor of a file as inputs of a model, in each way it can be meant, the likeliest first.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def _typed(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def load_vocabulary(path: str | Path) -> dict[int, str]:
-    """Return the words that token ids stand for.
+    """Return the words of token ids.
 
     Parameters
     ----------
@@ -135,11 +135,11 @@ def _words(found: Any) -> Iterator[tuple[int, str]]:
         added = [(one.get("id"), one.get("content")) for one in found.get("added_tokens", [])]
         found = found["model"].get("vocab")
     if isinstance(found, Mapping):
-        pairs = [(number, token) for token, number in found.items()]
+        entries = [(number, token) for token, number in found.items()]
     elif isinstance(found, list):
-        pairs = list(enumerate(part[0] if isinstance(part, list) and part else part for part in found))
+        entries = list(enumerate(part[0] if isinstance(part, list) and part else part for part in found))
     else:
         return
-    pairs += added
-    if all(type(number) is int and number >= 0 and isinstance(token, str) for number, token in pairs):
-        yield from pairs
+    entries += added
+    if all(type(number) is int and number >= 0 and isinstance(token, str) for number, token in entries):
+        yield from entries

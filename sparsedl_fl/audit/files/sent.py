@@ -1,4 +1,4 @@
-"""A model with the weights that a client was given, and what the client sent, as gradients."""
+"""A model with the initial weights of a client, and the client's update as gradients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = ("auto", "gradient", "weights", "delta")
 
 @dataclass(frozen=True)
 class Update:
-    """What a client sent, as gradients.
+    """The update of a client, as gradients.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ def load_model(spec: str, weights: str | Path | None = None, *, key: str | None 
     Parameters
     ----------
     spec : str
-        ``package.module:function`` or ``file.py:function``; a class, or a module that is there already, will do.
+        ``package.module:function`` or ``file.py:function``; a class or a module object is accepted too.
     weights : str or Path or None, default=None
         Its state: tensors by name, a list of arrays in the order of ``state_dict()`` or ``parameters()``, or a
         checkpoint that has one of these; None leaves the weights as the function made them.
@@ -73,7 +73,7 @@ def load_model(spec: str, weights: str | Path | None = None, *, key: str | None 
 def _fitting(
     model: nn.Module, path: str | Path, what: str, key: str | None, is_update: bool
 ) -> dict[str, torch.Tensor]:
-    """Return what a file has of a model."""
+    """Return the tensors of a model in a file."""
     path = Path(path)
     most = largest_unpacked(path, model.state_dict()) if path.is_file() else None
     return entry_of(read_file(path, most), lambda given: named_for(model, given, what, is_update=is_update), what, key)
@@ -88,7 +88,7 @@ def load_update(
     key: str | None = None,
     **client: Any,
 ) -> Update:
-    """Return what a client sent, as gradients of a model's parameters.
+    """Return the update of a client, as gradients of a model's parameters.
 
     Parameters
     ----------

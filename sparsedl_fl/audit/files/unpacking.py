@@ -1,14 +1,14 @@
-"""How large a file unpacks, judged by what it declares before anything of it is unpacked.
+"""The unpacked size of a file, by what the file declares, before it is unpacked.
 
-A file of a few megabytes can unpack to as many gigabytes: a zip of zeros, a storage that is only announced, or a small
+A file of a few megabytes can unpack to as many gigabytes: a zip of zeros, a storage that is only declared, or a small
 one that a tensor repeats by strides of zero. Files of torch.save, numpy.savez and safetensors hold their numbers
 uncompressed, so that they unpack to no more than their own size; `largest_unpacked` is therefore the larger of
 
-- the size of the file, twice, for tied weights stand in it once and under two names, and
-- what the state of the model takes in double precision, which compression and weights of many names may reach.
+- twice the size of the file, since tied weights are stored once under two names, and
+- the size of the model's state in double precision, which compressed files and weights with many names may reach.
 
-Records (``--data``) have no model to be held against, and may be compressed: they may unpack to `RECORDS_MOST` times
-their file, or to `RECORDS_FREE`, where that is more.
+Records (``--data``) have no model to compare with, and may be compressed: they may unpack to `RECORDS_MOST` times their
+file, or to `RECORDS_FREE`, where that is more.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NAMES = 2**16
 
 
 def largest_unpacked(path: Path, state: Mapping[str, torch.Tensor] | None = None) -> int:
-    """Return the bytes that a file may plausibly unpack to.
+    """Return the largest plausible unpacked size of a file, in bytes.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def largest_unpacked(path: Path, state: Mapping[str, torch.Tensor] | None = None
 
 
 def readable_size(size: int) -> str:
-    """Return a number of bytes as people write it.
+    """Return a number of bytes in a readable unit.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def readable_size(size: int) -> str:
 
 
 def check_unpacked(path: Path, most: int) -> None:
-    """Raise ``ValueError`` for a file that says of itself that it unpacks to more than ``most`` bytes, or is broken."""
+    """Raise ``ValueError`` for a file that declares more than ``most`` unpacked bytes, or is broken."""
     with path.open("rb") as file:
         is_zip = file.read(4) == b"PK\x03\x04"
     try:
@@ -89,7 +89,7 @@ def check_unpacked(path: Path, most: int) -> None:
 
 
 def check_size(path: Path, size: int, most: int) -> None:
-    """Raise ``ValueError`` where what is in a file has more than ``most`` bytes."""
+    """Raise ``ValueError`` where the contents of a file have more than ``most`` bytes."""
     if size > most:
         raise ValueError(
             f"{path} is refused: it has {readable_size(path.stat().st_size)} and unpacks to {readable_size(size)}, "

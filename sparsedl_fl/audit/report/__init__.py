@@ -5,11 +5,11 @@
     <!-- sections/clients.html; `report` is what `as_dict` returns -->
     <p>The update of {{ report.batch_size }} records.</p>
 
-    SECTIONS = {..., "clients": "What the clients were told"}
+    SECTIONS = {..., "clients": "What the clients were sent"}
 
-What a template may say is in `data.py`: a new fact is an entry of `as_dict` there and of `schema.json`, which reports
-are held against. `samples` has what was recovered, `sweep` the defences. Look and print are in `page.html`, in the
-style sheet at its top; `OPEN` says which chapters are not folded away.
+Templates show what `as_dict` in `data.py` returns: a new fact is an entry there and in `schema.json`. `samples` has the
+recovered records, `sweep` the defences. The style sheet is at the top of `page.html`; `OPEN` lists the chapters that
+are not folded away.
 """
 
 from sparsedl_fl.audit.report.data import SCHEMA_VERSION, as_dict, as_json, schema

@@ -1,6 +1,6 @@
-"""An audit as plain data, which follows the published schema, and in words for somebody who signs a document.
+"""An audit as plain data, which follows the published schema, with sentences for readers who are no experts.
 
-The words are a plain sentence first, what else there is to say, and what to do next.
+The sentences are what was recovered, what else there is to say, and what to do next.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def as_json(result: AuditFacts, show_samples: bool = False) -> str:
 
 
 def as_dict(result: AuditFacts, show_samples: bool = False) -> dict[str, Any]:
-    """Return a report as plain data; what was recovered is left out unless asked for."""
+    """Return a report as plain data; recovered numbers are left out unless asked for."""
     shown = {}
     if show_samples:
         shown = {"tokens": result.tokens, "samples": [_plain(sample) for sample in result.samples]}
@@ -86,7 +86,7 @@ def _replay(replay: Replay) -> dict[str, Any]:
 
 def _labels(result: AuditFacts, show_samples: bool) -> dict[str, Any]:
     present, estimated = result.labels_present, result.label_signs.estimated
-    if not set(present) <= set(estimated) or estimated == present:  # of another batch size than the labels', or no news
+    if not set(present) <= set(estimated) or estimated == present:  # of another batch size, or nothing new
         estimated = {}
     counts = {"labels_present": present, "labels_estimated": estimated}
     return {
@@ -138,12 +138,12 @@ def _of_samples(result: AuditFacts) -> str:
     what = {
         Fed.INPUTS: "whole, as the model was fed them",
         Fed.TOKENS: "as tokens inside the model",
-        Fed.FEATURES: "as the numbers that the model makes of them inside",
+        Fed.FEATURES: "as features, the numbers that the model computes from them",
     }[best.what]
     number = f"{best.n_certified} of {_batch(result)}" if best.n_samples else f"{best.n_certified} tokens"
     return (
-        f"Whoever sees this one update can rebuild {number}, {what}. This is proven; the worst of them is expected to "
-        f"be off by {best.worst_error:.1g}, in the units of its numbers."
+        f"Whoever sees this one update can rebuild {number}, {what}. This is certified; the worst of them is "
+        f"expected to be off by {best.worst_error:.1g}, in the units of its numbers."
     )
 
 
@@ -161,7 +161,7 @@ def _of_likely(result: AuditFacts) -> str:
     what = {Fed.FEATURES: f"The features of {number}records", Fed.TOKENS: f"{number}tokens"}
     return (
         f"{what.get(result.likely[0].kind, f'{number}records')} can probably be rebuilt, roughly: chance does not "
-        "explain these, and nothing proves them. Each is expected to resemble a true one (correlation of "
+        "explain these, and nothing certifies them. Each is expected to resemble a true one (correlation of "
         f"{least:.2f} or more; 1 is a perfect copy)."
     )
 
@@ -170,7 +170,7 @@ def _of_tokens(result: AuditFacts) -> str:
     if not result.tokens:
         return ""
     return (
-        f"Which {len(result.tokens)} different tokens (words or parts of words) the texts hold can be read off, "
+        f"Which {len(result.tokens)} different tokens (words or parts of words) the texts hold can be read, "
         "without their order."
     )
 
@@ -180,7 +180,7 @@ def _of_labels(result: AuditFacts) -> str:
     if not present:
         return ""
     many = len(present) != 1
-    text = f"{len(present)} label{'s' if many else ''} can be seen to be in the batch"
+    text = f"{len(present)} label{'s' if many else ''} can be read from the update"
     is_known = result.label_signs.is_certain or len(result.labels)
     return f"{text}." if is_known else f"{text}, {result.label_signs.condition}."
 
@@ -195,7 +195,7 @@ def _of_nothing(result: AuditFacts) -> str:
         )
     if result.is_interrupted:
         return "The audit was interrupted, so that nothing can be said of this update. That is no reassurance."
-    return "This audit cannot say what the update gives away. That is no reassurance: a leak was not ruled out."
+    return "This audit cannot say what the update leaks. That is no reassurance: a leak was not ruled out."
 
 
 def _not_looked_at(result: AuditFacts) -> str:
@@ -210,23 +210,23 @@ def _not_looked_at(result: AuditFacts) -> str:
 
 
 def _what_features_are(result: AuditFacts) -> str:
-    """Return what features say of a record, where features came back; else nothing."""
+    """Return what features say of a record, where features were recovered; else nothing."""
     best = result.best
     if best is None or best.what is Fed.INPUTS:
         return ""
     if best.what is Fed.TOKENS:
         return (
-            "A token inside the model is a row of numbers: it stands for a word of a text or a patch of a picture, and "
-            "can be matched with the words or patches that the model makes such numbers of."
+            "A token inside the model is a row of numbers for a word of a text or a patch of a picture, and can be "
+            "matched with the words or patches that the model turns into such numbers."
         )
     if len(result.input_shape) != 3:
         return (
-            "Features are the numbers that the layers in front make of a record. They are not the record, and they say "
-            "much of what it holds: whom they belong to can be found by comparing them with those of other records."
+            "Features are the numbers into which the model's first layers turn a record. They are not the record, but "
+            "say much of what it holds: comparing them with those of known records can show whom they belong to."
         )
     return (
-        "Features of a picture are the numbers that the layers in front make of it. They are not the picture, and they "
-        "say what it shows: whom they belong to can be found by comparing them with those of other pictures."
+        "Features of a picture are the numbers into which the model's first layers turn it. They are not the picture, "
+        "but say what it shows: comparing them with those of known pictures can show whom they belong to."
     )
 
 
@@ -236,7 +236,7 @@ def _next_steps(result: AuditFacts) -> list[str]:
         start = (
             "Treat this as a leak of personal data, if the records are about people."
             if result.samples
-            else "Treat this as a leak: that it is not proven protects nobody."
+            else "Treat this as a leak: that nothing certifies it protects nobody."
         )
         return [start, SWEEP, BLOCK]
     if result.tokens:
@@ -256,6 +256,6 @@ def _next_steps(result: AuditFacts) -> list[str]:
     ]
     if result.is_interrupted or not result.is_complete:
         steps.append(
-            "Let the audit run to its end: no interrupt, and no cap (--seconds, --effort) that is spent before."
+            "Let the audit run to its end: without an interrupt, and with larger caps (--seconds, --effort) or none."
         )
-    return [*steps, "Audit a smaller batch of the same client: what leaks of it may leak of a larger one."]
+    return [*steps, "Audit a smaller batch of the same client: what it leaks a larger one may leak as well."]

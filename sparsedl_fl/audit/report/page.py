@@ -1,6 +1,6 @@
-"""An audit to look at: the page, with what was recovered as pictures, rows of a table or numbers; a table, a drawing.
+"""An audit as a page (recovered records as pictures, rows of a table or numbers), as a short table, as a picture.
 
-The page is chapters from templates, everything inline, no script.
+The page is made of chapters from templates, with everything inline and no script.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SECTIONS = {
 impact assessment, and NIST AI 100-2."""
 
 OPEN = ("summary", "recovered")
-"""Chapters that are not folded away: what somebody who signs reads."""
+"""Chapters that are not folded away."""
 
 MOST_SHOWN = 48
 """Samples in a report; the JSON has all of them."""
@@ -102,12 +102,12 @@ def _text(text: str) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Return what a template writes, without characters that are not shown; pages' own parts stay as they are."""
+    """Return text without invisible characters, for a template; markup of the page itself stays as it is."""
     return escaped(value) if type(value) is str else value
 
 
 def _number(value: float | None, digits: int = 2) -> str:
-    """Return a number as people write it; a dash where there is none."""
+    """Return a number in few digits; a dash where there is none."""
     if value is None or not np.isfinite(value):
         return "–"
     if value == int(value) and abs(value) < 1e6:
@@ -189,7 +189,7 @@ def _png(image: np.ndarray) -> str:
 
 
 def plot_layers(result: AuditFacts, axes: Any = None) -> Any:
-    """Draw how much of its batch each layer gives away, on matplotlib axes; returns these."""
+    """Draw how much of its batch each layer leaks, on matplotlib axes; returns these."""
     with installs("plot needs matplotlib", "audit"):
         from matplotlib.figure import Figure
     layers = [layer for layer in result.layers if layer.n_inputs]

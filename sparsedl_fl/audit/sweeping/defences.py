@@ -17,11 +17,11 @@ class Setting:
     Attributes
     ----------
     defence : str
-        What is turned; settings of one defence stand together, the weakest first.
+        The defence; settings of one defence are in a row, the weakest first.
     name : str
-        How far.
+        Its strength, in words.
     client : SimulatedClient
-        What that makes of a client.
+        The client with it.
     """
 
     defence: str
@@ -81,4 +81,4 @@ STOCK = [
     Setting("FLIP noise", "C = 1, sigma 4.8e-5", SimulatedClient(n_epochs=1, client_clipping=1.0, client_noise=4.8e-5)),
     Setting("Opacus noise", "C = 1, sigma 1", SimulatedClient(record_clipping=1.0, noise_multiplier=1.0)),
 ]  # fmt: skip
-"""What people get who turn a defence on and change nothing (looked up in November 2026)."""
+"""Defences of frameworks with their default settings (looked up in November 2026)."""

@@ -1,4 +1,4 @@
-"""Records of a sweep on file: one line an audit, under a key that says of which model, data and options."""
+"""Records of a sweep on file: one line an audit, under a key for its model, data and options."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def read_records(path: str | Path | None, *, is_timed: bool = False) -> dict[str
 
 
 def append_record(path: str | Path | None, record: Mapping[str, Any]) -> None:
-    """Write a record behind the others, on a line of its own; never through a symbolic link."""
+    """Append a record on a line of its own; never through a symbolic link."""
     if path is None:
         return
     try:

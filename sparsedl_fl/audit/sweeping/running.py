@@ -30,13 +30,13 @@ from sparsedl_fl.tracing.tracing import trace_model
 __all__ = ["sweep"]
 
 RIGHT = 0.05
-"""Error of an input, relative to its size, up to which it counts as recovered."""
+"""Error of an input, relative to its size, up to which it is right."""
 
 DEVIATIONS = 5.0
 """Expected errors by which a certified input may be off without being wrong."""
 
 ROUNDING = 1e-6
-"""What the client's own rounding makes of its features, relative to their size: the truth is computed in double."""
+"""Rounding of the client's own features, relative to their size: the truth is computed in double precision."""
 
 
 @neutral_modes(gradients=True)
@@ -67,7 +67,7 @@ def sweep(
     inputs, labels : torch.Tensor of shape (n_records, ...) and (n_records,), or None, default=None
         Records, on the scale the model takes; what is None is drawn, Gaussian, in the shape of ``example``.
     settings : sequence of Setting or None, default=None
-        What is tried; None takes `default_settings` at ``batch_size``.
+        The settings to try; None takes `default_settings` at ``batch_size``.
     batch_size : int, default=16
         For these.
     n_batches : int, default=3
@@ -80,7 +80,7 @@ def sweep(
         Budget of the searches of an audit, all layers together, as of `sparsedl_fl.audit.audit_model`; seconds take the
         place of effort.
     n_rounds : int, default=0
-        Rounds of the training that says what a setting costs in accuracy; 0 for none. It needs ``inputs`` and
+        Rounds of the training that measures the accuracy which a setting costs; 0 for none. It needs ``inputs`` and
         ``labels``, of which it keeps a fifth to test on.
     random_state : int, default=0
         Seed.
@@ -107,7 +107,7 @@ def sweep(
 
 @dataclass(frozen=True, eq=False)
 class _Sweep:
-    """What is the same at all settings."""
+    """The parts of a sweep that all settings share."""
 
     model: nn.Module
     inputs: torch.Tensor
@@ -164,7 +164,7 @@ class _Sweep:
         if not client.is_in_range:
             return result
         sent = client.update(self.model, x, y, loss=self.loss, seed=seed)
-        # The server is told how many records there are, where the rank does not say.
+        # The batch size is given where the rank does not show it.
         known = None if client.is_exact else client.n_records
         inverter = GradientInverter(batch_size=known, noise_level=sent.noise_level, random_state=seed)
         loss = "cross_entropy" if self.loss is cross_entropy else self.loss
@@ -179,7 +179,7 @@ class _Sweep:
         return None if audit.is_interrupted else result | self._compared(audit, x, y)
 
     def _compared(self, audit: AuditResult, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
-        """Compare what an audit found with the truth, at the layer that gives most away."""
+        """Compare what an audit found with the truth, at the layer that leaks most."""
         found = {"verdict": str(audit.verdict), "seconds": audit.context["seconds"], "is_complete": audit.is_complete}
         best = audit.best
         if best is None or best.batch is None:
@@ -191,7 +191,7 @@ class _Sweep:
         is_found, order = match.order >= 0, np.maximum(match.order, 0)
         is_as_said = errors <= np.maximum(DEVIATIONS * batch.errors[order], ROUNDING * sizes)
         right = is_found & batch.certified[order] & is_as_said & (errors <= RIGHT * sizes)
-        # Several local steps have weights of their own, and so other features.
+        # With several local steps the weights change, and so the features.
         is_known = best.what is Fed.INPUTS or audit.context.get("learning_rate") is None
         certified = batch.inputs[batch.certified], batch.errors[batch.certified]
         wrong = are_wrong(true, *certified, multiple=DEVIATIONS, small=ROUNDING) if is_known else np.zeros(0)
@@ -204,7 +204,7 @@ class _Sweep:
         }
 
     def _fed(self, layer: LayerAudit, x: torch.Tensor) -> np.ndarray:
-        """Return what a layer is fed."""
+        """Return the true inputs of a layer."""
         if layer.what is Fed.INPUTS:
             return x.flatten(1).double().numpy()
         trace = trace_model(self.model, x[:2])

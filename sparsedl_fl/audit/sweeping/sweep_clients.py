@@ -1,7 +1,7 @@
-"""What simulated clients have, cost and promise.
+"""Records, accuracy and epsilon of simulated clients.
 
-They have records, made up where the user has none, on which they can take a step; what a setting costs is said by a
-short federated training, and what it promises by epsilon.
+Records are made up where the user has none. A short federated training measures the accuracy that a setting costs, and
+Opacus' accountant its epsilon.
 """
 
 from __future__ import annotations

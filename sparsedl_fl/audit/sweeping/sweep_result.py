@@ -1,4 +1,4 @@
-"""What came of a sweep: a table, a picture, plain data."""
+"""The result of a sweep: a table, a picture, plain data."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ VERSION = "1.0"
 
 @dataclass(frozen=True)
 class SweepRow:
-    """What came of one setting.
+    """The result of one setting.
 
     Attributes
     ----------
     defence, setting : str
-        What was turned, and how far.
+        The defence, and its strength.
     n_records : int
-        Records behind one update.
+        Records of one update.
     share : float
         Share of them that were certified, and right: within five expected errors, and within 5 % of their size.
     label_share : float
-        Share of the labels that came back.
+        Share of the labels that were recovered.
     n_wrong : int
         Inputs certified that were off by more than five expected errors, over all batches.
     error : float or None
         Median root-mean-square error of the right ones.
     what : str
-        What came back: inputs of the model, or features.
+        What was recovered: inputs of the model, or features.
     verdicts : dict of str to int
         How often each verdict was given.
     epsilon : float or None
@@ -67,7 +67,7 @@ class SweepRow:
     def of(
         cls, setting: Setting, records: list[dict[str, Any]], epsilon: float | None, accuracy_lost: float | None
     ) -> SweepRow:
-        """Return what came of a setting, of the records of its audits."""
+        """Return the result of a setting from the records of its audits."""
         share, label_share, n_wrong, errors, whats, verdicts, seconds = (
             [record[name] for record in records]
             for name in ("share", "label_share", "n_wrong", "errors", "what", "verdict", "seconds")
@@ -101,7 +101,7 @@ class SweepRow:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What came of a sweep.
+    """The result of a sweep.
 
     Attributes
     ----------
@@ -163,10 +163,10 @@ class SweepResult:
             axes = Figure(figsize=(7, 0.28 * len(self.rows) + 1.2), layout="constrained").subplots()
         colours = {name: f"C{i}" for i, name in enumerate(dict.fromkeys(row.defence for row in self.rows))}
         names = [f"{row.defence}: {row.setting}" for row in self.rows]
-        places = range(len(names))
-        axes.barh(places, [row.share for row in self.rows], color=[colours[row.defence] for row in self.rows])
-        axes.scatter([row.label_share for row in self.rows], places, marker="|", color="black", label="labels")
-        axes.set_yticks(places, names, fontsize="small")
+        positions = range(len(names))
+        axes.barh(positions, [row.share for row in self.rows], color=[colours[row.defence] for row in self.rows])
+        axes.scatter([row.label_share for row in self.rows], positions, marker="|", color="black", label="labels")
+        axes.set_yticks(positions, names, fontsize="small")
         axes.set_xlim(0, 1.02)
         axes.invert_yaxis()
         axes.set_xlabel("share recovered, certified")

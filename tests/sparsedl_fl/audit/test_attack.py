@@ -92,7 +92,7 @@ def test_obstacles_are_named():
 
 
 @pytest.mark.parametrize("n_left", [0, 5])
-def test_a_layer_of_which_a_search_left_some_or_all_open_is_peeled_from_one_behind(monkeypatch, n_left):
+def test_a_layer_of_which_a_search_left_some_or_all_open_follows_from_a_later_one(monkeypatch, n_left):
     model = fully_connected(30, width=50, n_hidden=3, random_state=0)
     batch = torch.randn(6, 30, generator=torch.Generator().manual_seed(0))
     whole, seen = GradientInverter.fit, []
@@ -107,7 +107,7 @@ def test_a_layer_of_which_a_search_left_some_or_all_open_is_peeled_from_one_behi
     monkeypatch.setattr(GradientInverter, "fit", cut_short)
     audit = audit_model(model, client_gradient(model, batch, torch.arange(6)))
     assert [layer.n_certified for layer in audit.layers] == [6, 6, 6, 6]
-    assert audit["0"].source == "peeled back from layer '2'"
+    assert audit["0"].source == "backward from layer '2'"
     assert match_batches(batch.numpy(), audit["0"].batch.inputs).squared_errors.max() < 1e-8
 
 

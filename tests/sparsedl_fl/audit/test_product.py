@@ -1,4 +1,4 @@
-"""The audit as people use it: the order of attacks, peeling, replay, verdicts, the report."""
+"""The audit as people use it: the order of attacks, backward propagation, replay, verdicts, the report."""
 
 import json
 import re
@@ -50,7 +50,7 @@ def test_attacks_where_there_is_most_room_and_peels(cifar):
     _, inputs, labels, _ = cifar.client(70, 10, 0)
     model = net(3072, 80, 400, 60, 10)
     audit = audit_model(model, client_gradient(model, inputs, labels))
-    sources = ["peeled back from layer '3'", "attacked", "run forward from layer '3'", "attacked"]
+    sources = ["backward from layer '3'", "attacked", "forward from layer '3'", "attacked"]
     assert [layer.source for layer in audit.layers] == sources
     assert audit.verdict is Verdict.RECOVERED
     assert audit.best.name == "1"

@@ -36,7 +36,7 @@ def test_penalties_are_found_and_taken_away(client, kind):
         np.testing.assert_allclose(cleaned[name], gradients[name], atol=1e-6 * gradients[name].abs().max())
     audit = audit_model(model, changed)
     assert audit.verdict is Verdict.RECOVERED
-    assert "was taken away" in audit.notes[0]
+    assert "was subtracted" in audit.notes[0]
 
 
 def test_honest_gradients_stay_as_they_are(client):

@@ -83,7 +83,7 @@ def test_weight_decay_and_noise_that_touch_every_row(ids):
     assert list(token_ids(weight, gradient + 0.1 * smallest * noise).ids) == true
     drowned = token_ids(weight, gradient + 100 * gradient.norm() * noise)
     assert drowned.ids == ()
-    assert "every row" in drowned.reason
+    assert "no row" in drowned.reason
 
 
 def test_adam_leaves_rows_alone_that_no_token_touches(ids):

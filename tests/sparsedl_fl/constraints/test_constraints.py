@@ -210,7 +210,7 @@ class TestSpansBehind:
         ("change", "message"),
         [
             ({"weight": np.ones((4, 3))}, "takes 3 inputs, and the layer before has 50"),
-            ({"bias": np.ones(3)}, "a layer behind must have weight"),
+            ({"bias": np.ones(3)}, "a LayerBehind must have weight"),
             ({"next_weight_grad": np.full((5, 40), np.nan)}, "contains NaN"),
             ({"activation": "nothing"}, "activation must be"),
         ],

@@ -51,7 +51,7 @@ def test_a_loss_that_cannot_be_evaluated_is_said_and_left_out():
     def broken(outputs, labels):
         raise RuntimeError("no such luck")
 
-    with pytest.warns(UserWarning, match="loss could not be evaluated.*no such luck.*cross-entropy is taken instead"):
+    with pytest.warns(UserWarning, match="loss could not be evaluated.*no such luck.*cross-entropy is assumed instead"):
         given = LayerGradient.from_model(model, gradients, loss=broken)
     assert labels_right(GradientInverter(random_state=0).fit(given), batch, torch.arange(6)) == (6, True)
 
@@ -75,7 +75,7 @@ def test_a_layer_that_runs_twice_is_attacked_as_one_batch():
     off = ((found.batch.inputs[:, None] - pairs.reshape(-1, 40).numpy()[None]) ** 2).mean(-1).min(1)
     assert off.max() < 1e-10
     smooth = inspect_model(Siamese(nn.GELU()), pairs[:1])[0]
-    assert "whose gradient vanishes nowhere" in smooth.obstacle
+    assert "whose derivative is nowhere zero" in smooth.obstacle
 
 
 def test_a_weight_that_is_an_embedding_as_well_is_out_of_reach():

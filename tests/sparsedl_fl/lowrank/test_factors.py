@@ -107,7 +107,7 @@ def test_a_bias_gradient_of_another_batch_is_refused():
 
 
 def test_a_batch_size_beyond_the_rank_is_corrected():
-    with pytest.warns(UserWarning, match="batch_size=8, but 5 inputs stand out of the noise"):
+    with pytest.warns(UserWarning, match="batch_size=8, but only 5 inputs show above the noise"):
         assert factorize(layer_gradient(*factors_of(5)), batch_size=8).batch_size == 5
 
 

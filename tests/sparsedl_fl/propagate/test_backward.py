@@ -11,8 +11,8 @@ from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.demo import natural_patches
 from sparsedl_fl.directions import KnownInputs
 from sparsedl_fl.metrics import match_batches
-from sparsedl_fl.propagate.backward import KnownBatch, peel_back
-from sparsedl_fl.propagate.forward import fed_by
+from sparsedl_fl.propagate.backward import KnownBatch, propagate_back
+from sparsedl_fl.propagate.forward import propagate_forward
 from sparsedl_fl.simulation import client_gradient
 
 
@@ -47,31 +47,31 @@ def errors_of(true, batch):
 def test_the_layer_before_comes_back_as_exactly_as_it_says(cifar, activation):
     model, inputs, labels, gradients = client(cifar, (60, 200, 40), activation, 24, 0)
     given, known = whole(model, gradients, 1)
-    peeled = peel_back(known, given.weight, LayerGradient.from_model(model, gradients, 0))
-    errors, expected, order = errors_of(inputs, peeled)
-    assert peeled.is_whole
+    found = propagate_back(known, given.weight, LayerGradient.from_model(model, gradients, 0))
+    errors, expected, order = errors_of(inputs, found)
+    assert found.is_whole
     assert errors.max() < 1e-4
     assert np.mean(errors < 4 * expected) > 0.9
     assert np.all(errors < 10 * expected)
     assert np.median(errors / expected) > 0.2
-    np.testing.assert_array_equal(peeled.labels[order], labels)
+    np.testing.assert_array_equal(found.labels[order], labels)
 
 
 def test_a_batch_nearly_as_large_as_the_layer_before_comes_back(cifar):
     model, inputs, _, gradients = client(cifar, (60, 300, 40), nn.ReLU, 56, 1)
     given, known = whole(model, gradients, 1)
-    peeled = peel_back(known, given.weight, LayerGradient.from_model(model, gradients, 0))
-    errors, expected, _ = errors_of(inputs, peeled)
-    assert peeled.is_whole
+    found = propagate_back(known, given.weight, LayerGradient.from_model(model, gradients, 0))
+    errors, expected, _ = errors_of(inputs, found)
+    assert found.is_whole
     assert np.all(errors < 5 * expected)
 
 
-def test_only_a_whole_batch_is_peeled(cifar):
+def test_only_a_whole_batch_is_propagated(cifar):
     model, _, _, gradients = client(cifar, (60, 100), nn.ReLU, 8, 0)
     given, known = whole(model, gradients, 1)
     partly = KnownBatch(known.inputs, known.gradients, known.errors, known.certified & False, known.labels)
     with pytest.raises(ValueError, match="whole batch"):
-        peel_back(partly, given.weight, LayerGradient.from_model(model, gradients, 0))
+        propagate_back(partly, given.weight, LayerGradient.from_model(model, gradients, 0))
 
 
 @pytest.mark.parametrize("lie", ["columns", "weights", "gradient", "order"])
@@ -90,7 +90,7 @@ def test_what_does_not_belong_together_is_not_certified(cifar, lie):
     if lie == "order":
         known = KnownBatch(known.inputs[::-1], known.gradients, known.errors, known.certified, known.labels)
     with contextlib.suppress(ValueError):  # no basis
-        assert not peel_back(known, weight, before).certified.any()
+        assert not propagate_back(known, weight, before).certified.any()
 
 
 def test_layers_behind_are_held_against_their_gradient(cifar):
@@ -101,9 +101,9 @@ def test_layers_behind_are_held_against_their_gradient(cifar):
     model.float()
     behind = LayerGradient.from_model(model, gradients, 1)
     drawn = fed + 1e-8 * np.random.default_rng(0).standard_normal((3, *fed.shape))
-    assert fed_by(known, fed, drawn, behind).is_whole
+    assert propagate_forward(known, fed, drawn, behind).is_whole
     dropped = fed * (np.random.default_rng(0).random(fed.shape) > 0.5)
-    assert not fed_by(known, dropped, dropped + 0 * drawn, behind).certified.any()
+    assert not propagate_forward(known, dropped, dropped + 0 * drawn, behind).certified.any()
 
 
 KINDS = ("photographs", "centred photographs", "alike", "numbers")
@@ -131,7 +131,7 @@ def test_nothing_wrong_is_certified_however_little_is_off(kind, activation):
     given, before = (LayerGradient.from_model(model, gradients, layer) for layer in (1, 0))
     known = KnownBatch.of(GradientInverter(KnownInputs(inputs=fed), random_state=0).fit(given))
     assert known.is_whole
-    honest = peel_back(known, given.weight, before)
+    honest = propagate_back(known, given.weight, before)
     assert honest.is_whole
     assert np.all(errors_of(inputs, honest)[0] < 10 * errors_of(inputs, honest)[1])
     for size in (1e-3, 1e-2, 2e-2, 5e-2, 0.1):
@@ -143,7 +143,7 @@ def test_nothing_wrong_is_certified_however_little_is_off(kind, activation):
         for gradient, used in ((mixed, weight), (rough, weight), (columns, other)):
             lying = KnownBatch(known.inputs, gradient, known.errors, known.certified, known.labels)
             with contextlib.suppress(ValueError):  # no basis
-                peeled = peel_back(lying, used, before)
-                errors, expected, order = errors_of(inputs, peeled)
-                assert np.all((errors < 5 * expected) | ~peeled.certified[order])
-                assert size < 1e-2 or not peeled.certified.any()
+                found = propagate_back(lying, used, before)
+                errors, expected, order = errors_of(inputs, found)
+                assert np.all((errors < 5 * expected) | ~found.certified[order])
+                assert size < 1e-2 or not found.certified.any()

@@ -67,7 +67,7 @@ def test_bad_input_is_named():
         fit_to_row_spaces(model, {QKV: gradients[QKV]}, start, LAYERS)
     narrow = vision_transformer(side=16, width=12, depth=1, random_state=0)
     gradients = client_gradient(narrow, torch.randn(1, 3, 16, 16), torch.zeros(1, dtype=torch.long))
-    with pytest.raises(ValueError, match="is fed 17 tokens: their span is everything"):
+    with pytest.raises(ValueError, match="is fed 17 tokens, too many for its gradient to show"):
         fit_to_row_spaces(narrow, gradients, start, LAYERS[:1])
 
 
