@@ -129,7 +129,7 @@ class Assembly:
         hypothesis, rows, determined = self._from_all_zeros(hypothesis)
         disaggregation, whitened = hypothesis.scaled()
         whitened = _known_where_better(hypothesis, whitened, determined)
-        inputs, ends, used = (whitened * factors.singular_values) @ factors.right, problem.at(whitened), rows
+        inputs, preactivations, used = (whitened * factors.singular_values) @ factors.right, problem.at(whitened), rows
         columns = hypothesis.proposed & self._columns_proven(hypothesis, rows)
         has_pattern = problem.activation.has_flat_part
         is_coarse = noise_share > self.refine_above and has_pattern and not given.is_update
@@ -137,12 +137,14 @@ class Assembly:
         phi, is_full = problem.activation, hypothesis.proposed.all()
         if is_coarse and isinstance(phi, FlatPart) and is_full and (problem.over_noise(whitened) <= self.beside).all():
             gradients, inputs, fitted = maximum_likelihood(given, inputs, factors.noise_level, phi)
-            disaggregation, used, ends = factors.left.T @ gradients, gradients == 0, [fitted]
+            disaggregation, used, preactivations = factors.left.T @ gradients, gradients == 0, [fitted]
             determined = np.ones_like(determined)
         else:
             gradients = np.where(self._active(hypothesis, whitened), factors.left @ disaggregation, 0.0)
-        case = Case(hypothesis, inputs, whitened, columns, used, determined, disaggregation, problem.is_active(ends))
-        certificate, uncertainty, resolution = self._certified(case, ends, gradients)
+        case = Case(
+            hypothesis, inputs, whitened, columns, used, determined, disaggregation, problem.is_active(preactivations)
+        )
+        certificate, uncertainty, resolution = self._certified(case, preactivations, gradients)
         return Batch(
             inputs=inputs,
             disaggregation=disaggregation,
@@ -157,23 +159,30 @@ class Assembly:
         )
 
     def _certified(
-        self, case: Case, ends: list[np.ndarray], gradients: np.ndarray
+        self, case: Case, preactivations: list[np.ndarray], gradients: np.ndarray
     ) -> tuple[Certificate, np.ndarray, np.ndarray]:
         """Return what is proven, how far each input may be off, and how far apart several may lie that are one."""
         hypothesis, problem, inputs = case.hypothesis, case.hypothesis.problem, case.inputs
         has_pattern, sizes = problem.activation.has_flat_part, np.sqrt(np.mean(inputs**2, axis=1))
-        certificate, is_off_scale = self._with_doubt_in_scale(hypothesis, ends[0], sizes, certify(case))
+        certificate, is_off_scale = self._with_doubt_in_scale(hypothesis, preactivations[0], sizes, certify(case))
         is_worthless = certificate.errors > self.worthless * np.maximum(sizes, np.finfo(float).tiny)
         rest = problem.tail_from_prior if problem.is_straight or not has_pattern else None
-        expected = None if rest is None else rest.sizes(as_tensor(ends[0].T.copy())).numpy()
+        expected = None if rest is None else rest.sizes(as_tensor(preactivations[0].T.copy())).numpy()
         # Dense gradients of what only completes the basis could be of any input; the span says itself what moves one.
         by_span = certificate.evidence == EvidenceKind.SPAN_OF_NEXT_LAYER
         is_difference = is_worthless[:, None] & (hypothesis.proposed[:, None] | ~by_span | has_pattern)
         resolution, uncertainty = self.pairs.errors(
-            certificate.errors, problem, ends, gradients, sizes, is_difference, expected, by_span & has_pattern
+            certificate.errors,
+            problem,
+            preactivations,
+            gradients,
+            sizes,
+            is_difference,
+            expected,
+            by_span & has_pattern,
         )
         if expected is not None:
-            by_lines = errors_of_lines(rest, ends[0], inputs, gradients)
+            by_lines = errors_of_lines(rest, preactivations[0], inputs, gradients)
             resolution, uncertainty = np.maximum(resolution, by_lines), np.hypot(uncertainty, by_lines)
         is_repeat = repeats(inputs, np.where(certificate.proven & ~is_worthless, certificate.errors, np.inf))
         is_doubtful = problem.factors.excess > self.unexplained or is_off_scale
@@ -200,12 +209,12 @@ class Assembly:
         A pre-activation within its own noise of a kink may be on either side, and one that a FedAvg client could move
         there may have been there on the way; there the gradient says which.
         """
-        problem, ends = hypothesis.problem, hypothesis.preactivations
+        problem, preactivations = hypothesis.problem, hypothesis.preactivations
         noise = np.sqrt(np.mean(problem.factors.noise_level**2)) * np.linalg.norm(whitened, axis=1)
         undecided = problem.factors.zero_test.noise_multiple * row_norms(problem.layer_gradient.weight)[:, None] * noise
-        undecided += np.sqrt(np.mean((ends[-1] - ends[0]) ** 2, axis=0))
-        undecided += self.borderline * np.sqrt(np.mean(np.square(ends), axis=(0, 1)))
-        is_undecided = problem.distance_to_kink(ends) <= undecided
+        undecided += np.sqrt(np.mean((preactivations[-1] - preactivations[0]) ** 2, axis=0))
+        undecided += self.borderline * np.sqrt(np.mean(np.square(preactivations), axis=(0, 1)))
+        is_undecided = problem.distance_to_kink(preactivations) <= undecided
         return np.where(is_undecided, ~hypothesis.zeros, hypothesis.is_active)
 
     def _from_all_zeros(self, hypothesis: Hypothesis) -> tuple[Hypothesis, np.ndarray, np.ndarray]:

@@ -43,7 +43,7 @@ def doubt_in_scale(
     by_pattern = _by_pattern(problem, preactivations, has_gradient, widths) if problem.activation.has_flat_part else 0.0
     if by_pattern > 0 and _is_refuted(problem, preactivations, by_pattern):
         by_pattern = 0.0
-    return float(np.expm1(max(by_pattern, _by_spans(problem, preactivations))))
+    return float(np.expm1(max(by_pattern, _by_subspaces(problem, preactivations))))
 
 
 def _is_refuted(problem: LayerProblem, preactivations: np.ndarray, change: float) -> bool:
@@ -91,7 +91,7 @@ def _by_pattern(
     return float(CHANGES[np.argmin(left)]) if min(left) <= 0.34 * at_one else 0.0
 
 
-def _by_spans(
+def _by_subspaces(
     problem: LayerProblem, preactivations: np.ndarray, *, better: float = 0.7, far: float = FAR, around: float = 0.1
 ) -> float:
     """Return the logarithm of the factor that takes inputs nearest to the spans behind.
@@ -104,10 +104,10 @@ def _by_spans(
     outside = _distance_by_scale(problem, preactivations)
     if outside is None:
         return 0.0
-    at_one, ends = outside(0.0), (-around, around)
+    at_one, bracket = outside(0.0), (-around, around)
     if at_one > far:
         changes = np.concatenate([-CHANGES[::-1], CHANGES])
         nearest = int(np.argmin([outside(change) for change in changes]))
-        ends = changes[max(nearest - 1, 0)], changes[min(nearest + 1, len(changes) - 1)]
-    best = minimize_scalar(outside, bounds=ends, method="bounded")
+        bracket = changes[max(nearest - 1, 0)], changes[min(nearest + 1, len(changes) - 1)]
+    best = minimize_scalar(outside, bounds=bracket, method="bounded")
     return abs(float(best.x)) if best.fun <= better * at_one else 0.0

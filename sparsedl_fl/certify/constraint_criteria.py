@@ -11,7 +11,7 @@ from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import Activation
 from sparsedl_fl.certify._base import Case, Criterion, EvidenceKind
 from sparsedl_fl.certify.mixtures import are_no_mixtures
-from sparsedl_fl.certify.uncertainty import errors_from_views
+from sparsedl_fl.certify.uncertainty import errors_from_constraints
 from sparsedl_fl.constraints import (
     FAR,
     IN_LINE,
@@ -53,18 +53,18 @@ class BySubspace(Criterion):
         units, and leave the first span few equations that they could break.
         """
         problem = case.hypothesis.problem
-        proven, errors = self._by_spans(case, problem.subspaces)
+        proven, errors = self._by_subspaces(case, problem.subspaces)
         if problem.subspaces is None or proven.all() or not problem.activation.has_flat_part:
             return proven, errors
-        by_chain, errors_by_chain = self._by_spans(case, problem.all_subspaces)
+        by_chain, errors_by_chain = self._by_subspaces(case, problem.all_subspaces)
         return proven | by_chain, np.minimum(errors, errors_by_chain)
 
     @staticmethod
-    def _by_spans(case: Case, spans: DownstreamSubspaces | None) -> tuple[np.ndarray, np.ndarray]:
+    def _by_subspaces(case: Case, subspaces: DownstreamSubspaces | None) -> tuple[np.ndarray, np.ndarray]:
         problem, b = case.hypothesis.problem, len(case.columns)
-        if spans is None or not spans.identifies:
+        if subspaces is None or not subspaces.identifies:
             return case.nothing
-        here = spans.at(case.preactivations)
+        here = subspaces.at(case.preactivations)
         is_vertex = torch.from_numpy(are_vertices(here, problem.activation))
         if problem.is_straight:
             is_vertex &= _returns(problem.tail_from_prior, case.preactivations)
@@ -73,7 +73,7 @@ class BySubspace(Criterion):
             chances = torch.cat([here.own_log_chances, as_tensor(case.log_chances_of_zeros.T.copy())], dim=1)
             by_zeros = here.is_inside & (log_chance(chances, 2 * b - 1) <= LOG_CHANCE)
             proven |= by_zeros & is_vertex
-        certain, errors = _with_errors(case, spans, proven.numpy())
+        certain, errors = _with_errors(case, subspaces, proven.numpy())
         return certain, errors * here.beyond_noise.numpy()
 
 
@@ -96,7 +96,7 @@ class ByTail(Criterion):
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Measure the distances from the column space."""
-        return _by_view(case, case.hypothesis.problem.tail)
+        return _by_constraint(case, case.hypothesis.problem.tail)
 
 
 class ByTailAndSubspaces(Criterion):
@@ -115,7 +115,7 @@ class ByTailAndSubspaces(Criterion):
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Measure the distances from all of them."""
-        return _by_view(case, Stacked((case.hypothesis.problem.subspaces, case.hypothesis.problem.tail)))
+        return _by_constraint(case, Stacked((case.hypothesis.problem.subspaces, case.hypothesis.problem.tail)))
 
 
 class ReplayOfAll(Criterion):
@@ -143,9 +143,9 @@ class ReplayOfAll(Criterion):
         is_asked = not has_zeros or problem.is_beyond_half or is_straight
         if problem.tail is None or not np.isfinite(case.whitened).all() or not is_asked:
             return case.nothing
-        view = (problem.tail_from_prior if is_straight else problem.tail).settled(case.preactivations)
-        here = view.at(case.preactivations)
-        overlaps = view.overlaps(case.preactivations, as_tensor(case.whitened), as_tensor(problem.forward.scale))
+        constraint = (problem.tail_from_prior if is_straight else problem.tail).settled(case.preactivations)
+        here = constraint.at(case.preactivations)
+        overlaps = constraint.overlaps(case.preactivations, as_tensor(case.whitened), as_tensor(problem.forward.scale))
         off = overlaps - torch.eye(b, dtype=overlaps.dtype)
         if has_zeros:
             return self._by_patterns(case, here, off)
@@ -154,7 +154,7 @@ class ReplayOfAll(Criterion):
         chance = log_chance(torch.cat([here.log_chances, of_columns], dim=1), b - 1)
         if not (here.is_inside & (chance <= LOG_CHANCE)).all() or not _in_line_by_rest(here).all():
             return case.nothing
-        proven, errors = _with_errors(case, view, np.ones(b, dtype=bool))
+        proven, errors = _with_errors(case, constraint, np.ones(b, dtype=bool))
         return proven, errors * problem.beyond_noise(case.whitened)
 
     @staticmethod
@@ -166,7 +166,7 @@ class ReplayOfAll(Criterion):
         """
         problem, b = case.hypothesis.problem, len(case.columns)
         chances = problem.width * math.log10(2) + (problem.width - b) * torch.log10(here.distances)
-        is_near = off.abs().amax(dim=1) <= here.view.largest_tolerance
+        is_near = off.abs().amax(dim=1) <= here.constraint.largest_tolerance
         if not (case.hypothesis.proposed.all() and (here.is_inside & is_near & (chances <= LOG_CHANCE)).all()):
             return case.nothing
         if problem.is_straight and not problem.is_beyond_half:
@@ -229,29 +229,29 @@ def _in_line_by_rest(here: TailGradientAt) -> np.ndarray:
     return _in_line((here.distances / here.expected).numpy(), least=2.0)
 
 
-def _by_view(case: Case, view: Constraint) -> tuple[np.ndarray, np.ndarray]:
+def _by_constraint(case: Case, constraint: Constraint) -> tuple[np.ndarray, np.ndarray]:
     """Return which inputs a view proves, each by itself, and how far they may be off by it."""
     proven, errors = case.nothing
-    if view.identifies:
-        here = view.at(case.preactivations)
+    if constraint.identifies:
+        here = constraint.at(case.preactivations)
         proven = here.is_proof.numpy()
         if isinstance(here, TailGradientAt):
             proven &= _in_line_by_rest(here)
-        proven, errors = _with_errors(case, view, proven)
+        proven, errors = _with_errors(case, constraint, proven)
     return proven, errors * case.hypothesis.problem.beyond_noise(case.whitened)
 
 
-def _with_errors(case: Case, view: Constraint, proven: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _with_errors(case: Case, constraint: Constraint, proven: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return which of the inputs that are proven a view determines, and how far they may be off by it."""
     problem, b = case.hypothesis.problem, len(case.columns)
     errors = np.full(b, np.inf)
     _, products, direct = case.errors_by_columns
     known = np.where(case.columns & ~np.eye(b, dtype=bool), products, np.inf)
-    by_view = errors_from_views(
+    by_view = errors_from_constraints(
         problem.factors,
         problem.forward.regressors(),
         problem.forward.scale,
-        view,
+        constraint,
         case.whitened[proven],
         case.disaggregation.T,
         known[proven],

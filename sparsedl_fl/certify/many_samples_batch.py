@@ -15,7 +15,7 @@ from sparsedl_fl.certify.collinear import ONE_INPUT
 from sparsedl_fl.certify.constraint_criteria import are_vertices
 from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.certify.near_duplicates import NearDuplicates
-from sparsedl_fl.certify.uncertainty import errors_from_views
+from sparsedl_fl.certify.uncertainty import errors_from_constraints
 from sparsedl_fl.constraints import LEAST_SURPLUS
 from sparsedl_fl.constraints.many_samples import ManySamplesProblem
 from sparsedl_fl.constraints.next_columns import NextColumns
@@ -63,16 +63,16 @@ def many_samples_batch(problem: ManySamplesProblem, whitened: np.ndarray) -> tup
     layer, n_found = problem.layer, len(whitened)
     inputs = problem.inputs(whitened)
     sizes = np.sqrt(np.mean(inputs**2, axis=1))
-    ends = layer.forward.preactivations(whitened)
+    preactivations = layer.forward.preactivations(whitened)
     gradients, share_left = _gradients(problem, whitened)
     _, labels, expected = NextColumns(problem).by_rest(as_tensor(whitened))
-    certificate = _by_spans(problem, whitened).without(np.isnan(gradients).any(axis=0))
-    doubt = doubt_in_scale(layer, ends[0], layer.is_active(ends), np.zeros_like(ends[0]))
+    certificate = _by_subspaces(problem, whitened).without(np.isnan(gradients).any(axis=0))
+    doubt = doubt_in_scale(layer, preactivations[0], layer.is_active(preactivations), np.zeros_like(preactivations[0]))
     errors = np.hypot(certificate.errors, doubt * sizes)
     is_worthless = errors > WORTHLESS * np.maximum(sizes, np.finfo(float).tiny)
     is_refuted = layer.is_noise_hidden or doubt > OFF_SCALE or share_left > UNEXPLAINED
     is_repeat = repeats(inputs, np.where(certificate.proven & ~is_worthless, errors, np.inf))
-    resolution, errors = _with_pairs(problem, ends, gradients, sizes, errors, expected.numpy())
+    resolution, errors = _with_pairs(problem, preactivations, gradients, sizes, errors, expected.numpy())
     is_worthless |= errors >= np.maximum(sizes, np.finfo(float).tiny)
     proven = certificate.without(is_worthless | is_repeat | is_refuted)
     missing = problem.batch_size - n_found
@@ -93,7 +93,7 @@ def many_samples_batch(problem: ManySamplesProblem, whitened: np.ndarray) -> tup
     return batch, _padded(np.where(proven.proven, labels.numpy(), NO_LABEL), missing, NO_LABEL)
 
 
-def _by_spans(problem: ManySamplesProblem, whitened: np.ndarray) -> Certificate:
+def _by_subspaces(problem: ManySamplesProblem, whitened: np.ndarray) -> Certificate:
     """Return what proves each input, and how far it may be off."""
     layer, factors = problem.layer, problem.layer.factors
     here = layer.subspaces.at(problem.preactivations(whitened))
@@ -101,7 +101,7 @@ def _by_spans(problem: ManySamplesProblem, whitened: np.ndarray) -> Certificate:
     found, errors = whitened[proven], np.full(len(whitened), np.inf)
     forward, scale = layer.forward.regressors(), layer.forward.scale
     no_columns = np.zeros((0, whitened.shape[1])), np.zeros((len(found), 0))
-    by_view = errors_from_views(factors, forward, scale, layer.subspaces, found, *no_columns)
+    by_view = errors_from_constraints(factors, forward, scale, layer.subspaces, found, *no_columns)
     # What the noise of the gradient makes of the space that the inputs span, where they do not fill all features.
     noise = np.linalg.norm((found @ factors.left.T) * factors.noise_level, axis=1)
     direct = noise * np.sqrt(1 + np.mean(problem.inputs(found) ** 2, axis=1))
@@ -136,11 +136,11 @@ def _least_left(problem: ManySamplesProblem, whitened: np.ndarray) -> np.ndarray
     Mixtures of two that are nearly the same, or switch nearly the same units, hardly leave it: of such a direction the
     few units that differ have to say all, and a point between the two may fulfil what they say.
     """
-    layer, span = problem.layer, problem.layer.subspaces.spans[0]
+    layer, subspace = problem.layer, problem.layer.subspaces.levels[0]
     slopes = layer.activation.derivative(problem.preactivations(whitened)).numpy()
     # Changes that leave the scale as it is.
     free = np.linalg.qr(layer.forward.scale[:, None], mode="complete")[0][:, 1:]
-    forward, basis, found = layer.forward.regressors() @ free, span.basis.numpy(), np.zeros(len(whitened))
+    forward, basis, found = layer.forward.regressors() @ free, subspace.basis.numpy(), np.zeros(len(whitened))
     for index, slope in enumerate(slopes):
         moved, mixing = np.linalg.qr(slope[:, None] * forward)
         sizes = np.abs(np.diag(mixing))
@@ -191,7 +191,7 @@ def _left_by_some(problem: ManySamplesProblem, whitened: np.ndarray, gradients: 
 
 def _with_pairs(
     problem: ManySamplesProblem,
-    ends: list[np.ndarray],
+    preactivations: list[np.ndarray],
     gradients: np.ndarray,
     sizes: np.ndarray,
     errors: np.ndarray,
@@ -207,7 +207,7 @@ def _with_pairs(
         sizes_by_rest = expected[known] if (expected[known] > 0).all() else None
         none = np.zeros((int(known.sum()), int(known.sum())), dtype=bool)
         seen = replace(problem.layer, factors=_as_seen_behind(problem))
-        at = [part[:, known] for part in ends]
+        at = [part[:, known] for part in preactivations]
         resolution[known], errors[known] = NearDuplicates().errors(
             errors[known], seen, at, gradients[:, known], sizes[known], none, sizes_by_rest
         )

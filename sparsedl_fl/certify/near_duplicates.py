@@ -140,7 +140,7 @@ class NearDuplicates:
         self,
         errors: np.ndarray,
         problem: LayerProblem,
-        ends: list[np.ndarray],
+        preactivations: list[np.ndarray],
         gradients: np.ndarray,
         sizes: np.ndarray,
         may_be_difference: np.ndarray,
@@ -182,7 +182,7 @@ class NearDuplicates:
         noise = np.sqrt(np.mean(factors.noise_level**2)) * np.sum(np.sqrt(layer.shape))
         traces = self._traces(may_be_difference, gradients, sizes * np.sqrt(layer.shape[1]))
         level = np.maximum(max(noise, factors.beyond), traces)
-        margins = problem.distance_to_kink(ends)
+        margins = problem.distance_to_kink(preactivations)
         distances = self.resolutions(level, layer.weight, margins, gradients, sizes, by_activations)
         is_own = (factors.beyond_left**2) @ (gradients != 0) > self.own_share
         is_seen = is_own & (factors.excess > self.surely_more) & (len(sizes) >= self.fewest_inputs)

@@ -184,7 +184,7 @@ def _swap_scores(
         ratio = weights / weights[part, None]
         ratio[np.arange(len(part)), part] = 1 - 1 / weights[part]
         swapped = [matrix - matrix.T[part][:, :, None] * ratio[:, None, :] for matrix in projected]
-        is_active = problem.is_active(problem.forward.at_ends(swapped, scale - scale[part, None] * ratio))
+        is_active = problem.is_active(problem.forward.at_weights(swapped, scale - scale[part, None] * ratio))
         swapped_zeros = np.repeat(zeros[None], len(part), axis=0)
         swapped_zeros[np.arange(len(part)), :, part] = candidate_zeros
         scores[part] = pattern_agreement(is_active, swapped_zeros).sum(axis=-1)

@@ -65,8 +65,8 @@ class ZerosOfInput(Criterion):
     def _beside_own_zeros(transposed: LowRankGradient, inputs: np.ndarray) -> np.ndarray:
         """Return how far inputs lie from where all of their zeros lead, as root mean squares."""
         within = inputs @ transposed.left
-        ends = transposed.zero_test.refit(rows_of(within.T / np.linalg.norm(within, axis=1))).numpy()
-        along = np.sum(within * ends, axis=1, keepdims=True) * ends
+        preactivations = transposed.zero_test.refit(rows_of(within.T / np.linalg.norm(within, axis=1))).numpy()
+        along = np.sum(within * preactivations, axis=1, keepdims=True) * preactivations
         return np.linalg.norm(within - along, axis=1) / np.sqrt(inputs.shape[1])
 
     def _is_confirmed(self, case: Case, errors: np.ndarray) -> np.ndarray:
@@ -74,10 +74,14 @@ class ZerosOfInput(Criterion):
         problem = case.hypothesis.problem
         if problem.activation.has_flat_part:
             return self._is_confirmed_by_pattern(case, errors)
-        views = [view for view in (problem.subspaces, problem.tail) if view is not None and view.identifies]
-        if not views or not case.preactivations.isfinite().all():
+        coordinates = [
+            constraint
+            for constraint in (problem.subspaces, problem.tail)
+            if constraint is not None and constraint.identifies
+        ]
+        if not coordinates or not case.preactivations.isfinite().all():
             return np.zeros(len(errors), dtype=bool)
-        return np.all([view.at(case.preactivations).is_inside.numpy() for view in views], axis=0)
+        return np.all([constraint.at(case.preactivations).is_inside.numpy() for constraint in coordinates], axis=0)
 
     def _is_confirmed_by_pattern(self, case: Case, errors: np.ndarray) -> np.ndarray:
         """Return for which inputs a column vanishes at all units that are clearly off, and at no others.

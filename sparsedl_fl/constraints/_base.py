@@ -141,7 +141,7 @@ class Counted(Protocol):
 class Linearization(ABC):
     """How badly pre-activations fulfil the equations, and how that changes, to first order."""
 
-    view: Counted
+    constraint: Counted
 
     @property
     @abstractmethod
@@ -206,12 +206,12 @@ class Linearization(ABC):
     @property
     def is_proof(self) -> torch.Tensor:
         """Which fulfil more of them than chance explains, and all up to rounding, of shape (n,)."""
-        return self.is_inside & (log_chance(self.own_log_chances, self.view.n_unknowns) <= LOG_CHANCE)
+        return self.is_inside & (log_chance(self.own_log_chances, self.constraint.n_unknowns) <= LOG_CHANCE)
 
     @property
     def is_likely(self) -> torch.Tensor:
         """Which a search goes on with: proofs, or what comes near to them where there are too few equations for any."""
-        unknowns = self.view.n_unknowns
+        unknowns = self.constraint.n_unknowns
         enough = (log_chance(self.least_log_chances, unknowns) / 2).clamp(min=LOG_CHANCE, max=LOG_LIKELY)
         return self.is_inside & (log_chance(self.log_chances, unknowns) <= enough)
 

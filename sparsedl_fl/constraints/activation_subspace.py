@@ -198,12 +198,12 @@ class ActivationSubspace:
         if self.stand_for is not None:
             basis, stands = basis * self.stand_for[:, None].sqrt(), self.stand_for > 0
         found = torch.zeros_like(activations)
-        for index, is_on in enumerate((activations != 0) & stands):
-            n_on = int(is_on.sum())
+        for index, is_active in enumerate((activations != 0) & stands):
+            n_on = int(is_active.sum())
             if n_on == n_equations + b:
                 found[index, : max(0, n_equations)] = 1.0
                 continue
-            held = torch.linalg.eigvalsh(basis[is_on].T @ basis[is_on])[max(0, b - n_on) :]
+            held = torch.linalg.eigvalsh(basis[is_active].T @ basis[is_active])[max(0, b - n_on) :]
             found[index, : n_on - len(held)] = 1.0
             found[index, n_on - len(held) : n_on] = (1 - held).clamp(min=0).sqrt()
         return found

@@ -32,7 +32,7 @@ class Weighted(Counted, Protocol):
     """Spans one after the other, with the layers between them and their weights: what residuals are taken of."""
 
     @property
-    def spans(self) -> tuple[ActivationSubspace, ...]: ...
+    def levels(self) -> tuple[ActivationSubspace, ...]: ...
 
     @property
     def layers(self) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]: ...
@@ -56,7 +56,7 @@ class SubspacesAt(Linearization):
         ``z``, ``phi(z)`` and ``phi'(z)`` at each span.
     """
 
-    view: Weighted
+    constraint: Weighted
     preactivations: Sequence[torch.Tensor]
     activations: Sequence[torch.Tensor]
     slopes: Sequence[torch.Tensor]
@@ -64,14 +64,14 @@ class SubspacesAt(Linearization):
     @cached_property
     def _weights(self) -> list[torch.Tensor]:
         """Roots of what the squares of each span count for."""
-        view = self.view
-        pairs = zip(view.weights, view.factors or (torch.ones(()),) * len(view.weights), strict=True)
+        constraint = self.constraint
+        pairs = zip(constraint.weights, constraint.factors or (torch.ones(()),) * len(constraint.weights), strict=True)
         return [(weight * factor).sqrt() for weight, factor in pairs]
 
     @cached_property
     def outside(self) -> list[torch.Tensor]:
         """The parts of the activations outside of each span."""
-        return [span.outside(y) for span, y in zip(self.view.spans, self.activations, strict=True)]
+        return [subspace.outside(y) for subspace, y in zip(self.constraint.levels, self.activations, strict=True)]
 
     @cached_property
     def residual(self) -> torch.Tensor:
@@ -83,9 +83,9 @@ class SubspacesAt(Linearization):
         moved, outside = changes, []
         for level, slopes in enumerate(self.slopes):
             if level:
-                moved = moved @ self.view.layers[level - 1][0].T
+                moved = moved @ self.constraint.layers[level - 1][0].T
             moved = slopes * moved
-            outside.append(self._weights[level] * self.view.spans[level].outside(moved))
+            outside.append(self._weights[level] * self.constraint.levels[level].outside(moved))
         return _side_by_side(outside)
 
     def vjp(self, rows: torch.Tensor) -> torch.Tensor:
@@ -94,7 +94,7 @@ class SubspacesAt(Linearization):
         for level in reversed(range(len(parts))):
             pulled = self.slopes[level] * (self._weights[level] * parts[level] + pulled)
             if level:
-                pulled = pulled @ self.view.layers[level - 1][0]
+                pulled = pulled @ self.constraint.layers[level - 1][0]
         return pulled
 
     @cached_property
@@ -111,27 +111,27 @@ class SubspacesAt(Linearization):
     def _limits(self) -> list[torch.Tensor]:
         """How near to each span no wrong end comes: these fulfil whatever is linear, and no more than that."""
         limits = []
-        for span, z, y in zip(self.view.spans, self.preactivations, self.activations, strict=True):
-            limits.append(span.largest_tolerance * (_nonlinear_share(z, y) / USUAL_SHARE).clamp(max=1))
+        for subspace, z, y in zip(self.constraint.levels, self.preactivations, self.activations, strict=True):
+            limits.append(subspace.largest_tolerance * (_nonlinear_share(z, y) / USUAL_SHARE).clamp(max=1))
         return limits
 
     @property
     def is_inside(self) -> torch.Tensor:
         """Return which are no further from each span than rounding explains."""
         inside = []
-        parts = zip(self.view.spans, self.activations, self._limits, self._distances, strict=True)
-        for span, y, limit, distance in parts:
-            allowed = torch.maximum(span.rounding_of(y), limit.clamp(max=span.allowance))
+        parts = zip(self.constraint.levels, self.activations, self._limits, self._distances, strict=True)
+        for subspace, y, limit, distance in parts:
+            allowed = torch.maximum(subspace.rounding_of(y), limit.clamp(max=subspace.allowance))
             # Where noise alone reaches further than wrong ends, the span says nothing of it: others have to.
-            allowed = torch.where(span.noise_of(y) > limit, torch.maximum(allowed, span.noise_of(y)), allowed)
+            allowed = torch.where(subspace.noise_of(y) > limit, torch.maximum(allowed, subspace.noise_of(y)), allowed)
             inside.append(distance <= allowed)
         return torch.stack(inside).all(dim=0)
 
     @property
     def over_noise(self) -> torch.Tensor:
         """Return how far each is from any span, over what the noise of the span moves its activations, at most."""
-        parts = zip(self.view.spans, self.activations, self._distances, strict=True)
-        ratios = [distance / span.noise_of(y).clamp(min=LEAST_DISTANCE) for span, y, distance in parts]
+        parts = zip(self.constraint.levels, self.activations, self._distances, strict=True)
+        ratios = [distance / subspace.noise_of(y).clamp(min=LEAST_DISTANCE) for subspace, y, distance in parts]
         return torch.stack(ratios).amax(dim=0)
 
     @property
@@ -140,27 +140,27 @@ class SubspacesAt(Linearization):
 
         The rest is no noise: a layer scaled a little, or an end beside an input, off by as much more.
         """
-        parts = zip(self.view.spans, self.activations, self._distances, strict=True)
-        ratios = [distance / span.noise_of(y).clamp(min=EXACT) for span, y, distance in parts]
+        parts = zip(self.constraint.levels, self.activations, self._distances, strict=True)
+        ratios = [distance / subspace.noise_of(y).clamp(min=EXACT) for subspace, y, distance in parts]
         return torch.stack(ratios).amax(dim=0).nan_to_num(nan=1.0).clamp(min=1.0)
 
     @property
     def log_chances(self) -> torch.Tensor:
         """Return the logarithms of the distances, once for each equation of a span that is nearer than wrong ends."""
         parts = []
-        for span, limit, distance in zip(self.view.spans, self._limits, self._distances, strict=True):
+        for subspace, limit, distance in zip(self.constraint.levels, self._limits, self._distances, strict=True):
             told = torch.where(distance <= limit, torch.log10(distance.clamp(min=LEAST_DISTANCE)), 0.0)
-            parts.append(told[:, None].expand(-1, max(0, span.n_equations)))
+            parts.append(told[:, None].expand(-1, max(0, subspace.n_equations)))
         return torch.cat(parts, dim=1)
 
     @cached_property
     def own_log_chances(self) -> torch.Tensor:
         """Return those of the equations that are left where some units are off."""
         parts = []
-        for span, limit, y, distance in zip(
-            self.view.spans, self._limits, self.activations, self._distances, strict=True
+        for subspace, limit, y, distance in zip(
+            self.constraint.levels, self._limits, self.activations, self._distances, strict=True
         ):
-            strengths = span.strengths_of(y).clamp(min=LEAST_DISTANCE)
+            strengths = subspace.strengths_of(y).clamp(min=LEAST_DISTANCE)
             chances = (distance.clamp(min=LEAST_DISTANCE)[:, None] / strengths).clamp(max=1.0)
             parts.append(torch.where((distance <= limit)[:, None], torch.log10(chances), 0.0))
         return torch.cat(parts, dim=1)
@@ -169,7 +169,7 @@ class SubspacesAt(Linearization):
     def least_log_chances(self) -> torch.Tensor:
         """Return those of inputs at the least distance."""
         n = len(self.activations[0])
-        return torch.full((n, self.view.n_equations), math.log10(LEAST_DISTANCE), dtype=self.activations[0].dtype)
+        return torch.full((n, self.constraint.n_equations), math.log10(LEAST_DISTANCE), dtype=self.activations[0].dtype)
 
 
 def _side_by_side(parts: list[torch.Tensor]) -> torch.Tensor:

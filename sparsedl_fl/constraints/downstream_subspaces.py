@@ -43,7 +43,7 @@ class DownstreamSubspaces(Constraint):
         The layer behind each span, as far as these are known.
     """
 
-    spans: tuple[ActivationSubspace, ...]
+    levels: tuple[ActivationSubspace, ...]
     layers: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()
     weights: tuple[torch.Tensor, ...] = ()
     factors: tuple[torch.Tensor, ...] = ()
@@ -52,7 +52,7 @@ class DownstreamSubspaces(Constraint):
 
     def __post_init__(self) -> None:
         if not self.weights:
-            object.__setattr__(self, "weights", (torch.ones((), dtype=self.spans[0].basis.dtype),) * len(self.spans))
+            object.__setattr__(self, "weights", (torch.ones((), dtype=self.levels[0].basis.dtype),) * len(self.levels))
 
     @classmethod
     def of(
@@ -67,49 +67,49 @@ class DownstreamSubspaces(Constraint):
         first = ActivationSubspace.of(given.next_layer.weight_grad, batch_size, activation, in_front, gap)
         if first is None:
             return None
-        spans, layers = [first], []
+        subspaces, layers = [first], []
         suffices = given.is_update or (activation.has_flat_part and first.identifies and not whole)
         for layer, after in () if suffices else pairwise(given.layers):
             follows = None if layer.activation is None else resolve(layer.activation)
             if follows is None:
                 break
-            span = ActivationSubspace.of(after.weight_grad, batch_size, follows, (layer.weight, layer.bias), gap)
-            if span is None:
+            subspace = ActivationSubspace.of(after.weight_grad, batch_size, follows, (layer.weight, layer.bias), gap)
+            if subspace is None:
                 break
-            spans.append(span)
+            subspaces.append(subspace)
             layers.append((as_tensor(layer.weight.astype(float, copy=False)), as_tensor(layer.bias)))
         deflations = [
             SubspaceDeflation(as_tensor(layer.weight.astype(float)), as_tensor(layer.weight_grad.astype(float)))
-            for layer in ([] if given.is_update else given.layers[: len(spans)])
+            for layer in ([] if given.is_update else given.layers[: len(subspaces)])
             if layer.weight is not None
         ]
-        return cls(tuple(spans), tuple(layers), deflations=tuple(deflations))
+        return cls(tuple(subspaces), tuple(layers), deflations=tuple(deflations))
 
     @property
     def first(self) -> DownstreamSubspaces:
         """The next layer's span alone."""
         return self.up_to(1)
 
-    def up_to(self, n_spans: int) -> DownstreamSubspaces:
+    def up_to(self, n_levels: int) -> DownstreamSubspaces:
         """Return the first spans."""
         return replace(
             self,
-            spans=self.spans[:n_spans],
-            layers=self.layers[: n_spans - 1],
-            weights=self.weights[:n_spans],
-            factors=self.factors[:n_spans],
-            deflations=self.deflations[:n_spans],
+            levels=self.levels[:n_levels],
+            layers=self.layers[: n_levels - 1],
+            weights=self.weights[:n_levels],
+            factors=self.factors[:n_levels],
+            deflations=self.deflations[:n_levels],
         )
 
     @property
     def n_equations(self) -> int:
         """The sum of ``m - b`` over the spans, without units that are copies."""
-        return sum(max(0, span.n_equations) for span in self.spans)
+        return sum(max(0, subspace.n_equations) for subspace in self.levels)
 
     @property
     def n_unknowns(self) -> int:
         """``b``, or fewer."""
-        return self.spans[0].basis.shape[1] if self.unknowns is None else self.unknowns
+        return self.levels[0].basis.shape[1] if self.unknowns is None else self.unknowns
 
     def scaled_to(self, preactivations: torch.Tensor) -> DownstreamSubspaces:
         """Return the same with residuals relative to the activations at typical pre-activations."""
@@ -123,8 +123,8 @@ class DownstreamSubspaces(Constraint):
 
     def by_rounding(self, preactivations: torch.Tensor) -> DownstreamSubspaces:
         """Return the same with residuals in units of the rounding that the spans themselves show."""
-        levels = zip(self.spans, self.at(preactivations).activations, strict=True)
-        expected = [(lengths(y) * span.rounding_of(y) / ROUNDING_SHARE).square().mean() for span, y in levels]
+        levels = zip(self.levels, self.at(preactivations).activations, strict=True)
+        expected = [(lengths(y) * subspace.rounding_of(y) / ROUNDING_SHARE).square().mean() for subspace, y in levels]
         return replace(self, weights=tuple(1 / square for square in expected))
 
     def weighted(self, n: int, spread: float, generator: torch.Generator) -> DownstreamSubspaces:
@@ -145,12 +145,16 @@ class DownstreamSubspaces(Constraint):
         """
         if len(inputs.whitened) == 0:
             return self
-        here, spans, gradients = replace(self, factors=()).at(inputs.preactivations), list(self.spans), inputs.gradients
+        here, subspaces, gradients = (
+            replace(self, factors=()).at(inputs.preactivations),
+            list(self.levels),
+            inputs.gradients,
+        )
         for level, way in enumerate(self.deflations):
-            duals, is_right = way.duals(spans[level], gradients, here.activations[level], here.slopes[level])
-            spans[level] = spans[level].orthogonal_to(duals[is_right])
+            duals, is_right = way.duals(subspaces[level], gradients, here.activations[level], here.slopes[level])
+            subspaces[level] = subspaces[level].orthogonal_to(duals[is_right])
             gradients = duals @ way.gradient.T
-        return replace(self, spans=tuple(spans))
+        return replace(self, levels=tuple(subspaces))
 
     def of_some(self, index: torch.Tensor) -> DownstreamSubspaces:
         """Return the same for some of the inputs."""
@@ -158,10 +162,10 @@ class DownstreamSubspaces(Constraint):
 
     def to(self, dtype: torch.dtype) -> DownstreamSubspaces:
         """Return the same in another precision."""
-        spans = tuple(span.to(dtype) for span in self.spans)
+        subspaces = tuple(subspace.to(dtype) for subspace in self.levels)
         layers = tuple((W.to(dtype), bias.to(dtype)) for W, bias in self.layers)
         weights, factors = (tuple(part.to(dtype) for part in parts) for parts in (self.weights, self.factors))
-        return replace(self, spans=spans, layers=layers, weights=weights, factors=factors)
+        return replace(self, levels=subspaces, layers=layers, weights=weights, factors=factors)
 
     def at(self, preactivations: torch.Tensor) -> SubspacesAt:
         """Return the spans at pre-activations of shape (n, m)."""
@@ -169,11 +173,11 @@ class DownstreamSubspaces(Constraint):
         activations: list[torch.Tensor] = []
         slopes: list[torch.Tensor] = []
         z = preactivations
-        for level, span in enumerate(self.spans):
+        for level, subspace in enumerate(self.levels):
             if level:
                 W, bias = self.layers[level - 1]
                 z = activations[-1] @ W.T + bias
-            activations.append(span.activation.value(z))
-            slopes.append(span.activation.derivative(z))
+            activations.append(subspace.activation.value(z))
+            slopes.append(subspace.activation.derivative(z))
             preactivations_of.append(z)
         return SubspacesAt(self, preactivations_of, activations, slopes)

@@ -28,7 +28,7 @@ class ForwardPass:
         ``h = U^T g``.
     """
 
-    ends: tuple[tuple[np.ndarray, np.ndarray], ...]
+    passes: tuple[tuple[np.ndarray, np.ndarray], ...]
     scale: np.ndarray
 
     @classmethod
@@ -36,36 +36,36 @@ class ForwardPass:
         """Multiply the weights with the right factor."""
         U, S, bias = factors.left, factors.singular_values, layer_gradient.bias
         matrix = times(layer_gradient.weight, (S[:, None] * factors.right).T)
-        ends = [(matrix, bias)]
+        passes = [(matrix, bias)]
         if layer_gradient.is_update:
             rate, moved = layer_gradient.learning_rate, U * S**2
             if layer_gradient.constant_input is not None:  # the bias moves by itself
                 moved -= np.outer((U * S) @ factors.right[:, -1], factors.right[:, -1] * S)
-            ends.append((matrix - rate * moved, bias - rate * layer_gradient.bias_grad))
-        return cls(tuple(ends), U.T @ layer_gradient.bias_grad)
+            passes.append((matrix - rate * moved, bias - rate * layer_gradient.bias_grad))
+        return cls(tuple(passes), U.T @ layer_gradient.bias_grad)
 
     @property
     def moves(self) -> bool:
         """Whether the client's weights moved between two ends."""
-        return len(self.ends) > 1
+        return len(self.passes) > 1
 
     def regressors(self, kink: float = 0.0) -> np.ndarray:
         """Return the matrix ``F`` of shape (m, b) with ``z - kink = F p`` for the row ``p`` of ``Q^-1`` of every input.
 
         Bias and kink enter as ``(bias - kink) h^T``, since ``h^T p = 1``. Of a FedAvg update it is the one half way.
         """
-        return np.mean([matrix + np.outer(bias - kink, self.scale) for matrix, bias in self.ends], axis=0)
+        return np.mean([matrix + np.outer(bias - kink, self.scale) for matrix, bias in self.passes], axis=0)
 
     def half_way(self) -> np.ndarray | None:
         """Return the matrix of shape (m, b) that takes ``p`` to half of what pre-activations move by; None without."""
         if not self.moves:
             return None
-        (first, bias), *_, (last, moved) = self.ends
+        (first, bias), *_, (last, moved) = self.passes
         return (last - first + np.outer(moved - bias, self.scale)) / 2
 
     def preactivations(self, inverse: np.ndarray) -> list[np.ndarray]:
         """Return ``Z`` of shape (m, b) at each end for ``P`` of shape (b, b); an input without scale gets NaN."""
-        return self.at_ends(self.project(inverse), inverse @ self.scale)
+        return self.at_weights(self.project(inverse), inverse @ self.scale)
 
     def typical(self, sizes: np.ndarray, n: int) -> np.ndarray:
         """Draw pre-activations of shape (n, m) from the natural prior.
@@ -80,11 +80,12 @@ class ForwardPass:
 
     def project(self, inverse: np.ndarray) -> list[np.ndarray]:
         """Return ``W V S P^T`` at each end."""
-        return [matrix @ inverse.T for matrix, _ in self.ends]
+        return [matrix @ inverse.T for matrix, _ in self.passes]
 
-    def at_ends(self, projected: list[np.ndarray], scale: np.ndarray) -> list[np.ndarray]:
+    def at_weights(self, projected: list[np.ndarray], scale: np.ndarray) -> list[np.ndarray]:
         """Return ``Z`` of shape (..., m, b) at each end, from `project` and the scale of shape (..., b)."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return [
-                part / scale[..., None, :] + bias[:, None] for part, (_, bias) in zip(projected, self.ends, strict=True)
+                part / scale[..., None, :] + bias[:, None]
+                for part, (_, bias) in zip(projected, self.passes, strict=True)
             ]

@@ -65,9 +65,9 @@ class KnownWeights:
         if not known or behind is None or layer_gradient.is_update:
             return None
         outputs, n_equations, b = [as_tensor(factors.left)], 0, factors.batch_size
-        for span, layer in zip(behind.spans, known, strict=False):
+        for subspace, layer in zip(behind.levels, known, strict=False):
             n_equations += len(outputs[-1]) - b
-            outputs.append(torch.linalg.qr(as_tensor(layer.weight_grad.astype(float, copy=False)) @ span.basis)[0])
+            outputs.append(torch.linalg.qr(as_tensor(layer.weight_grad.astype(float, copy=False)) @ subspace.basis)[0])
             if n_equations >= enough * b:
                 break
         n_levels = len(outputs) - 1

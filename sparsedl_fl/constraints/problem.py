@@ -99,8 +99,8 @@ class LayerProblem:
     def all_subspaces(self) -> DownstreamSubspaces | None:
         """All spans behind, where there are several: together they find inputs that one hardly tells apart."""
         given, factors = self.layer_gradient, self.factors
-        spans = DownstreamSubspaces.of(given, self.batch_size, self.activation, factors.signal_to_noise, whole=True)
-        return None if spans is None or len(spans.spans) == 1 else spans
+        subspaces = DownstreamSubspaces.of(given, self.batch_size, self.activation, factors.signal_to_noise, whole=True)
+        return None if subspaces is None or len(subspaces.levels) == 1 else subspaces
 
     @property
     def is_straight(self) -> bool:
@@ -143,9 +143,9 @@ class LayerProblem:
         return self.factors.transposed.zero_test
 
     @property
-    def span(self) -> ActivationSubspace | None:
+    def subspace(self) -> ActivationSubspace | None:
         """What the next layer's gradient says of a candidate, where there is one that can be used."""
-        return None if self.subspaces is None else self.subspaces.spans[0]
+        return None if self.subspaces is None else self.subspaces.levels[0]
 
     @property
     def batch_size(self) -> int:
@@ -192,14 +192,14 @@ class LayerProblem:
             return None
         return self.subspaces.at(as_tensor(self.at(whitened)[0].T.copy()))
 
-    def is_active(self, ends: list[np.ndarray]) -> np.ndarray:
+    def is_active(self, preactivations: list[np.ndarray]) -> np.ndarray:
         """Return where a unit is on, at either end of the way of a client, for pre-activations at each end."""
-        return np.any([~self.activation.is_off(as_tensor(z)).numpy() & ~np.isnan(z) for z in ends], axis=0)
+        return np.any([~self.activation.is_off(as_tensor(z)).numpy() & ~np.isnan(z) for z in preactivations], axis=0)
 
-    def depth(self, ends: list[np.ndarray]) -> np.ndarray:
+    def depth(self, preactivations: list[np.ndarray]) -> np.ndarray:
         """Return how deep inside a flat part a unit stays all the way; zero where it was on."""
-        return np.nan_to_num(np.min([self.activation.depth(as_tensor(z)).numpy() for z in ends], axis=0))
+        return np.nan_to_num(np.min([self.activation.depth(as_tensor(z)).numpy() for z in preactivations], axis=0))
 
-    def distance_to_kink(self, ends: list[np.ndarray]) -> np.ndarray:
+    def distance_to_kink(self, preactivations: list[np.ndarray]) -> np.ndarray:
         """Return by how much pre-activations would have to change for a unit to switch somewhere on the way."""
-        return np.min([self.activation.distance_to_kink(as_tensor(z)).numpy() for z in ends], axis=0)
+        return np.min([self.activation.distance_to_kink(as_tensor(z)).numpy() for z in preactivations], axis=0)

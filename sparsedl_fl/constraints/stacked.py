@@ -23,66 +23,66 @@ class Stacked(Constraint):
         They count alike: each has residuals relative to what it looks at.
     """
 
-    views: tuple[Constraint, ...]
+    constraints: tuple[Constraint, ...]
 
     @classmethod
-    def of(cls, *views: Constraint | None) -> Constraint | None:
+    def of(cls, *constraints: Constraint | None) -> Constraint | None:
         """Return the views there are as one, or None where there is none."""
-        there = tuple(view for view in views if view is not None)
+        there = tuple(constraint for constraint in constraints if constraint is not None)
         return there[0] if len(there) == 1 else cls(there) if there else None
 
     @property
     def n_equations(self) -> int:
         """The sum over the views."""
-        return sum(view.n_equations for view in self.views)
+        return sum(constraint.n_equations for constraint in self.constraints)
 
     @property
     def n_unknowns(self) -> int:
         """The same for all."""
-        return max(view.n_unknowns for view in self.views)
+        return max(constraint.n_unknowns for constraint in self.constraints)
 
     def _each(self, do: Callable[[Constraint], Constraint]) -> Stacked:
-        return Stacked(tuple(do(view) for view in self.views))
+        return Stacked(tuple(do(constraint) for constraint in self.constraints))
 
     def scaled_to(self, preactivations: torch.Tensor) -> Stacked:
         """Return the same with residuals relative to typical ones."""
-        return self._each(lambda view: view.scaled_to(preactivations))
+        return self._each(lambda constraint: constraint.scaled_to(preactivations))
 
     def by_noise(self, preactivations: torch.Tensor) -> Stacked:
         """Return the same with residuals in units of the noise."""
-        return self._each(lambda view: view.by_noise(preactivations))
+        return self._each(lambda constraint: constraint.by_noise(preactivations))
 
     def balanced(self, preactivations: torch.Tensor) -> Stacked:
         """Return the same with residuals in units of the rounding: that of spans may be far larger than the rest's."""
-        return self._each(lambda view: view.by_rounding(preactivations))
+        return self._each(lambda constraint: constraint.by_rounding(preactivations))
 
     def weighted(self, n: int, spread: float, generator: torch.Generator) -> Stacked:
         """Return the same for ``n`` inputs, each view with random weights."""
-        return self._each(lambda view: view.weighted(n, spread, generator))
+        return self._each(lambda constraint: constraint.weighted(n, spread, generator))
 
     def unweighted(self) -> Stacked:
         """Return the same with the weights that all have."""
-        return self._each(lambda view: view.unweighted())
+        return self._each(lambda constraint: constraint.unweighted())
 
     def without(self, inputs: Inputs) -> Stacked:
         """Return the same for the other inputs of the batch."""
-        return self._each(lambda view: view.without(inputs))
+        return self._each(lambda constraint: constraint.without(inputs))
 
     def settled(self, preactivations: torch.Tensor) -> Stacked:
         """Return the same with all settled that candidates show."""
-        return self._each(lambda view: view.settled(preactivations))
+        return self._each(lambda constraint: constraint.settled(preactivations))
 
     def of_some(self, index: torch.Tensor) -> Stacked:
         """Return the same for some of the inputs."""
-        return self._each(lambda view: view.of_some(index))
+        return self._each(lambda constraint: constraint.of_some(index))
 
     def to(self, dtype: torch.dtype) -> Stacked:
         """Return the same in another precision."""
-        return self._each(lambda view: view.to(dtype))
+        return self._each(lambda constraint: constraint.to(dtype))
 
     def at(self, preactivations: torch.Tensor) -> TogetherAt:
         """Return the equations at pre-activations of shape (n, m)."""
-        return TogetherAt(self, [view.at(preactivations) for view in self.views])
+        return TogetherAt(self, [constraint.at(preactivations) for constraint in self.constraints])
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class TogetherAt(Linearization):
         Each of them.
     """
 
-    view: Stacked
+    constraint: Stacked
     parts: Sequence[Linearization]
 
     @cached_property

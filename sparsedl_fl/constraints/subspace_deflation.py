@@ -31,7 +31,7 @@ class SubspaceDeflation:
 
     def duals(
         self,
-        span: ActivationSubspace,
+        subspace: ActivationSubspace,
         gradients: torch.Tensor,
         activations: torch.Tensor,
         slopes: torch.Tensor,
@@ -61,14 +61,14 @@ class SubspaceDeflation:
         is_right : torch.Tensor of shape (n,) of bool
             Whether the equations hold.
         """
-        axes, found, left = self.weight.T @ (self.gradient @ span.duals), [], []
+        axes, found, left = self.weight.T @ (self.gradient @ subspace.duals), [], []
         for gradient, slope in zip(normalized(gradients, dim=1), slopes, strict=True):
             sent = slope[:, None] * axes
             gram = sent.T @ sent
             gram.diagonal().add_(ridge * gram.diagonal().mean())
             found.append(torch.linalg.solve(gram, sent.T @ gradient))
             left.append(torch.linalg.vector_norm(sent @ found[-1] - gradient))
-        duals = normalized(torch.stack(found) @ span.duals.T, dim=1)
+        duals = normalized(torch.stack(found) @ subspace.duals.T, dim=1)
         overlaps = (normalized(activations, dim=1) @ duals.T).abs()
         own = overlaps.diagonal().clone()
         return duals, (torch.stack(left) < least) & (overlaps.fill_diagonal_(0.0).amax(dim=0) < least * own)

@@ -85,18 +85,22 @@ class TailGradient(Constraint):
         Wrong ends fulfil whatever does not depend on the input, and that is nearly all where the network is nearly
         linear: the tolerance is as much smaller than usual as typical places are nearer to the column space.
         """
-        (m, b), view = factors.left.shape, cls.unseen(rest, factors)
+        (m, b), constraint = factors.left.shape, cls.unseen(rest, factors)
         n_places = min(m, 2 * b + 16)  # as many as could show that there are equations enough
         places = as_tensor(forward.typical(factors.singular_values, n_places))
         mean = as_tensor(factors.left @ forward.scale)
-        likely = likely_labels(rest, view.terms, places[:16], mean, b)
-        view = replace(view, shares=likely, spreads=rest.spreads(places))
+        likely = likely_labels(rest, constraint.terms, places[:16], mean, b)
+        constraint = replace(constraint, shares=likely, spreads=rest.spreads(places))
         # A single input is at every place, and wrong labels are what it is told from.
-        labels = view._nearest(places, view._likely)[0] if b > 1 else torch.arange(n_places) % len(view.shares)
-        here = replace(view, labels=labels).at(places)
+        labels = (
+            constraint._nearest(places, constraint._likely)[0]
+            if b > 1
+            else torch.arange(n_places) % len(constraint.shares)
+        )
+        here = replace(constraint, labels=labels).at(places)
         reach = torch.linalg.svdvals(here.outside)[: m - b] / n_places**0.5
         tolerance = cls.largest_tolerance * min(1.0, float(here.distances.median()) / usual_distance)
-        return replace(view, reach=reach, largest_tolerance=tolerance, typical_size=float(here.lengths.median()))
+        return replace(constraint, reach=reach, largest_tolerance=tolerance, typical_size=float(here.lengths.median()))
 
     def counts(self, batch_size: int) -> torch.Tensor:
         """Return how often each label seems to come in a batch, of shape (n_labels,) of int."""
@@ -186,10 +190,10 @@ class TailGradient(Constraint):
 
     def at(self, preactivations: torch.Tensor) -> TailGradientAt:
         """Return the gradients at pre-activations of shape (n, m)."""
-        view = self.settled(preactivations)
+        constraint = self.settled(preactivations)
         with torch.enable_grad():
             z = preactivations.detach().requires_grad_()
-            return TailGradientAt(view, z, self.rest.gradients(z, view.labels))
+            return TailGradientAt(constraint, z, self.rest.gradients(z, constraint.labels))
 
     def sizes(self, preactivations: torch.Tensor) -> torch.Tensor:
         """Return how large the gradient of each row is, for the label that fits best, of shape (n,)."""

@@ -53,41 +53,43 @@ class TailGradientAt(Linearization):
         ``d``, in that graph.
     """
 
-    view: Target
+    constraint: Target
     preactivations: torch.Tensor
     gradients: torch.Tensor
 
     @cached_property
     def lengths(self) -> torch.Tensor:
         """Lengths of the weighted gradients, of shape (n, 1)."""
-        return lengths(self.gradients.detach() * self.view.space.weights)[:, None]
+        return lengths(self.gradients.detach() * self.constraint.space.weights)[:, None]
 
     @cached_property
     def directions(self) -> torch.Tensor:
         """The weighted gradients as unit rows."""
-        return self.gradients.detach() * self.view.space.weights / self.lengths
+        return self.gradients.detach() * self.constraint.space.weights / self.lengths
 
     @cached_property
     def outside(self) -> torch.Tensor:
         """The part of these outside of the column space."""
-        return self.view.space.outside(self.directions)
+        return self.constraint.space.outside(self.directions)
 
     @cached_property
     def residual(self) -> torch.Tensor:
         """The same, weighted."""
-        return self.view.weight**0.5 * self.outside
+        return self.constraint.weight**0.5 * self.outside
 
     def jvp(self, changes: torch.Tensor) -> torch.Tensor:
         """Return how changes of the pre-activations turn the unit gradients out of the column space, weighted."""
-        return self.view.weight**0.5 * self.view.space.outside(self.turned_by(self.along(changes)))
+        return self.constraint.weight**0.5 * self.constraint.space.outside(self.turned_by(self.along(changes)))
 
     def vjp(self, rows: torch.Tensor) -> torch.Tensor:
         """Return what rows outside of the column space say of the pre-activations."""
-        return self.along(self.view.weight**0.5 * self.view.space.weights * self._across(rows) / self.lengths)
+        return self.along(
+            self.constraint.weight**0.5 * self.constraint.space.weights * self._across(rows) / self.lengths
+        )
 
     def turned_by(self, changes: torch.Tensor) -> torch.Tensor:
         """Return how changes of the gradients change the weighted unit gradients, to first order."""
-        return self._across(self.view.space.weights * changes) / self.lengths
+        return self._across(self.constraint.space.weights * changes) / self.lengths
 
     def _across(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the part of rows across the gradients."""
@@ -122,19 +124,19 @@ class TailGradientAt(Linearization):
         The client's own way is rounded too, which does not show behind the rank: where an input is sure of its label
         next to nothing is left of its gradient, and no direction.
         """
-        view = self.view
-        of_client = view.space.precision * (view.typical_size / self.lengths[:, 0]).clamp(min=1.0)
-        return torch.hypot(view.space.expected(self.directions), of_client)
+        constraint = self.constraint
+        of_client = constraint.space.precision * (constraint.typical_size / self.lengths[:, 0]).clamp(min=1.0)
+        return torch.hypot(constraint.space.expected(self.directions), of_client)
 
     @property
     def rounding(self) -> torch.Tensor:
         """Return how far rounding may move each unit gradient out of the column space."""
-        return (ROUNDING_SHARE * self.expected).clamp(min=self.view.least_rounding)
+        return (ROUNDING_SHARE * self.expected).clamp(min=self.constraint.least_rounding)
 
     @property
     def is_inside(self) -> torch.Tensor:
         """Return which are no further from the column space than rounding explains."""
-        return self.distances <= self.rounding.clamp(max=self.view.largest_tolerance)
+        return self.distances <= self.rounding.clamp(max=self.constraint.largest_tolerance)
 
     @property
     def log_chances(self) -> torch.Tensor:
@@ -147,5 +149,5 @@ class TailGradientAt(Linearization):
         return self._log_chances(self.expected)
 
     def _log_chances(self, distances: torch.Tensor) -> torch.Tensor:
-        ratios = distances[:, None] / self.view.reach
+        ratios = distances[:, None] / self.constraint.reach
         return torch.log10(ratios.clamp(min=torch.finfo(ratios.dtype).eps, max=1.0))

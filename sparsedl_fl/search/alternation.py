@@ -73,7 +73,7 @@ class Alternation(BaseEstimator):
 
     def run(
         self,
-        views: SampleCoordinates,
+        coordinates: SampleCoordinates,
         n_starts: int,
         ridge: float,
         generator: torch.Generator,
@@ -96,8 +96,8 @@ class Alternation(BaseEstimator):
             Called with ``q`` and ``z`` after every iteration, to watch.
         """
         watch = observe or _ignore
-        shared = _Shared.of(views, ridge)
-        (m, b), (weakest, strongest) = views.left.shape, self.deflation
+        shared = _Shared.of(coordinates, ridge)
+        (m, b), (weakest, strongest) = coordinates.left.shape, self.deflation
         strength = (
             m * strongest * (weakest / strongest) ** torch.rand((n_starts, 1, 1), generator=generator, dtype=WORKING)
         )
@@ -107,14 +107,14 @@ class Alternation(BaseEstimator):
         kernels = self._kernels(shared, z, generator)
         going_on, follows = leaders(z).unique(return_inverse=True)
         q = self._fine(shared, q[going_on], z[going_on], strength[going_on], lambda q, z: watch(q[follows], z[follows]))
-        return normalized(torch.cat([q[follows], kernels]).to(views.left.dtype), dim=1)
+        return normalized(torch.cat([q[follows], kernels]).to(coordinates.left.dtype), dim=1)
 
     def _kernels(self, shared: _Shared, z: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Return what vanishes at random rows that starts think off, of shape (n_draws * n_starts, b)."""
         b = shared.left.shape[1]
         if shared.half_way is None or b == 1:
             return torch.zeros((0, b), dtype=WORKING)
-        depth = shared.views.activation.depth(z).repeat(self.n_draws, 1)
+        depth = shared.coordinates.activation.depth(z).repeat(self.n_draws, 1)
         return random_kernels(shared.left, depth, generator, floor=self.coarse_floor)
 
     def _coarse(
@@ -124,7 +124,7 @@ class Alternation(BaseEstimator):
         running = torch.arange(len(q))
         for iteration in range(self.n_coarse):
             before = z[running]
-            weights = shared.views.activation.depth(before)
+            weights = shared.coordinates.activation.depth(before)
             weights = weights / weights.mean(dim=1, keepdim=True).clamp(min=torch.finfo(WORKING).tiny)
             gram = weighted_gram(shared.left, weights + self.coarse_floor) + strength[running] * shared.known
             q = q.index_copy(0, running, inverse_iteration(gram, q[running], n_iterations=3 if iteration == 0 else 2))
@@ -142,7 +142,7 @@ class Alternation(BaseEstimator):
     ) -> torch.Tensor:
         """Bring each start to exact zeros; one that has enough of them is done."""
         m, b = shared.left.shape
-        activation, smoothing, running = shared.views.activation, self.smoothing, torch.arange(len(q))
+        activation, smoothing, running = shared.coordinates.activation, self.smoothing, torch.arange(len(q))
         for _ in range(self.n_fine):
             strength = strength * self.deflation_fading
             before, moduli = z[running], (q[running] @ shared.left.T).abs()
@@ -185,7 +185,7 @@ class Alternation(BaseEstimator):
 class _Shared:
     """What all starts share, in single precision; ``known`` is ``P^T P`` of the ``p`` known."""
 
-    views: SampleCoordinates
+    coordinates: SampleCoordinates
     left: torch.Tensor
     forward: torch.Tensor
     regression: torch.Tensor
@@ -193,11 +193,11 @@ class _Shared:
     half_way: torch.Tensor | None = None
 
     @classmethod
-    def of(cls, views: SampleCoordinates, ridge: float) -> _Shared:
-        left, forward = views.left.to(WORKING), (views.forward @ views.free).to(WORKING)
-        known = (views.inputs.T @ views.inputs).to(WORKING)
-        half_way = None if views.half_way is None else (views.half_way @ views.free).to(WORKING)
-        return cls(views, left, forward, _ridge_operator(forward, ridge * len(left)), known, half_way)
+    def of(cls, coordinates: SampleCoordinates, ridge: float) -> _Shared:
+        left, forward = coordinates.left.to(WORKING), (coordinates.forward @ coordinates.free).to(WORKING)
+        known = (coordinates.inputs.T @ coordinates.inputs).to(WORKING)
+        half_way = None if coordinates.half_way is None else (coordinates.half_way @ coordinates.free).to(WORKING)
+        return cls(coordinates, left, forward, _ridge_operator(forward, ridge * len(left)), known, half_way)
 
     def preactivations(self, coordinates: torch.Tensor) -> torch.Tensor:
         """Return the larger pre-activations of both ends, of shape (n, m): a unit on at either has a gradient."""

@@ -36,7 +36,7 @@ class ClassStarts(BaseEstimator):
     n_iterations: int = 5
 
     def run(
-        self, views: SampleCoordinates, rest: TailGradient, known: torch.Tensor
+        self, coordinates: SampleCoordinates, rest: TailGradient, known: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return one ``p`` at its true scale for each label that is left, of shape (k, b), and that label, (k,).
 
@@ -51,24 +51,24 @@ class ClassStarts(BaseEstimator):
         """
 
         def preactivations(inputs: torch.Tensor) -> torch.Tensor:
-            return inputs @ views.forward.T + views.kink
+            return inputs @ coordinates.forward.T + coordinates.kink
 
-        b, settled = len(views.scale), rest.settled(preactivations(known))
+        b, settled = len(coordinates.scale), rest.settled(preactivations(known))
         counts = rest.counts(b) - torch.bincount(settled.labels, minlength=len(rest.shares))
         labels = torch.nonzero(counts > 0)[:, 0]
-        inputs = ScaledForward.of(views).origin.expand(len(labels), -1)
+        inputs = ScaledForward.of(coordinates).origin.expand(len(labels), -1)
         if len(labels) + len(known) > b:
             return inputs[:0], labels[:0]
         all_labels, weights = (
             torch.cat([labels, settled.labels]),
             torch.cat([counts[labels], torch.ones(len(known), dtype=torch.float64)]),
         )
-        left = rest.rest.in_own_units(views.left.T).T
+        left = rest.rest.in_own_units(coordinates.left.T).T
         for _ in range(self.n_iterations):
             gradients = rest.rest.gradients_for(preactivations(torch.cat([inputs, known])), all_labels)
             gradients = rest.rest.in_own_units(gradients)
             found = least_squares((gradients * weights[:, None]).T, left)[: len(labels)]
-            inputs = found / (found @ views.scale)[:, None]
+            inputs = found / (found @ coordinates.scale)[:, None]
             if not inputs.isfinite().all():  # a label of which next to nothing is left leads anywhere
                 return inputs[:0], labels[:0]
         return inputs, labels

@@ -130,11 +130,11 @@ class PrincipalForward:
     axes: torch.Tensor
 
     @classmethod
-    def of(cls, views: SampleCoordinates) -> PrincipalForward:
+    def of(cls, coordinates: SampleCoordinates) -> PrincipalForward:
         """Decompose the forward view, deflated by what is known."""
-        orthonormal, mixing = torch.linalg.qr(views.forward @ views.free)
+        orthonormal, mixing = torch.linalg.qr(coordinates.forward @ coordinates.free)
         directions, sizes, axes = torch.linalg.svd(mixing)
-        return cls(orthonormal @ directions, sizes, views.free @ axes.T)
+        return cls(orthonormal @ directions, sizes, coordinates.free @ axes.T)
 
     @property
     def power(self) -> torch.Tensor:
@@ -177,21 +177,21 @@ class ScaledForward:
     axes: torch.Tensor
 
     @classmethod
-    def of(cls, views: SampleCoordinates, share: float = 0.5) -> ScaledForward:
+    def of(cls, coordinates: SampleCoordinates, share: float = 0.5) -> ScaledForward:
         """Decompose the forward view, deflated by what is known; ``share`` of each spread is the inputs'."""
-        prior = views.sizes**-share
-        found = torch.linalg.qr((views.found * prior).T, mode="complete")[0]
-        free = found[:, len(views.found) :]
-        scale = free.T @ (views.scale * prior)
+        prior = coordinates.sizes**-share
+        found = torch.linalg.qr((coordinates.found * prior).T, mode="complete")[0]
+        free = found[:, len(coordinates.found) :]
+        scale = free.T @ (coordinates.scale * prior)
         origin = free @ scale / scale.square().sum()
         # If all columns were orthogonal and equally long, every difference from p0 would be |p0| long in each
         # direction, in the root mean square.
         differences = free @ torch.linalg.qr(scale[:, None], mode="complete")[0][:, 1:]
         differences = torch.linalg.vector_norm(origin) * prior[:, None] * differences
-        orthonormal, mixing = torch.linalg.qr(views.forward @ differences)
+        orthonormal, mixing = torch.linalg.qr(coordinates.forward @ differences)
         directions, sizes, axes = torch.linalg.svd(mixing)
         origin = prior * origin
-        offset = views.forward @ origin + views.kink
+        offset = coordinates.forward @ origin + coordinates.kink
         return cls(origin, offset, orthonormal @ directions, sizes, differences @ axes.T)
 
     def to(self, dtype: torch.dtype) -> ScaledForward:
@@ -215,16 +215,16 @@ class ScaledForward:
         """Return ``p`` of shape (n, b), at their true scale."""
         return self.origin + (coordinates / self.sizes) @ self.axes.T
 
-    def distinct(self, ends: torch.Tensor, spans: DownstreamSubspaces, same: float) -> torch.Tensor:
+    def distinct(self, passes: torch.Tensor, subspaces: DownstreamSubspaces, same: float) -> torch.Tensor:
         """Return the ``c`` that are finite, of those that are alike up to a cosine the one nearest to the spans.
 
         Some run away where there are hardly more outputs than inputs. With one dimension left all are parallel: what
         the inputs share counts as another one, of typical size.
         """
-        ends = ends[ends.isfinite().all(dim=1)]
-        ends = ends[spans.at(self.preactivations(ends)).distances.argsort()]
-        shared = torch.full_like(ends[:, :1], float(self.sizes.square().mean().sqrt()))
-        return ends[leaders(torch.cat([ends, shared], dim=1), same).unique()]
+        passes = passes[passes.isfinite().all(dim=1)]
+        passes = passes[subspaces.at(self.preactivations(passes)).distances.argsort()]
+        shared = torch.full_like(passes[:, :1], float(self.sizes.square().mean().sqrt()))
+        return passes[leaders(torch.cat([passes, shared], dim=1), same).unique()]
 
 
 def leaders(rows: torch.Tensor, same: float = 0.98) -> torch.Tensor:

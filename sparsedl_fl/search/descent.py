@@ -96,7 +96,7 @@ class Descent(BaseEstimator):
 
     def run(
         self,
-        views: SampleCoordinates,
+        coordinates: SampleCoordinates,
         equations: Constraint,
         starts: int | torch.Tensor,
         generator: torch.Generator,
@@ -132,37 +132,41 @@ class Descent(BaseEstimator):
             Whether no other ``p`` nearby fulfils the equations.
         """
         at_first = equations if at_first is None else at_first
-        forward = NaturalCoordinates.of(ScaledForward.of(views), at_first, generator, self.n_probes)
+        forward = NaturalCoordinates.of(ScaledForward.of(coordinates), at_first, generator, self.n_probes)
         d, working = len(forward.curvature), forward.to(WORKING)
         if d == 0:
-            ends = torch.zeros((1, 0), dtype=WORKING)
-            varied = at_first.settled(forward.preactivations(ends.double()))
+            minimisers = torch.zeros((1, 0), dtype=WORKING)
+            varied = at_first.settled(forward.preactivations(minimisers.double()))
             if whole is None:  # what is left is as exact as the columns, until it is fitted by itself
-                whole = NaturalCoordinates.of(ScaledForward.of(views.whole), equations, generator, self.n_probes)
+                whole = NaturalCoordinates.of(ScaledForward.of(coordinates.whole), equations, generator, self.n_probes)
         elif isinstance(starts, int):
             sizes = log_uniform(self.start_sizes, starts, generator, WORKING)
-            ends = sizes * torch.randn((starts, d), generator=generator, dtype=WORKING)
+            minimisers = sizes * torch.randn((starts, d), generator=generator, dtype=WORKING)
             ridges = log_uniform(self.first_ridges[::-1], starts, generator, WORKING)
             varied = at_first.weighted(starts, self.spread, generator)
             for share in self.smoothing if is_smoothed else ():
-                ends = self._descend(working, varied.smoothed(share).to(WORKING), ends, ridges, self.n_smoothed)
-                kept = leaders(ends, self.same_end).unique()
-                varied, ends = varied.of_some(kept), ends[kept]
-                ridges = torch.full_like(ends[:, :1], self.last_ridge)
-            ends = self._descend(working, varied.to(WORKING), ends, ridges)
+                minimisers = self._descend(
+                    working, varied.smoothed(share).to(WORKING), minimisers, ridges, self.n_smoothed
+                )
+                kept = leaders(minimisers, self.same_end).unique()
+                varied, minimisers = varied.of_some(kept), minimisers[kept]
+                ridges = torch.full_like(minimisers[:, :1], self.last_ridge)
+            minimisers = self._descend(working, varied.to(WORKING), minimisers, ridges)
         else:
-            ends = forward.coordinates(starts).to(WORKING)
-            varied = at_first.settled(forward.preactivations(ends.double()))
-            ends = self._descend(working, varied.to(WORKING), ends, torch.full_like(ends[:, :1], self.last_ridge))
-        here = varied.to(WORKING).at(working.preactivations(ends))
+            minimisers = forward.coordinates(starts).to(WORKING)
+            varied = at_first.settled(forward.preactivations(minimisers.double()))
+            minimisers = self._descend(
+                working, varied.to(WORKING), minimisers, torch.full_like(minimisers[:, :1], self.last_ridge)
+            )
+        here = varied.to(WORKING).at(working.preactivations(minimisers))
         kept = torch.nonzero((here.distances < self.worth_polishing) | here.is_inside)[:, 0]
-        kept = kept[leaders(ends[kept], self.same_end).unique()] if d else kept
-        inputs = forward.inputs(ends[kept])
+        kept = kept[leaders(minimisers[kept], self.same_end).unique()] if d else kept
+        inputs = forward.inputs(minimisers[kept])
         if len(inputs) == 0:
             return inputs, torch.zeros(0, dtype=torch.bool)
         if equations is at_first:
             equations = varied.of_some(kept).unweighted()
-        return self._polished(views, forward if whole is None else whole, equations, inputs)
+        return self._polished(coordinates, forward if whole is None else whole, equations, inputs)
 
     def refined(self, forward: NaturalCoordinates, equations: Constraint, inputs: torch.Tensor) -> torch.Tensor:
         """Return ``p`` at their true scale fitted once more to equations, by their noise, as unit rows."""
@@ -171,24 +175,24 @@ class Descent(BaseEstimator):
         return normalized(forward.inputs(self._descend(forward, fitted, forward.coordinates(inputs))), dim=1)
 
     def _polished(
-        self, views: SampleCoordinates, forward: NaturalCoordinates, equations: Constraint, inputs: torch.Tensor
+        self, coordinates: SampleCoordinates, forward: NaturalCoordinates, equations: Constraint, inputs: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the inputs that the equations lead to from some ``p`` at their true scale, in double precision."""
-        ends = forward.coordinates(inputs)
-        preactivations = forward.preactivations(ends)
+        minimisers = forward.coordinates(inputs)
+        preactivations = forward.preactivations(minimisers)
         equations = equations.settled(preactivations)
-        ends = self._descend(forward, equations, ends)
-        here = equations.at(forward.preactivations(ends))
+        minimisers = self._descend(forward, equations, minimisers)
+        here = equations.at(forward.preactivations(minimisers))
         balanced, left = equations.balanced(preactivations), torch.nonzero(~here.is_inside)[:, 0]
         if balanced is not equations and len(left):  # the noisier part may have pulled them away
-            ends[left] = self._descend(forward, balanced.of_some(left), ends[left])
-            here = equations.at(forward.preactivations(ends))
-        if not views.activation.has_flat_part:
-            inputs = normalized(forward.inputs(ends[here.is_likely]), dim=1)
+            minimisers[left] = self._descend(forward, balanced.of_some(left), minimisers[left])
+            here = equations.at(forward.preactivations(minimisers))
+        if not coordinates.activation.has_flat_part:
+            inputs = normalized(forward.inputs(minimisers[here.is_likely]), dim=1)
             return inputs, torch.ones(len(inputs), dtype=torch.bool)
         kept = torch.nonzero(here.is_inside)[:, 0]
-        inputs = normalized(forward.inputs(ends[kept]), dim=1)
-        least = [self.is_only(forward, equations.of_some(index[None]), ends[index]) for index in kept]
+        inputs = normalized(forward.inputs(minimisers[kept]), dim=1)
+        least = [self.is_only(forward, equations.of_some(index[None]), minimisers[index]) for index in kept]
         return inputs, torch.tensor(least, dtype=torch.bool)
 
     def is_only(self, forward: NaturalCoordinates, equations: Constraint, end: torch.Tensor) -> bool:
@@ -208,30 +212,30 @@ class Descent(BaseEstimator):
         self,
         forward: NaturalCoordinates,
         equations: Constraint,
-        ends: torch.Tensor,
+        minimisers: torch.Tensor,
         ridges: torch.Tensor | None = None,
         n_steps: int | None = None,
     ) -> torch.Tensor:
         """Minimise what is left of the equations from each of some coordinates, with a ridge or to the last digit."""
-        if forward.basis.shape[1] == 0 or len(ends) == 0:
-            return ends
-        mean, at = forward.curvature.mean(), self._at(forward, equations, len(ends))
+        if forward.basis.shape[1] == 0 or len(minimisers) == 0:
+            return minimisers
+        mean, at = forward.curvature.mean(), self._at(forward, equations, len(minimisers))
         if ridges is None:
             return gauss_newton(
-                ends,
+                minimisers,
                 at,
                 self._solver(forward, self.polishing_inexact),
                 lambda here, before, after, points, number: after < self.slowest * before,
                 n_steps=n_steps or self.n_polishing,
-                damping=torch.full_like(ends[:, :1], self.last_ridge) * mean,
+                damping=torch.full_like(minimisers[:, :1], self.last_ridge) * mean,
             )[0]
         return gauss_newton(
-            ends,
+            minimisers,
             at,
             self._solver(forward, self.inexact),
             self._is_far_and_alone,
             n_steps=n_steps or self.n_steps,
-            damping=torch.full_like(ends[:, :1], self.damping) * mean,
+            damping=torch.full_like(minimisers[:, :1], self.damping) * mean,
             ridge=ridges * mean,
             shrinkage=(self.last_ridge / ridges) ** (1 / self.shrinking),
         )[0]

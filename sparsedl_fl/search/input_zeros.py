@@ -66,7 +66,7 @@ class InputZeros(BaseEstimator):
     small: float = 0.02
 
     def run(
-        self, test: ZeroTest, knowledge: Knowledge, ends: torch.Tensor, generator: torch.Generator
+        self, test: ZeroTest, knowledge: Knowledge, minimisers: torch.Tensor, generator: torch.Generator
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the inputs that ends lead to, and the ends that lead to none.
 
@@ -86,12 +86,12 @@ class InputZeros(BaseEstimator):
         inputs, rest : torch.Tensor of shape (k, b) and (l, b)
             Unit rows ``p``.
         """
-        inputs, proven = self._polished(test, knowledge.views, ends)
-        found = torch.cat([inputs[proven], self._drawn(test, knowledge.views, generator)])
-        knowledge.inputs = self._better(test, knowledge.views, knowledge.inputs, found)
-        found = self._distinct(test, knowledge.views, found)
+        inputs, proven = self._polished(test, knowledge.coordinates, minimisers)
+        found = torch.cat([inputs[proven], self._drawn(test, knowledge.coordinates, generator)])
+        knowledge.inputs = self._better(test, knowledge.coordinates, knowledge.inputs, found)
+        found = self._distinct(test, knowledge.coordinates, found)
         confirmed = [self._is_confirmed(knowledge, p) for p in found]
-        return found[torch.tensor(confirmed, dtype=torch.bool)], ends[~proven]
+        return found[torch.tensor(confirmed, dtype=torch.bool)], minimisers[~proven]
 
     def settle(self, test: ZeroTest, knowledge: Knowledge) -> bool:
         """Take inputs and columns as zeros of all inputs have them, where all are known and these prove them.
@@ -104,10 +104,12 @@ class InputZeros(BaseEstimator):
         b = knowledge.inputs.shape[1]
         if max(knowledge.n_found, len(knowledge.inputs)) < b:
             return False
-        ends = torch.linalg.inv_ex(knowledge.views.found.T)[0] if knowledge.n_found == b else knowledge.inputs
-        if not ends.isfinite().all():
+        minimisers = (
+            torch.linalg.inv_ex(knowledge.coordinates.found.T)[0] if knowledge.n_found == b else knowledge.inputs
+        )
+        if not minimisers.isfinite().all():
             return False
-        inputs, proven = self._polished(test, knowledge.views, ends)
+        inputs, proven = self._polished(test, knowledge.coordinates, minimisers)
         columns, is_singular = torch.linalg.inv_ex(inputs.T)
         if is_singular or not proven.all():
             return False
@@ -117,54 +119,54 @@ class InputZeros(BaseEstimator):
         knowledge.take_whole(normalized(columns, dim=1), inputs)
         return True
 
-    def columns(self, knowledge: Knowledge, ends: torch.Tensor) -> torch.Tensor:
+    def columns(self, knowledge: Knowledge, minimisers: torch.Tensor) -> torch.Tensor:
         """Return the columns that vanish wherever a unit is clearly off for rough inputs, where that is no chance."""
-        overlaps = knowledge.views.overlaps(ends, knowledge.views.found)
+        overlaps = knowledge.coordinates.overlaps(minimisers, knowledge.coordinates.found)
         is_known = (overlaps > self.roughly_own).any(dim=1)
-        return torch.cat([ends[:0], *(self._column(knowledge, p) for p in ends[~is_known])])
+        return torch.cat([minimisers[:0], *(self._column(knowledge, p) for p in minimisers[~is_known])])
 
     def _polished(
-        self, test: ZeroTest, views: SampleCoordinates, inputs: torch.Tensor
+        self, test: ZeroTest, coordinates: SampleCoordinates, inputs: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return unit rows ``p`` as zeros of their own have them, and which these prove."""
         if len(inputs) == 0:
             return inputs, torch.zeros(0, dtype=torch.bool)
-        before = normalized(inputs * views.sizes, dim=1)
+        before = normalized(inputs * coordinates.sizes, dim=1)
         after = replace(test, refit_widths=(0.0,) * self.n_refits).refit(before)
         proven = test.prove(after, test.zeros(after)) & ((before * after).sum(dim=1).abs() > self.same)
-        polished = normalized(after / views.sizes, dim=1)
-        return polished * torch.sign(polished @ views.scale)[:, None], proven
+        polished = normalized(after / coordinates.sizes, dim=1)
+        return polished * torch.sign(polished @ coordinates.scale)[:, None], proven
 
-    def _drawn(self, test: ZeroTest, views: SampleCoordinates, generator: torch.Generator) -> torch.Tensor:
+    def _drawn(self, test: ZeroTest, coordinates: SampleCoordinates, generator: torch.Generator) -> torch.Tensor:
         """Return what some zeros lead to of what is missing, where that is little; all of it is orthogonal to ``q``."""
-        n_missing = views.free.shape[1]
+        n_missing = coordinates.free.shape[1]
         if n_missing == 1:  # it is orthogonal to all columns
-            inputs, proven = self._polished(test, views, views.free.T)
+            inputs, proven = self._polished(test, coordinates, coordinates.free.T)
             return inputs[proven]
         if not 0 < n_missing <= self.most_missing:
-            return views.free.T[:0]
-        rows = test.observations @ (views.sizes[:, None] * views.free)
+            return coordinates.free.T[:0]
+        rows = test.observations @ (coordinates.sizes[:, None] * coordinates.free)
         weights = test.distinct_rows.double().expand(self.n_draws, -1)
         kernels = random_kernels(rows, weights, generator)
         entries = (kernels @ rows.T).abs()
         n_small = (entries < self.small * entries.square().mean(dim=1, keepdim=True).sqrt()).sum(dim=1)
         likely = kernels[n_small.argsort(descending=True, stable=True)[: self.n_kept]]
-        inputs, proven = self._polished(test, views, likely @ views.free.T)
+        inputs, proven = self._polished(test, coordinates, likely @ coordinates.free.T)
         return inputs[proven]
 
-    def _distinct(self, test: ZeroTest, views: SampleCoordinates, inputs: torch.Tensor) -> torch.Tensor:
+    def _distinct(self, test: ZeroTest, coordinates: SampleCoordinates, inputs: torch.Tensor) -> torch.Tensor:
         """Return inputs without repetitions, those with more zeros first."""
-        within = normalized(inputs * views.sizes, dim=1)
+        within = normalized(inputs * coordinates.sizes, dim=1)
         order = test.zeros(within).sum(dim=1).argsort(descending=True, stable=True)
         return inputs[order][leaders(within[order], self.alike).unique()]
 
     def _better(
-        self, test: ZeroTest, views: SampleCoordinates, known: torch.Tensor, found: torch.Tensor
+        self, test: ZeroTest, coordinates: SampleCoordinates, known: torch.Tensor, found: torch.Tensor
     ) -> torch.Tensor:
         """Return inputs that are known, those that have more zeros where they were found again as they are there."""
         if len(known) == 0 or len(found) == 0:
             return known
-        before, after = (normalized(inputs * views.sizes, dim=1) for inputs in (known, found))
+        before, after = (normalized(inputs * coordinates.sizes, dim=1) for inputs in (known, found))
         n_before, n_after = (test.zeros(within).sum(dim=1) for within in (before, after))
         n_after = torch.where((before @ after.T).abs() > self.alike, n_after, 0)
         most, index = n_after.max(dim=1)
@@ -172,15 +174,15 @@ class InputZeros(BaseEstimator):
 
     def _is_confirmed(self, knowledge: Knowledge, p: torch.Tensor) -> bool:
         """Return whether a column vanishes where units are off for an input, and is orthogonal to the others known."""
-        views = knowledge.views
-        cosines = normalized(knowledge.inputs * views.sizes, dim=1) @ normalized(p * views.sizes, dim=0)
+        coordinates = knowledge.coordinates
+        cosines = normalized(knowledge.inputs * coordinates.sizes, dim=1) @ normalized(p * coordinates.sizes, dim=0)
         others = knowledge.inputs[cosines.abs() < self.same]
         n_more = int(self._is_off(knowledge, p, self.margins[0]).sum()) + len(others) - (len(p) - 1)
         return n_more >= self.n_more and len(knowledge.column_of(p, others, alone=True)) > 0
 
     def _column(self, knowledge: Knowledge, p: torch.Tensor) -> torch.Tensor:
         """Return the column of a rough input as one row, or none."""
-        test, p = knowledge.test, p * torch.sign(p @ knowledge.views.scale)
+        test, p = knowledge.test, p * torch.sign(p @ knowledge.coordinates.scale)
         for margin in self.margins:
             is_off = self._is_off(knowledge, p, margin)
             n_more = int(is_off.sum()) - (len(p) - 1)
@@ -195,5 +197,5 @@ class InputZeros(BaseEstimator):
     @staticmethod
     def _is_off(knowledge: Knowledge, p: torch.Tensor, margin: float) -> torch.Tensor:
         """Return which units are off by a margin, without those that say nothing of their own."""
-        z = knowledge.views.forward @ p
-        return knowledge.views.activation.is_off(z, margin * z.std()) & knowledge.test.distinct_rows
+        z = knowledge.coordinates.forward @ p
+        return knowledge.coordinates.activation.is_off(z, margin * z.std()) & knowledge.test.distinct_rows

@@ -49,7 +49,7 @@ class Knowledge:
     def __init__(
         self,
         test: ZeroTest,
-        views: SampleCoordinates,
+        coordinates: SampleCoordinates,
         columns_from_downstream: Sequence[KnownWeights | TailGradient] = (),
         *,
         surely_off: float = 1e-3,
@@ -58,19 +58,19 @@ class Knowledge:
     ) -> None:
         self.test, self.columns_from_downstream = test, columns_from_downstream
         self.surely_off, self.own_product, self.trusts_downstream = surely_off, own_product, trusts_downstream
-        self.views, self.inputs = views, views.inputs
-        self.pool = CandidatePool.empty(views.left.shape[1])
+        self.coordinates, self.inputs = coordinates, coordinates.inputs
+        self.pool = CandidatePool.empty(coordinates.left.shape[1])
         self.n_hits = 0
 
     @property
     def n_found(self) -> int:
         """Number of independent columns."""
-        return len(self.views.found)
+        return len(self.coordinates.found)
 
     @property
     def columns(self) -> torch.Tensor:
         """Candidates for columns, as unit rows: all that were found."""
-        return self.pool.directions if self.views.activation.has_flat_part else self.views.found
+        return self.pool.directions if self.coordinates.activation.has_flat_part else self.coordinates.found
 
     @property
     def n_known(self) -> int:
@@ -80,32 +80,32 @@ class Knowledge:
     @property
     def is_complete(self) -> bool:
         """Whether the columns, or the inputs, are a basis."""
-        return max(self.n_found, len(self.inputs)) == self.views.left.shape[1]
+        return max(self.n_found, len(self.inputs)) == self.coordinates.left.shape[1]
 
     @property
     def has_all_inputs(self) -> bool:
         """Whether the inputs are a basis."""
-        return len(self.inputs) == self.views.left.shape[1]
+        return len(self.inputs) == self.coordinates.left.shape[1]
 
     def pairs(self, first: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """Return inputs and their columns, as rows, for the columns from some on that have theirs."""
-        found = self.views.found[first:]
+        found = self.coordinates.found[first:]
         if len(found) == 0 or len(self.inputs) == 0:
             return self.inputs[:0], found[:0]
-        overlaps, own = self.views.overlaps(self.inputs, found).max(dim=0)
+        overlaps, own = self.coordinates.overlaps(self.inputs, found).max(dim=0)
         has_input = overlaps > self.own_product
         return self.inputs[own[has_input]], found[has_input]
 
     def deflate_columns(self) -> None:
         """Deflate the column view by the inputs, and by estimates of those of the other columns found."""
-        if len(self.views.inputs) >= max(self.n_found, len(self.inputs)):
+        if len(self.coordinates.inputs) >= max(self.n_found, len(self.inputs)):
             return
-        inputs, found = self.inputs, self.views.found
-        is_own = self.own_product < self.views.overlaps(inputs, found).T
+        inputs, found = self.inputs, self.coordinates.found
+        is_own = self.own_product < self.coordinates.overlaps(inputs, found).T
         if not is_own.any(dim=1).all():
-            estimates = self.views.estimated_inputs(~self.test.likely_zeros(found))
+            estimates = self.coordinates.estimated_inputs(~self.test.likely_zeros(found))
             inputs = torch.cat([inputs, estimates[~is_own.any(dim=1)]])
-        self.views = replace(self.views, inputs=inputs)
+        self.coordinates = replace(self.coordinates, inputs=inputs)
 
     def add(
         self, inputs: torch.Tensor | None, is_determined: torch.Tensor | None, columns: torch.Tensor | None
@@ -114,13 +114,13 @@ class Knowledge:
         is_new = inputs is not None and self.add_inputs(inputs, is_determined)
         return (columns is not None and self.add_columns(columns)) or is_new
 
-    def add_columns(self, ends: torch.Tensor) -> bool:
+    def add_columns(self, minimisers: torch.Tensor) -> bool:
         """Accept the ends of the two-view search that are proven columns; return whether any is new."""
-        widths = self.test.tolerances(ends).clamp(min=NEAR_ZERO)
-        is_near = ((ends @ self.test.observations.T).abs() < widths).sum(dim=1) > ends.shape[1]
-        ends = ends[is_near]
-        self.n_hits += len(ends)
-        self.pool.add_proven(ends, self.test)
+        widths = self.test.tolerances(minimisers).clamp(min=NEAR_ZERO)
+        is_near = ((minimisers @ self.test.observations.T).abs() < widths).sum(dim=1) > minimisers.shape[1]
+        minimisers = minimisers[is_near]
+        self.n_hits += len(minimisers)
+        self.pool.add_proven(minimisers, self.test)
         return self._deflate()
 
     def add_inputs(self, inputs: torch.Tensor, is_determined: torch.Tensor) -> bool:
@@ -131,7 +131,7 @@ class Knowledge:
         self.n_hits, n_before = self.n_hits + len(inputs), len(self.inputs)
         together = torch.cat([self.inputs, inputs[is_determined]])
         order = -torch.arange(len(together)).numpy()
-        independent = select_independent(normalized(together * self.views.sizes, dim=1).numpy().T, order)
+        independent = select_independent(normalized(together * self.coordinates.sizes, dim=1).numpy().T, order)
         self.inputs = together[torch.from_numpy(independent)]
         nothing = self.inputs[:0]
         if self.trusts_downstream:  # an inexact input overlaps with all columns, and would hold up those of the others
@@ -141,12 +141,12 @@ class Knowledge:
         missing = self._without_column(self.inputs)
         if self.has_all_inputs:  # with all inputs known the columns follow
             columns = normalized(torch.linalg.inv(self.inputs).T, dim=1)[missing]
-        elif not self.views.activation.has_flat_part:
+        elif not self.coordinates.activation.has_flat_part:
             columns = self._from_downstream(self.inputs[missing], self.inputs, torch.tensor(missing, dtype=torch.long))
         else:
             found = [self.column_of(self.inputs[i], _without_row(self.inputs, i)) for i in missing]
             columns = torch.cat([nothing, *found])
-        if not self.views.activation.has_flat_part:
+        if not self.coordinates.activation.has_flat_part:
             return self._deflate_by(columns) or len(self.inputs) > n_before
         self._pool(columns)
         unsure = inputs[~is_determined]
@@ -169,9 +169,9 @@ class Knowledge:
         stays away unless all come back in the end, and are a basis. (Two batches of 105 behind 200 ReLU units: columns
         were off by 1e-5, and then by 5e-8.)
         """
-        found, is_whole = self.views.found, self.n_found == self.inputs.shape[1]
+        found, is_whole = self.coordinates.found, self.n_found == self.inputs.shape[1]
         if not is_whole:
-            last = self.views.free.T
+            last = self.coordinates.free.T
             found = torch.cat([found, self.columns_from_downstream[0].columns(self._preactivations(last))[0]])
         inputs, is_singular = torch.linalg.inv_ex(found.T)
         for _ in range(n_iterations):
@@ -189,7 +189,7 @@ class Knowledge:
         """Take all columns and inputs, as rows, for what is known, in place of what was."""
         self.pool = CandidatePool.empty(columns.shape[1])
         self._pool(columns)
-        self.views, self.inputs = self.views.knowing(columns), normalized(inputs, dim=1)
+        self.coordinates, self.inputs = self.coordinates.knowing(columns), normalized(inputs, dim=1)
 
     def settle(self) -> None:
         """Estimate columns again once all are there, from what is more exact.
@@ -197,21 +197,21 @@ class Knowledge:
         Without flat parts these are the inputs. Else they are zeros, where a column has fewer than its input has units
         off: it came from behind, or from the other inputs.
         """
-        found = self.views.found
-        if not self.views.activation.has_flat_part:
+        found = self.coordinates.found
+        if not self.coordinates.activation.has_flat_part:
             if self.has_all_inputs:
-                self.views = self.views.knowing(normalized(torch.linalg.inv(self.inputs).T, dim=1))
+                self.coordinates = self.coordinates.knowing(normalized(torch.linalg.inv(self.inputs).T, dim=1))
             return
         if len(found) < found.shape[1]:
             return
         inputs = normalized(torch.linalg.inv(found.T), dim=1)
-        overlaps = self.views.overlaps(self.inputs, found)
+        overlaps = self.coordinates.overlaps(self.inputs, found)
         if len(overlaps):
             largest, index = overlaps.max(dim=0)
             inputs = torch.where((largest > self.own_product)[:, None], self.inputs[index], inputs)
-        inputs = inputs * torch.sign(inputs @ self.views.scale)[:, None]
-        z = inputs @ self.views.forward.T
-        is_inactive = self.views.activation.is_off(z, self.surely_off * z.std(dim=1, keepdim=True))
+        inputs = inputs * torch.sign(inputs @ self.coordinates.scale)[:, None]
+        z = inputs @ self.coordinates.forward.T
+        is_inactive = self.coordinates.activation.is_off(z, self.surely_off * z.std(dim=1, keepdim=True))
         doubtful = torch.nonzero((is_inactive & ~self.test.zeros(found)).any(dim=1))[:, 0].tolist()
         again = [self.column_of(inputs[i], _without_row(inputs, i), alone=True) for i in doubtful]
         columns = torch.cat([found[:0], *again])
@@ -222,7 +222,7 @@ class Knowledge:
         """Return which inputs have no column yet: every other column is orthogonal to an input."""
         if self.n_found == 0:
             return list(range(len(inputs)))
-        largest = self.views.overlaps(inputs, self.views.found).amax(dim=1)
+        largest = self.coordinates.overlaps(inputs, self.coordinates.found).amax(dim=1)
         return torch.nonzero(largest <= self.own_product)[:, 0].tolist()
 
     def column_of(self, p: torch.Tensor, others: torch.Tensor, alone: bool = False) -> torch.Tensor:
@@ -230,8 +230,8 @@ class Knowledge:
 
         Where they leave it open, the next layer's weights are asked, unless zeros and inputs are to do it alone.
         """
-        z = self.views.forward @ p
-        is_inactive = self.views.activation.is_off(z, self.surely_off * z.std())
+        z = self.coordinates.forward @ p
+        is_inactive = self.coordinates.activation.is_off(z, self.surely_off * z.std())
         # In units of the noise, so that inputs that left little of a gradient blur no other one's column; and all rows
         # together as large as an orthonormal basis, beside which the other inputs, as unit vectors, have their weight.
         whitener, scaled = self.test.in_units_of_noise
@@ -241,7 +241,7 @@ class Knowledge:
         values, column = smallest_eigenvectors(gram[None])
         column = normalized(column @ whitener.T, dim=1)
         is_only = values.shape[1] == 1 or values[0, 1] > DETERMINED * gram.diagonal().mean()
-        is_consistent = bool(self.views.overlaps(others, column).lt(self.own_product).all())
+        is_consistent = bool(self.coordinates.overlaps(others, column).lt(self.own_product).all())
         if is_only and is_consistent and self.test.zeros(column)[0, is_inactive].all():
             return column
         return others[:0] if alone else self._from_downstream(p[None], others)
@@ -255,9 +255,9 @@ class Knowledge:
         """
         preactivations = self._preactivations(inputs)
         left, found = torch.arange(len(inputs)), [self.inputs[:0]]
-        for view in self.columns_from_downstream:
-            columns, is_only = view.columns(preactivations[left])
-            overlaps = self.views.overlaps(others, columns)
+        for constraint in self.columns_from_downstream:
+            columns, is_only = constraint.columns(preactivations[left])
+            overlaps = self.coordinates.overlaps(others, columns)
             if own is not None:
                 overlaps[own[left], torch.arange(len(left))] = 0.0
             is_right = is_only & (overlaps < self.own_product).all(dim=0)
@@ -266,7 +266,9 @@ class Knowledge:
         return torch.cat(found)
 
     def _preactivations(self, inputs: torch.Tensor) -> torch.Tensor:
-        return (inputs / (inputs @ self.views.scale)[:, None]) @ self.views.forward.T + self.views.kink
+        return (
+            inputs / (inputs @ self.coordinates.scale)[:, None]
+        ) @ self.coordinates.forward.T + self.coordinates.kink
 
     def _deflate_by(self, columns: torch.Tensor) -> bool:
         """Take in columns of inputs behind an activation without zeros; return whether any is new.
@@ -274,13 +276,13 @@ class Knowledge:
         Where the network is nearly linear those of one label are nearly parallel: they differ in what small singular
         values say of them.
         """
-        together = torch.cat([self.views.found, columns])
+        together = torch.cat([self.coordinates.found, columns])
         order = -torch.arange(len(together)).numpy()
-        duals = normalized(together / self.views.sizes, dim=1).numpy().T
+        duals = normalized(together / self.coordinates.sizes, dim=1).numpy().T
         found = together[torch.from_numpy(select_independent(duals, order))]
         if len(found) <= self.n_found:
             return False
-        self.views = self.views.knowing(found)
+        self.coordinates = self.coordinates.knowing(found)
         return True
 
     def _deflate(self) -> bool:
@@ -289,7 +291,7 @@ class Knowledge:
         found = self.pool.selection().directions
         if len(found) <= self.n_found:
             return False
-        self.views = self.views.knowing(found)
+        self.coordinates = self.coordinates.knowing(found)
         return True
 
 

@@ -89,8 +89,8 @@ class ManySamplesState(State):
             return False
         basis = self.columns.span_without(self.found)
         if basis.shape[1]:
-            first, *further = self.equations.spans
-            self.others = replace(self.equations, spans=(replace(first, basis=basis, duals=None), *further))
+            first, *further = self.equations.levels
+            self.others = replace(self.equations, levels=(replace(first, basis=basis, duals=None), *further))
         return True
 
     def candidates(self, status: str, end: SearchEnd, n_starts: int) -> Candidates:

@@ -60,8 +60,8 @@ class PairedReflection(BaseEstimator):
 
     def inputs(
         self,
-        views: SampleCoordinates,
-        spans: DownstreamSubspaces,
+        coordinates: SampleCoordinates,
+        subspaces: DownstreamSubspaces,
         back: BackwardSubspaces,
         labels: torch.Tensor,
         generator: torch.Generator,
@@ -81,17 +81,17 @@ class PairedReflection(BaseEstimator):
         generator : torch.Generator
             Source of randomness.
         """
-        forward = ScaledForward.of(views)
+        forward = ScaledForward.of(coordinates)
         if len(forward.sizes) == 0:
             return forward.origin[None]
-        working, near = forward.to(WORKING), spans.to(WORKING)
-        ends = self.ends(working, near, back.to(WORKING), labels, generator)
-        return forward.inputs(working.distinct(ends, near, self.same_lead).double())
+        working, near = forward.to(WORKING), subspaces.to(WORKING)
+        minimisers = self.minimisers(working, near, back.to(WORKING), labels, generator)
+        return forward.inputs(working.distinct(minimisers, near, self.same_lead).double())
 
-    def ends(
+    def minimisers(
         self,
         forward: ScaledForward,
-        spans: DownstreamSubspaces,
+        subspaces: DownstreamSubspaces,
         back: BackwardSubspaces,
         labels: torch.Tensor,
         generator: torch.Generator,
@@ -105,13 +105,13 @@ class PairedReflection(BaseEstimator):
         ridge, weight = draw(self.first_ridges), draw(self.activation_weights)
         shrinkage = (self.last_ridge / ridge) ** (1 / self.n_reflections)
         starts = forward.preactivations(forward.draw(len(labels), generator))
-        pairs = _Pairs(spans, back, starts, labels, weight, self.gradient_weight)
+        pairs = _Pairs(subspaces, back, starts, labels, weight, self.gradient_weight)
 
         def fitted(points: Points, number: int) -> Points:
             return pairs.fitted(points, forward, power / (power + ridge * shrinkage**number))
 
-        ends = douglas_rachford(pairs.first, pairs.nearest, fitted, self.n_reflections, step=self.step)
-        return forward.coordinates(ends[0])
+        minimisers = douglas_rachford(pairs.first, pairs.nearest, fitted, self.n_reflections, step=self.step)
+        return forward.coordinates(minimisers[0])
 
 
 class _Pairs:
@@ -133,27 +133,27 @@ class _Pairs:
 
     def __init__(
         self,
-        spans: DownstreamSubspaces,
+        subspaces: DownstreamSubspaces,
         back: BackwardSubspaces,
         starts: torch.Tensor,
         labels: torch.Tensor,
         weight: torch.Tensor,
         gradient_weight: float,
     ) -> None:
-        self.spans, self.back, self.labels, self.weight = spans, back, labels, weight
+        self.levels, self.back, self.labels, self.weight = subspaces, back, labels, weight
         z, d, e = back.at(starts, labels)
-        y = [span.activation.value(at) for span, at in zip(spans.spans, z, strict=False)]
-        self.n, self.n_spans = len(z), len(y)
+        y = [subspace.activation.value(at) for subspace, at in zip(subspaces.levels, z, strict=False)]
+        self.n, self.n_levels = len(z), len(y)
         self.first = [*z, *d, *e[:-1], *y]
         spread = [float((at - at.mean(dim=0)).square().mean()) for at in z]
         forward = [spread[0] / square for square in spread]
         backward = [gradient_weight * spread[0] / float(part.square().mean()) for part in d]
         self.share = [of_d / of_z for of_d, of_z in zip(backward, forward, strict=True)]
-        self.links = [Link.of(span.basis) for span in spans.spans]
+        self.links = [Link.of(subspace.basis) for subspace in subspaces.levels]
         self.back_links = [Link.of(basis) for basis in back.bases]
         for level, (W, bias) in enumerate(back.layers):
             powers = (forward[level], forward[level + 1]), (backward[level + 1], backward[level])
-            self.links[level] = Link.of(spans.spans[level].basis, W, bias, powers[0])
+            self.links[level] = Link.of(subspaces.levels[level].basis, W, bias, powers[0])
             self.back_links[level + 1] = Link.of(back.bases[level + 1], W.T, power=powers[1])
 
     def _parts(self, points: Points) -> tuple[Points, Points, Points, Points]:
@@ -167,7 +167,7 @@ class _Pairs:
         e = [*e, self.back.last(z[-1], self.labels)]
         near = [self._nearest(level, z[level], d[level], e[level], y[level : level + 1]) for level in range(self.n)]
         z, d, e, y = zip(*near, strict=True)
-        return [*z, *d, *e[:-1], *y[: self.n_spans]]
+        return [*z, *d, *e[:-1], *y[: self.n_levels]]
 
     def fitted(self, points: Points, forward: ScaledForward, shrinkage: torch.Tensor) -> Points:
         """Return the nearest pairs in all subspaces; what lies far along each axis of the forward view shrinks."""
@@ -193,10 +193,10 @@ class _Pairs:
         if_on, if_off = ((z - at[0]).square() + weight * (at_y - at[1]).square() for at in (on, off))
         gradient = e if is_given else (d + e) / 2
         if_on = if_on + share * ((d - gradient).square() + (e - gradient).square())
-        is_on = if_on <= if_off + share * d.square()
+        is_active = if_on <= if_off + share * d.square()
         return (
-            torch.where(is_on, on[0], off[0]),
-            torch.where(is_on, gradient, torch.zeros_like(d)),
-            torch.where(is_on, gradient, e),
-            torch.where(is_on, on[1], off[1]),
+            torch.where(is_active, on[0], off[0]),
+            torch.where(is_active, gradient, torch.zeros_like(d)),
+            torch.where(is_active, gradient, e),
+            torch.where(is_active, on[1], off[1]),
         )

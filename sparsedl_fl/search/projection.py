@@ -112,7 +112,7 @@ class Projection(BaseEstimator):
         return cls(crowded=0.3, first_ridges=(1e-4, 1e-2), span_weight=8.0, overshoot=0.3, step=1.5, is_last=False)
 
     def run(
-        self, views: SampleCoordinates, span: ActivationSubspace, n_starts: int, generator: torch.Generator
+        self, coordinates: SampleCoordinates, subspace: ActivationSubspace, n_starts: int, generator: torch.Generator
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run random starts and return the inputs among their ends.
 
@@ -135,30 +135,36 @@ class Projection(BaseEstimator):
             Whether no other ``p`` has the same activations: with fewer active units than unknowns only the pattern is
             certain.
         """
-        forward = PrincipalForward.of(views)
+        forward = PrincipalForward.of(coordinates)
         orthonormal = forward.orthonormal
-        single, rough = orthonormal.to(WORKING), replace(span, basis=span.basis.to(WORKING))
-        ends = self.reflections(forward, rough, n_starts, generator)
-        ends = ends[rough.distances(ends @ single.T) < self.worth_newton]
-        ends = ends[leaders(ends).unique()]
-        ends = self._newton(single, rough, ends, self.n_newton, self.damping, self.near).to(orthonormal.dtype)
-        ends = ends[span.distances(ends @ orthonormal.T) < self.worth_polishing]
+        single, rough = orthonormal.to(WORKING), replace(subspace, basis=subspace.basis.to(WORKING))
+        minimisers = self.reflections(forward, rough, n_starts, generator)
+        minimisers = minimisers[rough.distances(minimisers @ single.T) < self.worth_newton]
+        minimisers = minimisers[leaders(minimisers).unique()]
+        minimisers = self._newton(single, rough, minimisers, self.n_newton, self.damping, self.near).to(
+            orthonormal.dtype
+        )
+        minimisers = minimisers[subspace.distances(minimisers @ orthonormal.T) < self.worth_polishing]
         if self.is_last:
-            ends = self._newton(orthonormal, span, ends, self.n_polishing, self.last_damping, self.polished)
-            activations = span.activation.value(ends @ orthonormal.T)
-            ends = ends[span.distances_of(activations) < span.tolerances_of(activations)]
-        is_determined = torch.tensor([self._is_determined(orthonormal, span, end) for end in ends], dtype=torch.bool)
-        return normalized((ends / forward.sizes) @ forward.axes.T, dim=1), is_determined
+            minimisers = self._newton(
+                orthonormal, subspace, minimisers, self.n_polishing, self.last_damping, self.polished
+            )
+            activations = subspace.activation.value(minimisers @ orthonormal.T)
+            minimisers = minimisers[subspace.distances_of(activations) < subspace.tolerances_of(activations)]
+        is_determined = torch.tensor(
+            [self._is_determined(orthonormal, subspace, end) for end in minimisers], dtype=torch.bool
+        )
+        return normalized((minimisers / forward.sizes) @ forward.axes.T, dim=1), is_determined
 
     def reflections(
-        self, forward: PrincipalForward, span: ActivationSubspace, n_starts: int, generator: torch.Generator
+        self, forward: PrincipalForward, subspace: ActivationSubspace, n_starts: int, generator: torch.Generator
     ) -> torch.Tensor:
         """Return where starts end: unit rows ``z`` of shape (n_starts, d), along the principal directions.
 
         Reflections between pairs ``(z, y)`` of a ``z`` of the forward view with a ``y`` of the span, and pairs with
         ``y = phi(z)``. The ridge, which shrinks, prefers ``p`` of the natural size to those that happen to fit.
         """
-        basis, phi = span.basis, span.activation
+        basis, phi = subspace.basis, subspace.activation
         (m, b), regressors, power = basis.shape, forward.orthonormal.to(WORKING), forward.power
         crowding = b * len(power) / (m - b) ** 2
         n_reflections = round((self.fewest + self.more * crowding) * max(1.0, m / self.wide) ** 0.5)
@@ -192,8 +198,8 @@ class Projection(BaseEstimator):
     def _newton(
         self,
         orthonormal: torch.Tensor,
-        span: ActivationSubspace,
-        ends: torch.Tensor,
+        subspace: ActivationSubspace,
+        minimisers: torch.Tensor,
         n_iterations: int,
         damping: float,
         goal: float,
@@ -202,43 +208,46 @@ class Projection(BaseEstimator):
 
         An end goes on until its distance from the span is less than the goal, or hardly shrinks.
         """
-        parts = list(chunks(len(ends), orthonormal.numel()))
+        parts = list(chunks(len(minimisers), orthonormal.numel()))
         if len(parts) > 1:
             return torch.cat(
-                [self._newton(orthonormal, span, ends[part], n_iterations, damping, goal) for part in parts]
+                [self._newton(orthonormal, subspace, minimisers[part], n_iterations, damping, goal) for part in parts]
             )
-        slope_below = span.activation.slope_below
-        (m, d), both = orthonormal.shape, torch.cat([orthonormal, span.basis], dim=1)
-        distances = span.distances(ends @ orthonormal.T)
-        ends, is_far = ends.clone(), torch.nonzero(distances > goal)[:, 0]
+        slope_below = subspace.activation.slope_below
+        (m, d), both = orthonormal.shape, torch.cat([orthonormal, subspace.basis], dim=1)
+        distances = subspace.distances(minimisers @ orthonormal.T)
+        minimisers, is_far = minimisers.clone(), torch.nonzero(distances > goal)[:, 0]
         distances = distances[is_far]
-        pattern, products = ends.new_zeros((len(is_far), m)), ends.new_zeros((len(is_far), d, both.shape[1]))
+        pattern, products = (
+            minimisers.new_zeros((len(is_far), m)),
+            minimisers.new_zeros((len(is_far), d, both.shape[1])),
+        )
         # The products O^T A O and O^T A V of the forward view, the pattern and the span: few rows change in a step.
         for _ in range(n_iterations):
             if len(is_far) == 0:
                 break
-            last, pattern = pattern, span.activation.derivative(ends[is_far] @ orthonormal.T)
+            last, pattern = pattern, subspace.activation.derivative(minimisers[is_far] @ orthonormal.T)
             _add_rows(products, orthonormal, both, pattern - last, self.few_rows)
             gram, inside = products[:, :, :d], products[:, :, d:]
             # Of two slopes, one and a, the squares are (1 + a) times a slope, less a.
             system = torch.baddbmm(gram, inside, inside.mT, beta=1 + slope_below, alpha=-1)
             system.diagonal(dim1=1, dim2=2).add_(damping - slope_below)
-            ends[is_far] = normalized(torch.linalg.solve(system, ends[is_far][..., None])[..., 0], dim=1)
-            before, distances = distances, span.distances(ends[is_far] @ orthonormal.T)
+            minimisers[is_far] = normalized(torch.linalg.solve(system, minimisers[is_far][..., None])[..., 0], dim=1)
+            before, distances = distances, subspace.distances(minimisers[is_far] @ orthonormal.T)
             goes_on = (distances > goal) & (distances < self.slowest * before)
             if not goes_on.all():
                 is_far, pattern = is_far[goes_on], pattern[goes_on]
                 products, distances = products[goes_on], distances[goes_on]
             damping = max(damping * self.damping_shrinkage, self.last_damping)
-        return ends
+        return minimisers
 
-    def _is_determined(self, orthonormal: torch.Tensor, span: ActivationSubspace, end: torch.Tensor) -> bool:
+    def _is_determined(self, orthonormal: torch.Tensor, subspace: ActivationSubspace, end: torch.Tensor) -> bool:
         """Return whether the pattern of an end leaves nothing in the span but its own activations."""
-        is_active = ~span.activation.is_off(orthonormal @ end)
+        is_active = ~subspace.activation.is_off(orthonormal @ end)
         if len(end) == 1 or is_active.sum() >= self.ample * len(end):
             return True
         rows = orthonormal[is_active]
-        inside = rows.T @ span.basis[is_active]
+        inside = rows.T @ subspace.basis[is_active]
         system = (rows.T @ rows - inside @ inside.T).numpy()
         return bool(eigh(system, subset_by_index=[1, 1], eigvals_only=True)[0] > self.determined)
 

@@ -114,7 +114,7 @@ RECIPES = (
     ),
     Recipe(
         "kinks that have a scale",
-        lambda state: state.subspaces.spans[0].up_to_scale() is None,
+        lambda state: state.subspaces.levels[0].up_to_scale() is None,
         ("scaled reflection", "descent"),
         "Threshold (60, 200), five seeds: whole in 4.5 to 7.7 s; Hardtanh where its own search does not apply.",
     ),

@@ -71,7 +71,7 @@ class Reflection(BaseEstimator):
     same_cosine: float = 0.9
     smoothings: tuple[float, ...] = (0.1, 0.03, 0.01, 0.003, 0.003)
 
-    def run(self, views: SampleCoordinates, n_starts: int, generator: torch.Generator) -> torch.Tensor:
+    def run(self, coordinates: SampleCoordinates, n_starts: int, generator: torch.Generator) -> torch.Tensor:
         """Run random starts and return the ends near columns, as unit rows ``q`` of shape (n, b).
 
         Those near a column found are replaced by it; of those that are near each other one is brought to exact zeros.
@@ -85,15 +85,20 @@ class Reflection(BaseEstimator):
         generator : torch.Generator
             Source of randomness.
         """
-        q, left = self.ends(views, PrincipalForward.of(views), n_starts, generator), views.left.to(WORKING)
+        q, left = (
+            self.minimisers(coordinates, PrincipalForward.of(coordinates), n_starts, generator),
+            coordinates.left.to(WORKING),
+        )
         entries = (q @ left.T).abs()
         m, b = left.shape
         smallest = entries.topk(round(self.sparse_share * m), dim=1, largest=False).values
         limit = self.sparse_below * max(0.0, self.sparse_share - b / m) ** 1.5
         q = q[smallest.square().mean(dim=1) < limit**2 * entries.square().mean(dim=1)]
-        products = q @ views.found.T.to(WORKING)
+        products = q @ coordinates.found.T.to(WORKING)
         is_new = (products.abs() < self.known_cosine).all(dim=1)
-        known = views.found[products[~is_new].abs().argmax(dim=1)] if len(views.found) else views.found
+        known = (
+            coordinates.found[products[~is_new].abs().argmax(dim=1)] if len(coordinates.found) else coordinates.found
+        )
         q = q[is_new]
         skewness = (q @ left.T).pow(3).sum(dim=1, keepdim=True)  # a column and its negative are the same
         going_on, follows = leaders(q * skewness.sign(), self.same_cosine).unique(return_inverse=True)
@@ -105,23 +110,23 @@ class Reflection(BaseEstimator):
             weigh=lambda entries, scale: 1 / (entries.square() + scale**2),
             step=lambda weights, last: inverse_iteration(weighted_gram(left, weights), last),
         )
-        return torch.cat([known, normalize(q.to(views.left.dtype), dim=1)[follows]])
+        return torch.cat([known, normalize(q.to(coordinates.left.dtype), dim=1)[follows]])
 
-    def ends(
-        self, views: SampleCoordinates, forward: PrincipalForward, n_starts: int, generator: torch.Generator
+    def minimisers(
+        self, coordinates: SampleCoordinates, forward: PrincipalForward, n_starts: int, generator: torch.Generator
     ) -> torch.Tensor:
         """Return where starts end: unit rows ``q`` of shape (n_starts, b)."""
-        m, b = views.left.shape
+        m, b = coordinates.left.shape
         n_reflections = round(self.fewest + self.more * b * len(forward.sizes) / m**2)
 
         def draw(limits: tuple[float, float]) -> torch.Tensor:
             return log_uniform(limits, n_starts, generator, WORKING)
 
-        activation = views.activation
+        activation = coordinates.activation
         assert isinstance(activation, FlatPart)
-        strengths, axes = torch.linalg.eigh(views.inputs.T @ views.inputs)
+        strengths, axes = torch.linalg.eigh(coordinates.inputs.T @ coordinates.inputs)
         strengths = strengths.clamp(min=0).to(WORKING)
-        columns = (views.left @ axes / m**0.5).to(WORKING)
+        columns = (coordinates.left @ axes / m**0.5).to(WORKING)
         regressors, power = forward.orthonormal.to(WORKING), forward.power
         ridge, deflation, root = draw(self.first_ridges), draw(self.deflation), draw(self.column_weights).sqrt()
         shrinkage, n_fading = (self.last_ridge / ridge) ** (1 / n_reflections), round(self.fading * n_reflections)
@@ -136,8 +141,8 @@ class Reflection(BaseEstimator):
         def nearest(points: Points) -> Points:
             z, d = points
             on = activation.nearest_on(z)
-            is_on = on - z <= root * d.abs()  # the unit on, or its gradient zero
-            return torch.where(is_on, on, z), d * is_on.to(WORKING)
+            is_active = on - z <= root * d.abs()  # the unit on, or its gradient zero
+            return torch.where(is_active, on, z), d * is_active.to(WORKING)
 
         def fitted(points: Points, number: int) -> Points:
             z, d = points

@@ -29,8 +29,8 @@ class Remaining:
         The views as they were given.
     """
 
-    def __init__(self, views: dict[str, Constraint | None], left: torch.Tensor) -> None:
-        self.whole, self._views, self._left, self._n_left_out = views, views, left, 0
+    def __init__(self, coordinates: dict[str, Constraint | None], left: torch.Tensor) -> None:
+        self.whole, self._views, self._left, self._n_left_out = coordinates, coordinates, left, 0
 
     def __getitem__(self, name: str) -> Constraint | None:
         """Return what is left of a view."""
@@ -47,9 +47,11 @@ class Remaining:
         """Leave out what is known since the last time, and has its column."""
         inputs, columns = knowledge.pairs(self._n_left_out)
         self._n_left_out = knowledge.n_found
-        if knowledge.views.activation.has_flat_part or len(inputs) == 0:
+        if knowledge.coordinates.activation.has_flat_part or len(inputs) == 0:
             return
         known = Inputs(inputs, fits.preactivations(inputs), columns @ self._left.T)
-        distinct = {id(view): view for view in self._views.values() if view is not None}
-        reduced = {key: view.without(known) for key, view in distinct.items()}
-        self._views = {name: None if view is None else reduced[id(view)] for name, view in self._views.items()}
+        distinct = {id(constraint): constraint for constraint in self._views.values() if constraint is not None}
+        reduced = {key: constraint.without(known) for key, constraint in distinct.items()}
+        self._views = {
+            name: None if constraint is None else reduced[id(constraint)] for name, constraint in self._views.items()
+        }

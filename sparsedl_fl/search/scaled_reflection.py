@@ -86,18 +86,18 @@ class ScaledReflection(BaseEstimator):
         """
         return cls(n_starts=64, more=800, first_ridges=(1e-3, 0.1), last_ridge=1e-5, span_weights=(0.5, 16.0))
 
-    def applies(self, views: SampleCoordinates) -> bool:
+    def applies(self, coordinates: SampleCoordinates) -> bool:
         """Return whether the inputs have so much in common that zeros say little."""
-        forward = ScaledForward.of(views, share=0.0)
+        forward = ScaledForward.of(coordinates, share=0.0)
         return bool(forward.offset.square().sum() > self.common * forward.sizes.square().sum())
 
-    def is_ample(self, span: ActivationSubspace) -> bool:
+    def is_ample(self, subspace: ActivationSubspace) -> bool:
         """Return whether the first span says enough for a descent from the ends."""
-        m, b = span.basis.shape
+        m, b = subspace.basis.shape
         return m - b >= self.ample * b
 
     def inputs(
-        self, views: SampleCoordinates, spans: DownstreamSubspaces, n_starts: int, generator: torch.Generator
+        self, coordinates: SampleCoordinates, subspaces: DownstreamSubspaces, n_starts: int, generator: torch.Generator
     ) -> torch.Tensor:
         """Return where starts end, without those that end alike or nowhere, as ``p`` at their true scale: (n, b).
 
@@ -112,25 +112,25 @@ class ScaledReflection(BaseEstimator):
         generator : torch.Generator
             Source of randomness.
         """
-        forward = ScaledForward.of(views)
+        forward = ScaledForward.of(coordinates)
         if len(forward.sizes) == 0:
             return forward.origin[None]
-        working, near = forward.to(WORKING), spans.to(WORKING)
-        ends = self.ends(working, near, n_starts, generator)
-        return forward.inputs(working.distinct(ends, near, self.same_lead).double())
+        working, near = forward.to(WORKING), subspaces.to(WORKING)
+        minimisers = self.minimisers(working, near, n_starts, generator)
+        return forward.inputs(working.distinct(minimisers, near, self.same_lead).double())
 
-    def n_reflections(self, spans: DownstreamSubspaces, d: int) -> int:
+    def n_reflections(self, subspaces: DownstreamSubspaces, d: int) -> int:
         """Return how many reflections starts take in ``d`` dimensions."""
-        b = spans.spans[0].basis.shape[1]
-        n_equations = sum(len(span.basis) - b for span in spans.spans)
-        if len(spans.spans) == 1:
+        b = subspaces.levels[0].basis.shape[1]
+        n_equations = sum(len(subspace.basis) - b for subspace in subspaces.levels)
+        if len(subspaces.levels) == 1:
             crowding = self.more * b * d / n_equations**2
         else:
             crowding = self.more_in_chain * b * d / max(1, n_equations - d) ** 2
-        return min(self.most if len(spans.spans) == 1 else self.most_in_chain, round(self.fewest + crowding))
+        return min(self.most if len(subspaces.levels) == 1 else self.most_in_chain, round(self.fewest + crowding))
 
-    def ends(
-        self, forward: ScaledForward, spans: DownstreamSubspaces, n_starts: int, generator: torch.Generator
+    def minimisers(
+        self, forward: ScaledForward, subspaces: DownstreamSubspaces, n_starts: int, generator: torch.Generator
     ) -> torch.Tensor:
         """Return where starts end, as rows ``c`` of shape (n_starts, d), in the precision of the forward view.
 
@@ -149,8 +149,8 @@ class ScaledReflection(BaseEstimator):
         generator : torch.Generator
             Source of randomness.
         """
-        n_reflections = self.n_reflections(spans, len(forward.sizes))
-        is_chain, dtype = len(spans.spans) > 1, forward.sizes.dtype
+        n_reflections = self.n_reflections(subspaces, len(forward.sizes))
+        is_chain, dtype = len(subspaces.levels) > 1, forward.sizes.dtype
 
         def draw(limits: tuple[float, float]) -> torch.Tensor:
             return log_uniform(limits, n_starts, generator, dtype)
@@ -163,14 +163,14 @@ class ScaledReflection(BaseEstimator):
         power = forward.sizes.square() / forward.sizes.square().mean()
         ridge, weight = draw(first), draw(weights)
         shrinkage = (last_ridge / ridge) ** (1 / n_reflections)
-        here = spans.at(forward.preactivations(forward.draw(n_starts, generator)))
+        here = subspaces.at(forward.preactivations(forward.draw(n_starts, generator)))
         z, y = list(here.preactivations), list(here.activations)
-        links = [_link(spans, level, z) for level in range(len(z))]
+        links = [_link(subspaces, level, z) for level in range(len(z))]
         n = len(links)
 
         def nearest(points: Points) -> Points:
-            pairs = zip(spans.spans, points[:n], points[n:], strict=True)
-            near = [span.activation.near_on_graph(z, y, weight) for span, z, y in pairs]
+            pairs = zip(subspaces.levels, points[:n], points[n:], strict=True)
+            near = [subspace.activation.near_on_graph(z, y, weight) for subspace, z, y in pairs]
             return [at[0] for at in near] + [at[1] for at in near]
 
         def fitted(points: Points, number: int) -> Points:
@@ -182,14 +182,14 @@ class ScaledReflection(BaseEstimator):
                 z.append(behind)
             return z[:n] + y
 
-        ends = douglas_rachford([*z, *y], nearest, fitted, n_reflections)
-        return forward.coordinates(ends[0])
+        minimisers = douglas_rachford([*z, *y], nearest, fitted, n_reflections)
+        return forward.coordinates(minimisers[0])
 
 
-def _link(spans: DownstreamSubspaces, level: int, preactivations: list[torch.Tensor]) -> Link:
+def _link(subspaces: DownstreamSubspaces, level: int, preactivations: list[torch.Tensor]) -> Link:
     """Return what links one of the spans to the next layer, with typical pre-activations at each."""
-    if level + 1 == len(spans.spans):
-        return Link.of(spans.spans[level].basis)
+    if level + 1 == len(subspaces.levels):
+        return Link.of(subspaces.levels[level].basis)
     spread = [float((z - z.mean(dim=0)).square().mean()) for z in preactivations]
     power = spread[0] / spread[level], spread[0] / spread[level + 1]
-    return Link.of(spans.spans[level].basis, *spans.layers[level], power)
+    return Link.of(subspaces.levels[level].basis, *subspaces.layers[level], power)

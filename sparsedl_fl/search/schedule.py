@@ -100,11 +100,11 @@ class Schedule(BaseEstimator):
         is_beyond_half : bool, default=False
             Whether it is more than half of the width: then rounds are long, and hardly any batch comes back whole.
         """
-        (m, b), is_empty = knowledge.views.left.shape, knowledge.n_known == 0
+        (m, b), is_empty = knowledge.coordinates.left.shape, knowledge.n_known == 0
         if is_beyond_half or (is_empty and not is_determined):
             return self.beyond if is_empty else self.beyond_with_finds
         share = max(self.least_patience, min(1.0, b / m / self.full_patience_from))
-        share *= 1.0 if knowledge.views.activation.has_flat_part else self.descent_share
+        share *= 1.0 if knowledge.coordinates.activation.has_flat_part else self.descent_share
         if knowledge.n_found >= b - self.nearly_all:
             share = min(share, self.last_share)
         elif is_empty:

@@ -44,5 +44,5 @@ def _fit_together(state: SearchState, generator: torch.Generator) -> None:
     # Of a head few rows hold nearly all of the noise: draws of a common size were up to 20 times too small.
     changes = None if state.is_head else joint_refinement.errors(together, generator)
     if changes is not None:
-        squares = (changes * knowledge.views.sizes).square().sum(dim=2).mean(dim=0)
+        squares = (changes * knowledge.coordinates.sizes).square().sum(dim=2).mean(dim=0)
         state.errors = (squares / state.problem.layer_gradient.shape[1]).sqrt()

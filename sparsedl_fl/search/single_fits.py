@@ -38,7 +38,7 @@ class SingleFits:
         Whether the fits are exact.
     """
 
-    views: SampleCoordinates
+    coordinates: SampleCoordinates
     joint_refinement: JointRefinement
     descent: Descent
     natural: NaturalCoordinates | None
@@ -49,11 +49,11 @@ class SingleFits:
 
     def at_scale(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return inputs at their true scale."""
-        return inputs / (inputs @ self.views.scale)[:, None]
+        return inputs / (inputs @ self.coordinates.scale)[:, None]
 
     def preactivations(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return ``z``, of shape (n, m)."""
-        return self.at_scale(inputs) @ self.views.forward.T + self.views.kink
+        return self.at_scale(inputs) @ self.coordinates.forward.T + self.coordinates.kink
 
     def fitted(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return inputs fitted once more to all equations, where they fulfil these then."""
@@ -110,23 +110,23 @@ class SingleFits:
         less of an input than all columns do it is as these have it: near half of the width up to ten times as exact.
         """
         knowledge.inputs, _ = self.fitted_where_beside(knowledge.inputs)
-        of_columns = normalized(torch.linalg.inv(knowledge.views.found.T), dim=1)
-        own = of_columns[knowledge.views.overlaps(knowledge.inputs, knowledge.views.found).argmax(dim=1)]
+        of_columns = normalized(torch.linalg.inv(knowledge.coordinates.found.T), dim=1)
+        own = of_columns[knowledge.coordinates.overlaps(knowledge.inputs, knowledge.coordinates.found).argmax(dim=1)]
         knowledge.inputs = self.where_better(knowledge.inputs, own)
         inputs, is_new = self.fitted_where_beside(of_columns)
         knowledge.add_inputs(inputs[is_new], is_new[is_new])
 
     @property
-    def spans(self) -> DownstreamSubspaces:
+    def all_subspaces(self) -> DownstreamSubspaces:
         """All spans there are."""
         return self.subspaces if self.chain is None else self.chain
 
     def fitted_to_subspaces(self, starts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return where fits to all spans end, from ``p`` at their true scale, and which inputs these determine."""
-        ends = normalized(self.joint_refinement.alone(self.natural, self.spans, starts), dim=1)
-        here = self.spans.at(self.preactivations(ends))
-        ends = ends[here.is_likely & (here.over_noise <= FAR)]
-        return ends, self.least_curvatures(self.spans, ends) > self.descent.least_share
+        minimisers = normalized(self.joint_refinement.alone(self.natural, self.all_subspaces, starts), dim=1)
+        here = self.all_subspaces.at(self.preactivations(minimisers))
+        minimisers = minimisers[here.is_likely & (here.over_noise <= FAR)]
+        return minimisers, self.least_curvatures(self.all_subspaces, minimisers) > self.descent.least_share
 
     def near_subspaces(self, inputs: torch.Tensor, known: torch.Tensor, most: float = ROUNDING_SHARE) -> torch.Tensor:
         """Return which inputs lie no further from the spans than rounding and those that are known explain.
@@ -137,7 +137,7 @@ class SingleFits:
         the noise where the others leave 0.3, off by 2e-4. True ones had up to 1.7 (LeNet after 2000 steps); the least
         limit of 2 is not varied. (95 inputs behind 200 LeakyReLUs: two of 20 batches took in ends at 37 to 112 times.)
         """
-        here = self.spans.at(self.preactivations(torch.cat([inputs, known])))
+        here = self.all_subspaces.at(self.preactivations(torch.cat([inputs, known])))
         over_noise, is_likely = here.over_noise[: len(inputs)], here.is_likely[: len(inputs)]
         usual = _median(here.over_noise[here.is_likely])
         return is_likely & (over_noise <= min(most, max(BESIDE, FAR * usual)))

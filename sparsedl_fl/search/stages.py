@@ -39,9 +39,9 @@ class SubspaceDescent(_ByConstraint):
     def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
         """Run random starts."""
         whole, left = state.remaining.whole[self.by], state.remaining[self.by]
-        given = state.views, whole, n_starts, generator, state.natural, left, self.is_smoothed
-        ends = state.numerics.descent.run(*given)
-        return Proposals(*(ends if state.is_flat else state.settled(ends, is_fitted=self.is_fitted)))
+        given = state.coordinates, whole, n_starts, generator, state.natural, left, self.is_smoothed
+        minimisers = state.numerics.descent.run(*given)
+        return Proposals(*(minimisers if state.is_flat else state.settled(minimisers, is_fitted=self.is_fitted)))
 
 
 class SmoothedDescent(SubspaceDescent):
@@ -91,8 +91,8 @@ class ClassStart(Stage[SearchState]):
         """Descend from the means of classes."""
         known = state.fits.at_scale(state.knowledge.inputs)
         tail = state.tail_of_head
-        starts, labels = state.numerics.class_starts.run(state.views, tail, known)
-        is_last = state.views.free.shape[1] <= 1  # it follows from the others, whichever its label is
+        starts, labels = state.numerics.class_starts.run(state.coordinates, tail, known)
+        is_last = state.coordinates.free.shape[1] <= 1  # it follows from the others, whichever its label is
         of_labels = tail if is_last else replace(tail, labels=labels)
         return Proposals(*state.settled(state.descended(starts, of_labels, generator)))
 
@@ -109,10 +109,10 @@ class ScaledReflections(_ByConstraint):
 
     def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
         """Run reflections and descents."""
-        starts = state.numerics.scaled.inputs(state.views, state.remaining.first, n_starts, generator)
+        starts = state.numerics.scaled.inputs(state.coordinates, state.remaining.first, n_starts, generator)
         at_first: Constraint = state.remaining["first" if state.is_ample else "subspaces"]
-        ends = state.descended(starts, at_first, generator)
-        return Proposals(*(state.confirmed(ends, generator) if state.is_flat else state.settled(ends)))
+        minimisers = state.descended(starts, at_first, generator)
+        return Proposals(*(state.confirmed(minimisers, generator) if state.is_flat else state.settled(minimisers)))
 
 
 class ChainedReflections(Stage[SearchState]):
@@ -132,14 +132,14 @@ class ChainedReflections(Stage[SearchState]):
         """Run reflections, and fits to all subspaces."""
         starts = self.starts(state, n_starts, generator)
         if state.is_exact:
-            ends = state.fits.fitted_to_subspaces(starts)
+            minimisers = state.fits.fitted_to_subspaces(starts)
         else:
-            ends = state.descended(starts, state.fits.spans, generator)
-        return Proposals(*state.confirmed(ends, generator))
+            minimisers = state.descended(starts, state.fits.all_subspaces, generator)
+        return Proposals(*state.confirmed(minimisers, generator))
 
     def starts(self, state: SearchState, n_starts: int, generator: torch.Generator) -> torch.Tensor:
         """Return where reflections end, as ``p`` at their true scale."""
-        return state.numerics.scaled.inputs(state.views, state.chain, n_starts, generator)
+        return state.numerics.scaled.inputs(state.coordinates, state.chain, n_starts, generator)
 
 
 class PairedReflections(ChainedReflections):
@@ -160,7 +160,7 @@ class PairedReflections(ChainedReflections):
         """Return where reflections end, each with its label."""
         likely = state.likely_labels.without_labels(state.fits.preactivations(state.knowledge.inputs))
         labels = likely.weighted(n_starts, 0.0, generator).labels
-        given = state.views, state.fits.spans, state.problem.backward, labels, generator
+        given = state.coordinates, state.fits.all_subspaces, state.problem.backward, labels, generator
         return state.numerics.paired.inputs(*given)
 
 
@@ -173,18 +173,18 @@ class Projections(_ByConstraint):
     def requires(self, state: SearchState) -> str | None:
         """Ask for a subspace that needs no scale."""
         lacking = super().requires(state)
-        if lacking is None and state.subspaces.spans[0].up_to_scale() is None:
+        if lacking is None and state.subspaces.levels[0].up_to_scale() is None:
             return f"needs an activation with one kink and straight pieces; {state.activation.name} has a scale"
         return lacking
 
     def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
         """Run random starts."""
-        subspace = state.remaining.first.spans[0].up_to_scale()
-        inputs, is_determined = state.numerics.projection.run(state.views, subspace, n_starts, generator)
+        subspace = state.remaining.first.levels[0].up_to_scale()
+        inputs, is_determined = state.numerics.projection.run(state.coordinates, subspace, n_starts, generator)
         if not state.is_flat:  # with two slopes an end may be in the first subspace by a wrong one
             starts = state.fits.at_scale(inputs)
             return Proposals(*state.settled(state.descended(starts, state.remaining["subspaces"], generator)))
-        if state.views.free.shape[1] > 1:  # a last one follows from all columns
+        if state.coordinates.free.shape[1] > 1:  # a last one follows from all columns
             is_determined &= state.fits.near_subspaces(inputs, state.knowledge.inputs)
         return Proposals(inputs, is_determined)
 
@@ -200,7 +200,7 @@ class Reflections(Stage[SearchState]):
 
     def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
         """Run random starts."""
-        return Proposals(columns=state.numerics.reflection.run(state.views, n_starts, generator))
+        return Proposals(columns=state.numerics.reflection.run(state.coordinates, n_starts, generator))
 
 
 class Alternations(Stage[SearchState]):
@@ -218,7 +218,7 @@ class Alternations(Stage[SearchState]):
 
     def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
         """Run random starts."""
-        given = state.views, n_starts, next(state.ridges), generator
+        given = state.coordinates, n_starts, next(state.ridges), generator
         return Proposals(columns=state.numerics.alternation.run(*given))
 
 

@@ -31,7 +31,7 @@ batch of 50 behind 200 sigmoids, not varied."""
 N_TYPICAL = 16
 """Draws that show how large activations are."""
 
-Ends = tuple[torch.Tensor, torch.Tensor]
+Minimisers = tuple[torch.Tensor, torch.Tensor]
 
 
 class SearchState(State):
@@ -86,7 +86,7 @@ class SearchState(State):
         self.is_flat = problem.activation.has_flat_part
         self.is_wide = numerics.schedule.is_wide(problem.width)
         self.n_starts = numerics.schedule.n_starts(problem.width)
-        self.undeflated = views = SampleCoordinates.of_problem(problem)
+        self.undeflated = coordinates = SampleCoordinates.of_problem(problem)
         # Beyond half of the width neither the first subspace nor zeros say enough of a sample.
         self.is_beyond_half = subspaces is not None and problem.is_beyond_half
         self.chain = problem.all_subspaces if self.is_beyond_half or (self.is_flat and self.is_alike) else None
@@ -94,7 +94,7 @@ class SearchState(State):
         self.natural: NaturalCoordinates | None = None
         self.uses_tail, everything = equations is not subspaces, None
         if equations is not None and not self.is_flat:
-            forward = ScaledForward.of(views)
+            forward = ScaledForward.of(coordinates)
             equations = _at_typical_scale(equations, forward, generator)
             self.natural = NaturalCoordinates.of(forward, equations, generator, numerics.descent.n_probes)
             if subspaces is not None and self.tail is not None:
@@ -108,7 +108,7 @@ class SearchState(State):
             "everything": everything,
         }
         self.remaining = Remaining(views_by_name, as_tensor(problem.factors.left))
-        self.knowledge = self._nothing_known(views)
+        self.knowledge = self._nothing_known(coordinates)
         self.is_head = problem.layer_gradient.tail.is_of_head
         is_small = problem.width <= numerics.joint_refinement.widest or self.is_head
         self.is_exact = equations is not None and problem.batch_size > 1 and is_small
@@ -116,21 +116,23 @@ class SearchState(State):
         self.last = by_subspaces if self.is_exact and everything is None else everything
         natural = self.natural
         if self.is_exact and natural is None:
-            natural = NaturalCoordinates.of(ScaledForward.of(views), equations, generator, numerics.descent.n_probes)
-        given = views, numerics.joint_refinement, numerics.descent, natural, self.last, subspaces, self.chain
+            natural = NaturalCoordinates.of(
+                ScaledForward.of(coordinates), equations, generator, numerics.descent.n_probes
+            )
+        given = coordinates, numerics.joint_refinement, numerics.descent, natural, self.last, subspaces, self.chain
         self.fits = SingleFits(*given, is_exact=self.is_exact)
         self.errors: torch.Tensor | None = None
         self.ridges = numerics.schedule.cycle_of_ridges()
 
-    def _nothing_known(self, views: SampleCoordinates) -> Knowledge:
+    def _nothing_known(self, coordinates: SampleCoordinates) -> Knowledge:
         precision: dict[str, float] = {}
         if self.natural is not None:  # ends are polished without what is known: columns need not be exact
             precision = {"own_product": INEXACT_COLUMN}
         if self.numerics.input_zeros is not None:
             precision = {"own_product": INEXACT_COLUMN, "surely_off": self.numerics.input_zeros.margins[0]}
-        columns = tuple(view for view in (self.tail, self.problem.column) if view is not None)
+        columns = tuple(constraint for constraint in (self.tail, self.problem.column) if constraint is not None)
         test = self.problem.factors.zero_test
-        return Knowledge(test, views, columns, trusts_downstream=self.is_beyond_half, **precision)
+        return Knowledge(test, coordinates, columns, trusts_downstream=self.is_beyond_half, **precision)
 
     @cached_property
     def is_alike(self) -> bool:
@@ -138,14 +140,14 @@ class SearchState(State):
         return self.subspaces is not None and self.numerics.scaled.applies(self.undeflated)
 
     @property
-    def views(self) -> SampleCoordinates:
+    def coordinates(self) -> SampleCoordinates:
         """Both views, deflated by what is known."""
-        return self.knowledge.views
+        return self.knowledge.coordinates
 
     @property
     def is_ample(self) -> bool:
         """Whether the next layer's activation subspace says enough for a descent by it alone."""
-        return self.subspaces is not None and self.numerics.scaled.is_ample(self.remaining.first.spans[0])
+        return self.subspaces is not None and self.numerics.scaled.is_ample(self.remaining.first.levels[0])
 
     @property
     def n_known(self) -> int:
@@ -190,7 +192,7 @@ class SearchState(State):
         """What samples are looked at by."""
         subspaces, words = self.chain or self.subspaces, ["gradient", "weights"]
         if subspaces is not None:
-            n = len(subspaces.spans)
+            n = len(subspaces.levels)
             words.append("the next layer's gradient" if n == 1 else f"the gradients of {n} layers behind")
         if self.uses_tail:
             words.append("the rest of the network")
@@ -221,7 +223,7 @@ class SearchState(State):
         """Whether the loss can be followed back through all downstream layers, from a label to this one."""
         if not (self.is_beyond_half and self.numerics.use_tail and self.problem.tail is not None):
             return False
-        is_whole = len((self.chain or self.subspaces).spans) >= len(self.problem.layer_gradient.layers) - 1
+        is_whole = len((self.chain or self.subspaces).levels) >= len(self.problem.layer_gradient.layers) - 1
         return is_whole and self.problem.backward is not None and self.problem.backward.is_two_pieces
 
     @cached_property
@@ -248,18 +250,18 @@ class SearchState(State):
             self.remaining.leave_out(knowledge, self.fits)
         return False
 
-    def descended(self, starts: torch.Tensor, at_first: Constraint, generator: torch.Generator) -> Ends:
+    def descended(self, starts: torch.Tensor, at_first: Constraint, generator: torch.Generator) -> Minimisers:
         """Return the samples that descents from some ``p`` at their true scale end at, and which are determined."""
         if len(starts) == 0:
             return starts, torch.zeros(0, dtype=torch.bool)
-        return self.numerics.descent.run(self.views, self.equations, starts, generator, self.natural, at_first)
+        return self.numerics.descent.run(self.coordinates, self.equations, starts, generator, self.natural, at_first)
 
-    def settled(self, ends: Ends, *, is_fitted: bool = False) -> Ends:
+    def settled(self, minimisers: Minimisers, *, is_fitted: bool = False) -> Minimisers:
         """Return ends without zero-slope regions fitted to all constraints, those that fulfil these; or as they are.
 
         Columns are as exact as their samples; ``is_fitted`` says that a stage has fitted them already.
         """
-        inputs, is_determined = ends
+        inputs, is_determined = minimisers
         if not (is_fitted or self.is_ample):
             inputs = self.fits.fitted(inputs)
             if self.is_head:
@@ -270,11 +272,11 @@ class SearchState(State):
             inputs, is_determined = inputs[kept], is_determined[kept]
         return inputs, is_determined
 
-    def confirmed(self, ends: Ends, generator: torch.Generator) -> Ends:
+    def confirmed(self, minimisers: Minimisers, generator: torch.Generator) -> Minimisers:
         """Return ends with zero-slope regions that the subspaces confirm; of stored weights first those by zeros."""
         if not self.is_exact:
-            return ends
-        inputs, is_determined = self.fits.fitted(ends[0]), ends[1]
+            return minimisers
+        inputs, is_determined = self.fits.fitted(minimisers[0]), minimisers[1]
         input_zeros, knowledge = self.numerics.input_zeros, self.knowledge
         if input_zeros is None:
             kept = self.fits.near_subspaces(inputs, knowledge.inputs) | ~is_determined
@@ -285,5 +287,5 @@ class SearchState(State):
         return torch.cat([exact, rough[is_near]]), torch.ones(len(exact) + int(is_near.sum()), dtype=torch.bool)
 
 
-def _at_typical_scale(view: Constraint, forward: ScaledForward, generator: torch.Generator) -> Constraint:
-    return view.scaled_to(forward.preactivations(forward.draw(N_TYPICAL, generator)))
+def _at_typical_scale(constraint: Constraint, forward: ScaledForward, generator: torch.Generator) -> Constraint:
+    return constraint.scaled_to(forward.preactivations(forward.draw(N_TYPICAL, generator)))

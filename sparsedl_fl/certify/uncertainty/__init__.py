@@ -9,7 +9,7 @@ What moves an input depends on what determines it: the zeros of the columns (`er
 (`errors_from_inputs`), or views, each input by itself (`errors_from_views`).
 """
 
-from sparsedl_fl.certify.uncertainty.from_constraints import errors_from_views
+from sparsedl_fl.certify.uncertainty.from_constraints import errors_from_constraints
 from sparsedl_fl.certify.uncertainty.from_zeros import errors_from_inputs, errors_from_zeros
 
-__all__ = ["errors_from_inputs", "errors_from_views", "errors_from_zeros"]
+__all__ = ["errors_from_inputs", "errors_from_constraints", "errors_from_zeros"]

@@ -24,7 +24,7 @@ from sparsedl_fl.constraints import (
 )
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
-__all__ = ["errors_from_views"]
+__all__ = ["errors_from_constraints"]
 
 SURELY_LEFT = 3.0
 """Times the noise that a change of an input has to leave a span by, for the span to say anything of it. At 1.7 times
@@ -37,11 +37,11 @@ SHARED = 20.0
 """Equations that what all inputs show of their noise counts as, for each; not varied."""
 
 
-def errors_from_views(
+def errors_from_constraints(
     factors: LowRankGradient,
     forward: np.ndarray,
     scale: np.ndarray,
-    view: Constraint,
+    constraint: Constraint,
     whitened: np.ndarray,
     columns: np.ndarray,
     products: np.ndarray,
@@ -76,8 +76,8 @@ def errors_from_views(
         return of_scale * np.abs(whitened[:, 0]) * S[0] / np.sqrt(n)
     if len(whitened) == 0:
         return np.zeros(0)
-    views = view.views if isinstance(view, Stacked) else (view,)
-    parts = [_INFORMATION[type(part)](part, forward, whitened) for part in views]
+    constraints = constraint.constraints if isinstance(constraint, Stacked) else (constraint,)
+    parts = [_INFORMATION[type(part)](part, forward, whitened) for part in constraints]
     errors = np.full(len(whitened), np.inf)
     # The bias gradient fixes the scale, up to its own noise: the last change is one of scale alone.
     changes = np.linalg.qr(scale[:, None], mode="complete")[0]
@@ -117,15 +117,17 @@ def _errors_of_scale(factors: LowRankGradient, scale: np.ndarray, whitened: np.n
 class _OfSpans:
     """What spans say of each of some inputs."""
 
-    def __init__(self, view: DownstreamSubspaces, forward: np.ndarray, whitened: np.ndarray) -> None:
-        here = view.at(as_tensor(whitened @ forward.T))
-        self.view, self.forward = view, forward
+    def __init__(self, constraint: DownstreamSubspaces, forward: np.ndarray, whitened: np.ndarray) -> None:
+        here = constraint.at(as_tensor(whitened @ forward.T))
+        self.constraint, self.forward = constraint, forward
         self.slopes = [
             _sure_slopes(*level).numpy()
-            for level in zip(view.spans, here.preactivations, here.activations, here.slopes, strict=True)
+            for level in zip(constraint.levels, here.preactivations, here.activations, here.slopes, strict=True)
         ]
-        self.residuals = [span.outside(y).numpy() for span, y in zip(view.spans, here.activations, strict=True)]
-        self.rounding, self.deviations = _rounding(view, here, self.residuals)
+        self.residuals = [
+            subspace.outside(y).numpy() for subspace, y in zip(constraint.levels, here.activations, strict=True)
+        ]
+        self.rounding, self.deviations = _rounding(constraint, here, self.residuals)
 
     def of(self, index: int, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return what they say of changes of an input, given as columns.
@@ -139,10 +141,13 @@ class _OfSpans:
         pull : ndarray of shape (b - 1,)
             What is left of the equations, as they say it.
         """
-        moved, free = _moved(self.view, self.forward, [part[index] for part in self.slopes], free)
+        moved, free = _moved(self.constraint, self.forward, [part[index] for part in self.slopes], free)
         information = squares = pull = np.asarray(0.0)
         for level, change in enumerate(moved):
-            inside, precision = self.view.spans[level].basis.numpy().T @ change, self.deviations[level, index] ** -2
+            inside, precision = (
+                self.constraint.levels[level].basis.numpy().T @ change,
+                self.deviations[level, index] ** -2,
+            )
             gram = change.T @ change
             information = information + precision * (gram - inside.T @ inside)
             squares = squares + precision * gram
@@ -157,33 +162,35 @@ class _OfSpans:
         A mixture may lie where the gradient is weak, though the input does not: the difference of two that are alike.
         """
         changed = [as_tensor((change @ mixing).T.copy()) for change in moved]
-        noise = [span.noise_of(change).numpy() for span, change in zip(self.view.spans, changed, strict=True)]
+        noise = [
+            subspace.noise_of(change).numpy() for subspace, change in zip(self.constraint.levels, changed, strict=True)
+        ]
         return np.maximum(SURELY_LEFT * np.max(noise, axis=0), self.rounding[:, index].max())
 
 
-def _sure_slopes(span: ActivationSubspace, z: torch.Tensor, y: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
+def _sure_slopes(subspace: ActivationSubspace, z: torch.Tensor, y: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
     """Return the slopes, zero where a unit with flat parts is no further from its kink than rounding explains.
 
     Where fewer units are on than there are unknowns an end may be anywhere, up to where another unit begins to be on;
     there it looks determined. (One such was off by 6 % of its size, with an expected error of 4e-6.)
     """
-    if not span.activation.has_flat_part:
+    if not subspace.activation.has_flat_part:
         return slopes
-    near = (span.rounding_of(y) * torch.linalg.vector_norm(y, dim=1))[:, None]
-    return torch.where(span.activation.distance_to_kink(z) > near, slopes, 0.0)
+    near = (subspace.rounding_of(y) * torch.linalg.vector_norm(y, dim=1))[:, None]
+    return torch.where(subspace.activation.distance_to_kink(z) > near, slopes, 0.0)
 
 
 class _OfRest:
     """What the rest of the network says of each of some inputs."""
 
-    def __init__(self, view: TailGradient, forward: np.ndarray, whitened: np.ndarray) -> None:
+    def __init__(self, constraint: TailGradient, forward: np.ndarray, whitened: np.ndarray) -> None:
         self.forward, self.preactivations = forward, as_tensor(whitened @ forward.T)
-        self.view = replace(view.settled(self.preactivations), weight=1.0)
-        here = self.view.at(self.preactivations)
+        self.constraint = replace(constraint.settled(self.preactivations), weight=1.0)
+        here = self.constraint.at(self.preactivations)
         self.residuals = here.outside.numpy()
-        m, b = view.space.basis.shape
+        m, b = constraint.space.basis.shape
         sizes = np.maximum(here.expected.numpy(), np.finfo(float).tiny)
-        freedom = max(m - b - view.n_unknowns, 1)
+        freedom = max(m - b - constraint.n_unknowns, 1)
         # How far rounding moves each is known up to one factor, which all inputs show together; one that is further
         # off is so by its own. (Between two labels: by eight expected errors.)
         own = np.sqrt(np.sum((self.residuals / sizes[:, None]) ** 2, axis=1) / freedom)
@@ -193,7 +200,7 @@ class _OfRest:
     def of(self, index: int, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the same as of spans."""
         alone = torch.tensor([index])
-        here = self.view.of_some(alone).at(self.preactivations[alone])
+        here = self.constraint.of_some(alone).at(self.preactivations[alone])
         turned = here.jvp(as_tensor((self.forward @ free).T)).numpy()
         precision = self.deviations[index] ** -2
         return free, precision * (turned @ turned.T), precision * (turned @ self.residuals[index])
@@ -214,14 +221,14 @@ def _rounding(
     inputs counts as so many equations more. A fit may leave nothing of one layer's equations at the cost of
     another's: no layer is taken for more exact than all of them together.
     """
-    b = behind.spans[0].basis.shape[1]
+    b = behind.levels[0].basis.shape[1]
     n_unknown = np.minimum(np.sum(here.slopes[0].numpy() != 0, axis=1), b - 1)
     rounding, sizes, squares, freedom = [], [], [], []
-    for span, y, residual in zip(behind.spans, here.activations, residuals, strict=True):
-        rounding.append(span.rounding_of(y).numpy())
+    for subspace, y, residual in zip(behind.levels, here.activations, residuals, strict=True):
+        rounding.append(subspace.rounding_of(y).numpy())
         sizes.append(np.linalg.norm(y.numpy(), axis=1) * rounding[-1])
         squares.append(np.sum((residual / sizes[-1][:, None]) ** 2, axis=1))
-        freedom.append(np.maximum((len(span.basis) - b) * (1 - n_unknown / behind.n_equations), 1))
+        freedom.append(np.maximum((len(subspace.basis) - b) * (1 - n_unknown / behind.n_equations), 1))
     of_layers = _factor(np.array(squares), np.array(freedom))
     of_all = _factor(np.sum(squares, axis=0), np.sum(freedom, axis=0))
     return np.array(rounding), np.array(sizes) * np.maximum(of_layers, of_all)
@@ -240,10 +247,10 @@ def _moved(
 
     In the first layer they are orthonormal, where that can be had.
     """
-    is_on = slopes[0] != 0
-    on, free = _orthonormal((forward[is_on] * slopes[0][is_on, None]) @ free, free)
-    first = np.zeros((len(is_on), on.shape[1]))
-    first[is_on] = on
+    is_active = slopes[0] != 0
+    on, free = _orthonormal((forward[is_active] * slopes[0][is_active, None]) @ free, free)
+    first = np.zeros((len(is_active), on.shape[1]))
+    first[is_active] = on
     moved = [first]
     for (W, _), slope in zip(behind.layers, slopes[1:], strict=True):
         moved.append(slope[:, None] * (W.numpy() @ moved[-1]))
@@ -274,9 +281,9 @@ def _has_a_double(
     """
     if min(slopes.shape[1], n_free) < few_inputs:
         return True
-    is_on = slopes != 0
-    alone = is_on[:, [index]] & ~np.delete(is_on, index, axis=1)
-    return bool(alone.sum(axis=0).min() < own_units * is_on[:, index].sum())
+    is_active = slopes != 0
+    alone = is_active[:, [index]] & ~np.delete(is_active, index, axis=1)
+    return bool(alone.sum(axis=0).min() < own_units * is_active[:, index].sum())
 
 
 def _beyond_rounding(

@@ -33,16 +33,16 @@ class LeftEquations:
     """
 
     forward: ScaledForward
-    views: SampleCoordinates
+    sample_coordinates: SampleCoordinates
     rest: TailGradient
     left: torch.Tensor
 
     @classmethod
     def of(
-        cls, views: SampleCoordinates, rest: TailGradient, left: torch.Tensor, labels: torch.Tensor
+        cls, sample_coordinates: SampleCoordinates, rest: TailGradient, left: torch.Tensor, labels: torch.Tensor
     ) -> LeftEquations:
         """Return them for a forward view that is deflated, and the labels of the inputs, (k,)."""
-        return cls(ScaledForward.of(views), views, replace(rest, labels=labels), left)
+        return cls(ScaledForward.of(sample_coordinates), sample_coordinates, replace(rest, labels=labels), left)
 
     def smoothed(self, share: float) -> LeftEquations:
         """Return the same with the kinks behind smoothed over a share of what is typical."""
@@ -65,12 +65,12 @@ class LeftEquations:
     @cached_property
     def _changes(self) -> torch.Tensor:
         """How pre-activations change along each coordinate, (k - 1, m)."""
-        return self.forward.axes.T @ self.views.forward.T
+        return self.forward.axes.T @ self.sample_coordinates.forward.T
 
     def _at(self, coordinates: torch.Tensor) -> tuple[TailGradientAt, torch.Tensor, torch.Tensor]:
         """Return what comes back for all inputs of all starts, and their ``(1, v)`` and columns, (n, k, k)."""
         n, k, _ = coordinates.shape
-        z = self.inputs(coordinates) @ self.views.forward.T + self.views.kink
+        z = self.inputs(coordinates) @ self.sample_coordinates.forward.T + self.sample_coordinates.kink
         here = replace(self.rest, labels=self.rest.labels.repeat(n)).at(z.flatten(0, 1))
         return here, pad(coordinates, (1, 0), value=1.0), (here.gradients.detach() @ self._columns).reshape(n, k, k)
 

@@ -112,6 +112,6 @@ def _nearest(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the nearest ``z`` and ``d`` of units that are on or off, some of them off in any case."""
     on, off = phi.nearest_on(z), phi.nearest_off(z)
-    is_on = (z - on).square() + share * (d - e).square() <= (z - off).square() + share * d.square()
-    is_on = is_on & ~forced
-    return torch.where(is_on, on, off), torch.where(is_on, e, torch.zeros_like(d))
+    is_active = (z - on).square() + share * (d - e).square() <= (z - off).square() + share * d.square()
+    is_active = is_active & ~forced
+    return torch.where(is_active, on, off), torch.where(is_active, e, torch.zeros_like(d))

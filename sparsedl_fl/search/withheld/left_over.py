@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from sparsedl_fl.search.withheld.joint_equations import LeftEquations, LeftSquares
 from sparsedl_fl.solvers import gauss_newton
 
-__all__ = ["Ends", "LeftOver"]
+__all__ = ["Minimisers", "LeftOver"]
 
 LEAST_GAIN = 1e-6
 """Share of its squares by which a step has to help some start for another step to follow."""
@@ -24,20 +24,20 @@ TYPICAL, LARGEST = 0.7, 10.0
 
 
 @dataclass(frozen=True)
-class Ends:
+class Minimisers:
     """Where starts ended, the best first: coordinates of shape (n, k, k - 1), and the squares left of each, (n,)."""
 
     coordinates: torch.Tensor
     costs: torch.Tensor
 
-    def best(self, most: int, *, apart: float = 0.01) -> Ends:
+    def best(self, most: int, *, apart: float = 0.01) -> Minimisers:
         """Return the best ones, one of those whose squares differ by no more than a share."""
         order = self.costs.argsort()
         costs = self.costs[order]
         is_other = torch.ones_like(costs, dtype=torch.bool)
         is_other[1:] = costs[1:] > (1 + apart) * costs[:-1]
         chosen = order[is_other][:most]
-        return Ends(self.coordinates[chosen], self.costs[chosen])
+        return Minimisers(self.coordinates[chosen], self.costs[chosen])
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -97,9 +97,9 @@ class LeftOver(BaseEstimator):
     damping: float = 1e-2
     enough: float = 1e-6
 
-    def ends(
-        self, equations: LeftEquations, before: list[Ends], is_over: Callable[[], str], generator: torch.Generator
-    ) -> Ends:
+    def minimisers(
+        self, equations: LeftEquations, before: list[Minimisers], is_over: Callable[[], str], generator: torch.Generator
+    ) -> Minimisers:
         """Return the best ends of a round, and of those before.
 
         Parameters
@@ -125,17 +125,19 @@ class LeftOver(BaseEstimator):
         weights = limits[0] * (limits[1] / limits[0]) ** torch.rand(n_starts, generator=generator, dtype=at.dtype)
         found = self._descended(equations, at, weights, first, is_over)
         known = before[-1:]
-        coordinates = torch.cat([found.coordinates, *(ends.coordinates for ends in known)])
-        return Ends(coordinates, torch.cat([found.costs, *(ends.costs for ends in known)])).best(self.n_kept)
+        coordinates = torch.cat([found.coordinates, *(minimisers.coordinates for minimisers in known)])
+        return Minimisers(coordinates, torch.cat([found.costs, *(minimisers.costs for minimisers in known)])).best(
+            self.n_kept
+        )
 
     def _descended(
         self, equations: LeftEquations, at: torch.Tensor, weights: torch.Tensor, first: int, is_over: Callable[[], str]
-    ) -> Ends:
+    ) -> Minimisers:
         """Return where starts end, through the network smoothed less and less."""
         n_stages = len(self.shares) - first
         for stage in range(n_stages if at.numel() else 0):  # a single input is where it is
             if is_over():
-                return Ends(at, equations.costs(at, torch.ones_like(weights)))
+                return Minimisers(at, equations.costs(at, torch.ones_like(weights)))
             smoothed = equations.smoothed(self.shares[first + stage])
             at = self._stepped(smoothed, at, weights ** (1 - stage / n_stages), self.n_steps_smoothed)
             if stage in self.halved:
@@ -145,7 +147,7 @@ class LeftOver(BaseEstimator):
                 at, weights = at[best], weights[best]
         ones = torch.ones_like(weights)
         at = self._stepped(equations, at, ones, self.n_steps) if at.numel() else at
-        return Ends(at, equations.costs(at, ones))
+        return Minimisers(at, equations.costs(at, ones))
 
     def _stepped(self, equations: LeftEquations, at: torch.Tensor, weights: torch.Tensor, n_steps: int) -> torch.Tensor:
         def solve(here: LeftSquares, gradient: torch.Tensor, damping: torch.Tensor) -> torch.Tensor:
@@ -163,20 +165,20 @@ class LeftOver(BaseEstimator):
         )[0].view(at.shape)
 
     def _moved(
-        self, equations: LeftEquations, ends: torch.Tensor, n_starts: int, generator: torch.Generator
+        self, equations: LeftEquations, minimisers: torch.Tensor, n_starts: int, generator: torch.Generator
     ) -> torch.Tensor:
         """Return starts from ends: as they are, with two inputs further apart or nearer, or with a few drawn anew.
 
         How far two inputs of one label are apart is what smoothed kinks tell the least of.
         """
-        outside, products = equations.squares(ends)
+        outside, products = equations.squares(minimisers)
         doubtful = (outside + products.sum(dim=1) + products.sum(dim=2)).sqrt()
         doubtful = doubtful.nan_to_num(nan=1.0, posinf=1.0).clamp(min=torch.finfo(doubtful.dtype).tiny)
         doubtful = doubtful + OTHERS * doubtful.amax(dim=1, keepdim=True)
         k, labels = equations.n_inputs, equations.rest.labels
         is_other = ~torch.eye(k, dtype=torch.bool)
         is_alike = is_other & (labels[:, None] == labels)
-        starts = ends[torch.arange(n_starts) % len(ends)].clone()
+        starts = minimisers[torch.arange(n_starts) % len(minimisers)].clone()
         for number, at in enumerate(starts):
             move = int(torch.randint(4, (1,), generator=generator))
             if move in (1, 2):
@@ -188,7 +190,7 @@ class LeftOver(BaseEstimator):
                 )
             elif move == 3:
                 n_drawn = int(torch.randint(1, min(MOST_DRAWN, k) + 1, (1,), generator=generator))
-                drawn = torch.multinomial(doubtful[number % len(ends)], n_drawn, generator=generator)
+                drawn = torch.multinomial(doubtful[number % len(minimisers)], n_drawn, generator=generator)
                 at[drawn] = _heavy((n_drawn, k - 1), generator)
         return starts
 

@@ -71,15 +71,17 @@ class SparseStarts(BaseEstimator):
             functionals = functionals - (functionals @ blind) @ blind.T
         sparsest = self._sparsest(outer, functionals) @ inner
         withheld = space.entries(sparsest)[1].abs()
-        is_on = withheld < self.clearly_off * withheld.amax(dim=1, keepdim=True)
+        is_active = withheld < self.clearly_off * withheld.amax(dim=1, keepdim=True)
         widths = _widths(self.first_widths[1], self.last_widths[1], self.n_polished)
         polished = _polished(space, _least_passed(space, sparsest, nothing), widths)
-        return torch.cat([space.fitted(is_on), polished])
+        return torch.cat([space.fitted(is_active), polished])
 
-    def near(self, space: BackSpace, is_on: torch.Tensor) -> torch.Tensor:
+    def near(self, space: BackSpace, is_active: torch.Tensor) -> torch.Tensor:
         """Return candidates ``(q, r)`` for patterns of shape (n, m) that are nearly those of inputs."""
-        is_on = is_on[~is_on.all(dim=1)].unique(dim=0)
-        return _polished(space, space.fitted(is_on), _widths(self.first_widths[2], self.last_widths[2], self.n_near))
+        is_active = is_active[~is_active.all(dim=1)].unique(dim=0)
+        return _polished(
+            space, space.fitted(is_active), _widths(self.first_widths[2], self.last_widths[2], self.n_near)
+        )
 
     def _sparsest(self, observations: torch.Tensor, functionals: torch.Tensor) -> torch.Tensor:
         """Return the ``v`` of each row with the least sum of ``|L v|`` for which a functional is one, reweighted."""

@@ -139,9 +139,9 @@ class BackSpace:
         entries = candidates @ self.rows.T
         return entries[:, : len(self.left)], entries[:, len(self.left) :]
 
-    def fitted(self, is_on: torch.Tensor) -> torch.Tensor:
+    def fitted(self, is_active: torch.Tensor) -> torch.Tensor:
         """Return the unit ``(q, r)`` that fulfils the equations best where units of shape (n, m) are on and off."""
-        weights = torch.cat([~is_on, is_on], dim=1).to(self.rows.dtype)
+        weights = torch.cat([~is_active, is_active], dim=1).to(self.rows.dtype)
         return smallest_eigenvectors(self.grams(weights))[1]
 
     def columns(self, candidates: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -159,12 +159,12 @@ class BackSpace:
         """
         passed, withheld = self.entries(candidates)
         sizes = (passed - withheld).square().mean(dim=1, keepdim=True).sqrt()
-        is_on = withheld.abs() < passed.abs()
+        is_active = withheld.abs() < passed.abs()
         is_near = torch.minimum(passed.abs(), withheld.abs()).amax(dim=1) < NEAR * sizes[:, 0]
-        is_on = is_on[is_near & ~is_on.all(dim=1) & is_on.any(dim=1)].unique(dim=0)
-        fitted, b = self.fitted(is_on), self.left.shape[1]
+        is_active = is_active[is_near & ~is_active.all(dim=1) & is_active.any(dim=1)].unique(dim=0)
+        fitted, b = self.fitted(is_active), self.left.shape[1]
         passed, withheld = self.entries(fitted)
-        left = torch.where(is_on, withheld, passed)
+        left = torch.where(is_active, withheld, passed)
         expected = torch.hypot(
             torch.linalg.vector_norm(fitted[:, :b] * self.noise_of_left, dim=1),
             torch.linalg.vector_norm(fitted[:, b:] @ self.noise_of_back.T, dim=1),
@@ -172,9 +172,9 @@ class BackSpace:
         sizes = torch.linalg.vector_norm(passed - withheld, dim=1)
         largest = (TIMES_NOISE * expected).clamp(min=OWN_ROUNDING * sizes, max=LARGEST_RESIDUAL * sizes)
         is_right = torch.linalg.vector_norm(left, dim=1) <= largest
-        rows = torch.cat([~is_on, is_on], dim=1)[is_right]
+        rows = torch.cat([~is_active, is_active], dim=1)[is_right]
         least, most = SHARES_OF_OTHERS
         share = min(max((float(self.noise_of_left.median()) / WEAKEST) ** 2, least), most)
         is_right[is_right.clone()] = Determinacy(full_leverage=1 - share).of(self.rows, rows)
         columns = normalized(fitted[is_right, :b], dim=1)
-        return columns, is_on[is_right]
+        return columns, is_active[is_right]

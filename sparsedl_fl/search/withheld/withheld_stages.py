@@ -62,7 +62,7 @@ class LabelReflection(SparsestWithheld):
         """Run random starts, each for a label."""
         space, likely = state.next_space(), state.labels_left().clamp(min=DENIED)
         labels = torch.multinomial(likely, n_starts, replacement=True, generator=generator)
-        forward = ScaledForward.of(state.views.knowing(state.columns))
+        forward = ScaledForward.of(state.coordinates.knowing(state.columns))
         z = state.reflection.preactivations(forward, state.left, state.problem.backward, labels, generator)
         return self._columns(state, space, state.sparse.near(space, ~state.problem.activation.is_off(z)))
 
@@ -83,13 +83,13 @@ class AllThatIsLeft(SparsestWithheld):
             return Proposals()
         shares = state.labels_left()
         counts = shares.floor().long()
-        doubt = IN_DOUBT * torch.rand(shares.shape, generator=generator, dtype=shares.dtype) * bool(state.ends)
+        doubt = IN_DOUBT * torch.rand(shares.shape, generator=generator, dtype=shares.dtype) * bool(state.minimisers)
         n_open = state.n_left - int(counts.sum())
         counts[(shares - counts + doubt).argsort(descending=True)[:n_open]] += 1
         labels = torch.repeat_interleave(torch.arange(len(counts)), counts)
-        equations = LeftEquations.of(state.views.knowing(state.columns), state.rest, state.left, labels)
-        before = state.ends.setdefault(tuple(counts.tolist()), [])
-        before.append(state.left_over.ends(equations, before, state.is_over, generator))
+        equations = LeftEquations.of(state.coordinates.knowing(state.columns), state.rest, state.left, labels)
+        before = state.minimisers.setdefault(tuple(counts.tolist()), [])
+        before.append(state.left_over.minimisers(equations, before, state.is_over, generator))
         is_found = before[-1].costs[0] < state.left_over.enough
         return Proposals(inputs=equations.inputs(before[-1].coordinates[0]) if is_found else None)
 

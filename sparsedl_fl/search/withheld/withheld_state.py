@@ -20,7 +20,7 @@ from sparsedl_fl.search.natural_coordinates import NaturalCoordinates
 from sparsedl_fl.search.schedule import Schedule
 from sparsedl_fl.search.stage import Proposals, State
 from sparsedl_fl.search.withheld.layer_reflection import OneLayerReflection
-from sparsedl_fl.search.withheld.left_over import Ends, LeftOver
+from sparsedl_fl.search.withheld.left_over import LeftOver, Minimisers
 from sparsedl_fl.search.withheld.sparsest_vectors import SparseStarts
 from sparsedl_fl.search.withheld.withheld_space import BackSpace
 
@@ -115,13 +115,13 @@ class WithheldState(State):
         self.sparse = search.sparse or SparseStarts()
         self.reflection = search.reflection or OneLayerReflection()
         self.left_over = search.left_over or LeftOver()
-        self.spaces, self.views = BackSpace.all_of(problem), SampleCoordinates.of_problem(problem)
+        self.spaces, self.coordinates = BackSpace.all_of(problem), SampleCoordinates.of_problem(problem)
         self.rest, self.left = problem.tail_from_prior, as_tensor(problem.factors.left)
         m, b = self.left.shape
         self.columns = torch.zeros((0, b), dtype=torch.float64)
         self.is_active = torch.zeros((0, m), dtype=torch.bool)
         self.last_inputs: torch.Tensor | None = None
-        self.ends: dict[tuple[int, ...], list[Ends]] = {}
+        self.minimisers: dict[tuple[int, ...], list[Minimisers]] = {}
         self.inputs: torch.Tensor | None = None
         self.errors: torch.Tensor | None = None
         self.idle = self._n_hits = self._n_spaces = 0
@@ -159,7 +159,7 @@ class WithheldState(State):
             for column, pattern in zip(proposals.columns, proposals.is_active, strict=True):
                 together = torch.cat([self.columns, column[None]])
                 if len(together) <= together.shape[1] and torch.linalg.svdvals(together)[-1] > LEAST_APART:
-                    self.columns, self.ends = together, {}
+                    self.columns, self.minimisers = together, {}
                     self.is_active = torch.cat([self.is_active, pattern[None]])
         self.idle = 0 if self.n_known > n_before else self.idle + 1
         return self.n_known > n_before
@@ -172,7 +172,7 @@ class WithheldState(State):
     @cached_property
     def _gradients_by_label(self) -> torch.Tensor:
         """What comes back for each label where inputs are on average, to activations, of shape (n_labels, m)."""
-        place = ScaledForward.of(self.views).offset
+        place = ScaledForward.of(self.coordinates).offset
         n_labels = len(self.rest.shares)
         return self.problem.backward.at(place.expand(n_labels, -1), torch.arange(n_labels))[2][0]
 
@@ -194,7 +194,7 @@ class WithheldState(State):
         size = torch.linalg.vector_norm(by_label, dim=1).mean() * 2 * (n_left / len(self.left)) ** 0.5
         ridge = torch.zeros((len(parts), len(parts)), dtype=parts.dtype)
         ridge.diagonal()[1 : 1 + 2 * len(found)] = size
-        total = torch.cat([self.left @ self.views.scale, torch.zeros(len(parts), dtype=parts.dtype)])
+        total = torch.cat([self.left @ self.coordinates.scale, torch.zeros(len(parts), dtype=parts.dtype)])
         try:
             shares = torch.from_numpy(nnls(torch.cat([parts.T, ridge]).numpy(), total.numpy())[0][-len(by_label) :])
         except RuntimeError:  # it does not end
@@ -208,21 +208,21 @@ class WithheldState(State):
             return
         columns = self.columns
         if self.last_inputs is not None:
-            here = self.rest.at(self.last_inputs @ self.views.forward.T + self.views.kink)
+            here = self.rest.at(self.last_inputs @ self.coordinates.forward.T + self.coordinates.kink)
             columns = torch.cat([columns, self.rest.space.columns(here.directions)])
         inputs, is_singular = torch.linalg.inv_ex(columns.T)
-        inputs = inputs / (inputs @ self.views.scale)[:, None]
+        inputs = inputs / (inputs @ self.coordinates.scale)[:, None]
         if is_singular or not inputs.isfinite().all():
             return
-        rest = self.rest.settled(inputs @ self.views.forward.T + self.views.kink)
-        natural = NaturalCoordinates.of(ScaledForward.of(self.views), rest, generator, N_PROBES)
+        rest = self.rest.settled(inputs @ self.coordinates.forward.T + self.coordinates.kink)
+        natural = NaturalCoordinates.of(ScaledForward.of(self.coordinates), rest, generator, N_PROBES)
         joint_refinement = self.settings.joint_refinement or JointRefinement(
             n_together=self.settings.n_together, n_products=self.settings.n_products
         )
         together = joint_refinement.together(natural, rest, rest, self.left, inputs)
         self.inputs, changes = together.inputs, joint_refinement.errors(together, generator)
         if changes is not None:
-            squares = (changes * self.views.sizes).square().sum(dim=2).mean(dim=0)
+            squares = (changes * self.coordinates.sizes).square().sum(dim=2).mean(dim=0)
             self.errors = (squares / self.problem.layer_gradient.shape[1]).sqrt()
 
     def candidates(self, status: str, end: SearchEnd, n_starts: int) -> Candidates:

@@ -26,17 +26,17 @@ class TestActivationSpan:
         rng, Y = np.random.default_rng(1), activations()
         sizes = np.array([1, 1, 1, 1, 1, 1e-5])
         gradient = (rng.standard_normal((40, 6)) * sizes) @ Y + 1e-8 * rng.standard_normal((40, 50))
-        span = ActivationSubspace.of(gradient, 6, ReLU())
-        tolerances = span.tolerances_of(torch.from_numpy(Y))
+        subspace = ActivationSubspace.of(gradient, 6, ReLU())
+        tolerances = subspace.tolerances_of(torch.from_numpy(Y))
         assert (tolerances[:5] < tolerances[5]).all()
-        assert (span.distances_of(torch.from_numpy(Y)) <= tolerances).all()
+        assert (subspace.distances_of(torch.from_numpy(Y)) <= tolerances).all()
 
     def test_a_singular_value_in_the_noise_does_not_take_the_others_with_it(self):
         rng, Y = np.random.default_rng(2), activations()
         sizes = np.array([1, 1, 1, 1, 1, 1e-12])
         gradient = (rng.standard_normal((40, 6)) * sizes) @ Y + 1e-8 * rng.standard_normal((40, 50))
-        span = ActivationSubspace.of(gradient, 6, ReLU())
-        inside = span.distances_of(torch.from_numpy(Y)) <= span.tolerances_of(torch.from_numpy(Y))
+        subspace = ActivationSubspace.of(gradient, 6, ReLU())
+        inside = subspace.distances_of(torch.from_numpy(Y)) <= subspace.tolerances_of(torch.from_numpy(Y))
         assert inside.tolist() == [True] * 5 + [False]
 
     def test_copies_of_units_count_once_also_where_one_of_them_is_dead(self):
@@ -44,22 +44,28 @@ class TestActivationSpan:
         X, weight, bias = rng.standard_normal((6, 20)), rng.standard_normal((50, 20)), rng.standard_normal(50)
         weight[40:], bias[40:], bias[:3] = weight[:10], bias[:10], -100.0
         gradient = rng.standard_normal((40, 6)) @ np.maximum(X @ weight.T + bias, 0)
-        span = ActivationSubspace.of(gradient, 6, ReLU(), (weight, bias))
-        assert span.stand_for.tolist() == [1.0] * 3 + [2.0] * 7 + [1.0] * 33 + [0.0] * 7
-        assert span.n_equations == 43 - 6
-        strengths = span.strengths_of(torch.from_numpy(np.maximum(rng.standard_normal((1, 20)) @ weight.T + bias, 0)))
+        subspace = ActivationSubspace.of(gradient, 6, ReLU(), (weight, bias))
+        assert subspace.stand_for.tolist() == [1.0] * 3 + [2.0] * 7 + [1.0] * 33 + [0.0] * 7
+        assert subspace.n_equations == 43 - 6
+        strengths = subspace.strengths_of(
+            torch.from_numpy(np.maximum(rng.standard_normal((1, 20)) @ weight.T + bias, 0))
+        )
         assert (strengths > 0).sum() <= 37
         assert ActivationSubspace.of(gradient, 6, ReLU(), (rng.standard_normal((50, 20)), bias)).stand_for is None
 
     def test_inputs_beyond_the_noise_are_by_how_much(self):
         rng, Y = np.random.default_rng(5), activations()
         gradient = rng.standard_normal((40, 6)) @ Y + 1e-5 * rng.standard_normal((40, 50))
-        span = ActivationSubspace.of(gradient, 6, ReLU())
+        subspace = ActivationSubspace.of(gradient, 6, ReLU())
         true = torch.from_numpy(Y)
-        assert (DownstreamSubspaces((span,)).at(true).beyond_noise == 1).all()
-        away = span.outside(torch.from_numpy(activations(seed=6)))
-        moved = true + 20 * span.noise_of(true)[:, None] * away / away.norm(dim=1)[:, None] * true.norm(dim=1)[:, None]
-        assert DownstreamSubspaces((span,)).at(moved).beyond_noise.numpy() == pytest.approx(np.full(6, 20.0), rel=0.2)
+        assert (DownstreamSubspaces((subspace,)).at(true).beyond_noise == 1).all()
+        away = subspace.outside(torch.from_numpy(activations(seed=6)))
+        moved = (
+            true + 20 * subspace.noise_of(true)[:, None] * away / away.norm(dim=1)[:, None] * true.norm(dim=1)[:, None]
+        )
+        assert DownstreamSubspaces((subspace,)).at(moved).beyond_noise.numpy() == pytest.approx(
+            np.full(6, 20.0), rel=0.2
+        )
 
     def test_weak_directions_of_smooth_activations_are_there(self):
         rng = np.random.default_rng(7)
@@ -84,13 +90,13 @@ class TestActivationSpan:
         activations = np.maximum(rng.standard_normal((40, 6)), 0)
         activations[:2] = 0.0
         activations[:2, 0] = 1.0, 2.0
-        span = ActivationSubspace.of(rng.standard_normal((30, 6)) @ activations.T, 6, ReLU())
+        subspace = ActivationSubspace.of(rng.standard_normal((30, 6)) @ activations.T, 6, ReLU())
         candidates = torch.as_tensor(np.stack([np.ones(40), activations[:, 1]]))
-        strengths = span.strengths_of(candidates)
+        strengths = subspace.strengths_of(candidates)
         assert (strengths[0] > 0.99).sum() == 34
         n_on, held = int((activations[:, 1] > 0).sum()), 1  # by the span alone with these units on: the input itself
         own = torch.as_tensor(activations[:, 1] > 0)
-        V = torch.nn.functional.normalize(span.basis, dim=0)
+        V = torch.nn.functional.normalize(subspace.basis, dim=0)
         outside = torch.linalg.svdvals((torch.eye(40, dtype=torch.float64) - V @ V.T)[:, own])
         np.testing.assert_allclose(strengths[1].sort(descending=True).values[:n_on], outside, atol=1e-6)
         assert (strengths[1] > 1e-6).sum() == min(n_on, 34 - 1) - held
@@ -163,35 +169,35 @@ class TestSpansBehind:
         return DownstreamSubspaces.of(given, 6, GELU()), z
 
     def test_there_is_one_for_each_layer_that_spans_the_batch(self, behind):
-        spans, z = behind
-        assert [len(span.basis) for span in spans.spans] == [50, 40, 45]
-        assert spans.n_equations == 50 + 40 + 45 - 3 * 6
-        assert spans.identifies
-        assert spans.first.n_equations == 44
-        assert spans.at(z).is_proof.all()
-        assert spans.at(z).distances.max() < 1e-5
+        subspaces, z = behind
+        assert [len(subspace.basis) for subspace in subspaces.levels] == [50, 40, 45]
+        assert subspaces.n_equations == 50 + 40 + 45 - 3 * 6
+        assert subspaces.identifies
+        assert subspaces.first.n_equations == 44
+        assert subspaces.at(z).is_proof.all()
+        assert subspaces.at(z).distances.max() < 1e-5
 
     def test_gradient_and_curve_are_those_of_the_cost(self, behind):
-        spans, z = behind
-        spans = spans.scaled_to(z)
+        subspaces, z = behind
+        subspaces = subspaces.scaled_to(z)
         z = z + 0.5
         step = 1e-5 * torch.randn(z.shape, generator=torch.Generator().manual_seed(1), dtype=z.dtype)
-        here, above, below = spans.at(z), spans.at(z + step), spans.at(z - step)
+        here, above, below = subspaces.at(z), subspaces.at(z + step), subspaces.at(z - step)
         torch.testing.assert_close((above.cost - below.cost) / 4, (here.gradient * step).sum(dim=1), rtol=1e-4, atol=0)
         # J^T J is symmetric and positive, and J dz is what leaves the spans, to first order.
         other = torch.randn(z.shape, generator=torch.Generator().manual_seed(2), dtype=z.dtype)
         torch.testing.assert_close((other * here.curve(step)).sum(dim=1), (step * here.curve(other)).sum(dim=1))
         change = [
-            weight * (span.outside(one - two) ** 2).sum(dim=1) / 4
-            for span, one, two, weight in zip(
-                spans.spans, above.activations, below.activations, spans.weights, strict=True
+            weight * (subspace.outside(one - two) ** 2).sum(dim=1) / 4
+            for subspace, one, two, weight in zip(
+                subspaces.levels, above.activations, below.activations, subspaces.weights, strict=True
             )
         ]
         torch.testing.assert_close((step * here.curve(step)).sum(dim=1), sum(change), rtol=1e-3, atol=0)
 
     def test_weights_go_with_their_inputs(self, behind):
-        spans, z = behind
-        varied = spans.weighted(6, 1.0, torch.Generator().manual_seed(0))
+        subspaces, z = behind
+        varied = subspaces.weighted(6, 1.0, torch.Generator().manual_seed(0))
         index = torch.tensor([4, 1])
         torch.testing.assert_close(varied.at(z + 0.3).cost[index], varied.of_some(index).at(z[index] + 0.3).cost)
 
@@ -203,8 +209,8 @@ class TestSpansBehind:
         given = LayerGradient(
             rng.standard_normal((50, 30)), np.zeros(50), D @ X, D.sum(axis=1), D2 @ Y, activation="gelu", behind=[layer]
         )
-        assert len(DownstreamSubspaces.of(given, 6, GELU()).spans) == 2
-        assert len(DownstreamSubspaces.of(replace(given, learning_rate=0.1), 6, GELU()).spans) == 1
+        assert len(DownstreamSubspaces.of(given, 6, GELU()).levels) == 2
+        assert len(DownstreamSubspaces.of(replace(given, learning_rate=0.1), 6, GELU()).levels) == 1
 
     @pytest.mark.parametrize(
         ("change", "message"),
@@ -243,7 +249,7 @@ def test_a_next_gradient_of_lower_rank_spans_the_inputs_whose_columns_are_indepe
     given = columns @ activations + 1e-8 * rng.standard_normal((20, 60))
     short, open_ = (ActivationSubspace.of(given, 8, ReLU(), gap=gap) for gap in (1e5, 10.0))
     y = torch.from_numpy(activations)
-    over_noise, if_it_were_weak = ((span.distances_of(y) / span.noise_of(y)) for span in (short, open_))
+    over_noise, if_it_were_weak = ((subspace.distances_of(y) / subspace.noise_of(y)) for subspace in (short, open_))
     assert (over_noise[2:] < 5).all()
     assert (over_noise[:2] > 1e3).all()
     assert (if_it_were_weak < ROUNDING_SHARE).all()  # what left little of a gradient could be anything there
@@ -272,34 +278,34 @@ class TestOthers:
     def first(self, inputs, n):
         return Inputs(inputs.whitened[:n], inputs.preactivations[:n], inputs.gradients[:n])
 
-    def check(self, view, inputs, n):
-        distances = view.at(inputs.preactivations).distances
+    def check(self, constraint, inputs, n):
+        distances = constraint.at(inputs.preactivations).distances
         assert (distances[n:] < 1e-4).all()
         assert (distances[:n] > 0.02).all()
 
     @pytest.mark.parametrize("level", [0, 1])
     def test_known_inputs_leave_every_span(self, known, level):
         problem, inputs = known
-        spans = problem.subspaces.without(self.first(inputs, self.N_KNOWN))
-        assert [span.basis.shape[1] for span in spans.spans] == [4, 4]
-        y = spans.at(inputs.preactivations).activations[level]
-        assert (spans.spans[level].distances_of(y)[self.N_KNOWN :] < 1e-4).all()
-        assert (spans.spans[level].distances_of(y)[: self.N_KNOWN] > 0.02).all()
+        subspaces = problem.subspaces.without(self.first(inputs, self.N_KNOWN))
+        assert [subspace.basis.shape[1] for subspace in subspaces.levels] == [4, 4]
+        y = subspaces.at(inputs.preactivations).activations[level]
+        assert (subspaces.levels[level].distances_of(y)[self.N_KNOWN :] < 1e-4).all()
+        assert (subspaces.levels[level].distances_of(y)[: self.N_KNOWN] > 0.02).all()
 
     def test_one_after_the_other_is_as_all_at_once(self, known):
         problem, inputs = known
-        spans = problem.subspaces
+        subspaces = problem.subspaces
         for index in range(self.N_KNOWN):
             one = Inputs(*(part[index : index + 1] for part in vars(inputs).values()))
-            spans = spans.without(one)
-        self.check(spans, inputs, self.N_KNOWN)
+            subspaces = subspaces.without(one)
+        self.check(subspaces, inputs, self.N_KNOWN)
 
     def test_wrong_gradients_leave_the_spans_as_they_are(self, known):
         problem, inputs = known
         noise = torch.randn(inputs.gradients.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         wrong = replace(inputs, gradients=inputs.gradients + 0.3 * inputs.gradients.std() * noise)
-        spans = problem.subspaces.without(self.first(wrong, self.N_KNOWN))
-        assert [span.basis.shape[1] for span in spans.spans] == [12, 12]
+        subspaces = problem.subspaces.without(self.first(wrong, self.N_KNOWN))
+        assert [subspace.basis.shape[1] for subspace in subspaces.levels] == [12, 12]
 
     def test_known_inputs_leave_the_column_space_and_their_labels_the_others(self, known):
         problem, inputs = known

@@ -81,10 +81,12 @@ def test_views_are_built_once(small_problem, monkeypatch):
     from sparsedl_fl.constraints.downstream_subspaces import DownstreamSubspaces
     from sparsedl_fl.constraints.forward_pass import ForwardPass
 
-    for view in (ForwardPass, DownstreamSubspaces):
-        build = view.of.__func__
+    for constraint in (ForwardPass, DownstreamSubspaces):
+        build = constraint.of.__func__
         monkeypatch.setattr(
-            view, "of", classmethod(lambda cls, *args, build=build: calls.append(cls.__name__) or build(cls, *args))
+            constraint,
+            "of",
+            classmethod(lambda cls, *args, build=build: calls.append(cls.__name__) or build(cls, *args)),
         )
     GradientInverter(random_state=0).fit(LayerGradient.from_model(model, gradient))
     assert sorted(calls) == ["DownstreamSubspaces", "ForwardPass"]

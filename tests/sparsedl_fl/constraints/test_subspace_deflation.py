@@ -27,14 +27,14 @@ def layer(request):
     gradient = columns.T @ activations.detach()
     # Rounding as a client's: without any, nothing says how wide the span is.
     gradient += 1e-9 * torch.randn((K, M), generator=generator, dtype=torch.float64)
-    span = ActivationSubspace.of(gradient.numpy(), B, activation)
-    return SubspaceDeflation(weight, gradient), span, gradients.detach(), activations.detach(), slopes, columns
+    subspace = ActivationSubspace.of(gradient.numpy(), B, activation)
+    return SubspaceDeflation(weight, gradient), subspace, gradients.detach(), activations.detach(), slopes, columns
 
 
 def test_duals_are_those_of_the_activations(layer):
     """Each is orthogonal to the activations of all others and in the span: a column of the pseudo-inverse."""
-    way, span, gradients, activations, slopes, columns = layer
-    duals, is_right = way.duals(span, gradients, activations, slopes)
+    way, subspace, gradients, activations, slopes, columns = layer
+    duals, is_right = way.duals(subspace, gradients, activations, slopes)
     assert is_right.all()
     expected = nn.functional.normalize(torch.linalg.pinv(activations).T, dim=1)
     torch.testing.assert_close(duals, expected, rtol=0, atol=1e-6)
@@ -45,18 +45,18 @@ def test_duals_are_those_of_the_activations(layer):
 
 
 def test_the_size_of_a_gradient_is_no_matter_and_its_sign_goes_along(layer):
-    way, span, gradients, activations, slopes, _ = layer
-    duals, _ = way.duals(span, gradients, activations, slopes)
+    way, subspace, gradients, activations, slopes, _ = layer
+    duals, _ = way.duals(subspace, gradients, activations, slopes)
     factors = torch.tensor([1.0, -1.0, 1e-3, 50.0, -7.0, 2.0], dtype=torch.float64)[:, None]
-    scaled, is_right = way.duals(span, factors * gradients, activations, slopes)
+    scaled, is_right = way.duals(subspace, factors * gradients, activations, slopes)
     assert is_right.all()
     torch.testing.assert_close(scaled, factors.sign() * duals, rtol=0, atol=1e-9)
 
 
 def test_some_inputs_have_the_duals_that_they_have_among_all(layer):
-    way, span, gradients, activations, slopes, _ = layer
-    duals, _ = way.duals(span, gradients, activations, slopes)
-    some, is_right = way.duals(span, gradients[1:4], activations[1:4], slopes[1:4])
+    way, subspace, gradients, activations, slopes, _ = layer
+    duals, _ = way.duals(subspace, gradients, activations, slopes)
+    some, is_right = way.duals(subspace, gradients[1:4], activations[1:4], slopes[1:4])
     assert is_right.all()
     torch.testing.assert_close(some, duals[1:4], rtol=0, atol=1e-9)
 
@@ -64,7 +64,7 @@ def test_some_inputs_have_the_duals_that_they_have_among_all(layer):
 @pytest.mark.parametrize("wrong", ["gradient", "slopes", "of another input", "activations"])
 def test_what_is_wrong_is_told(layer, wrong):
     """A gradient that no vector of the span sends back is wrong, and so is one to which other activations belong."""
-    way, span, gradients, activations, slopes, _ = layer
+    way, subspace, gradients, activations, slopes, _ = layer
     gradients, activations, slopes = gradients.clone(), activations.clone(), slopes.clone()
     noise = torch.randn(M, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     if wrong == "gradient":
@@ -75,15 +75,15 @@ def test_what_is_wrong_is_told(layer, wrong):
         gradients[2] = gradients[3]
     if wrong == "activations":  # with those of the third in part, the dual of the third is not orthogonal to the fourth
         activations[3] += 0.3 * activations[2]
-    _, is_right = way.duals(span, gradients, activations, slopes)
+    _, is_right = way.duals(subspace, gradients, activations, slopes)
     assert is_right.tolist() == [index != 2 for index in range(B)]
 
 
 def test_the_same_in_single_precision(layer):
-    way, span, gradients, activations, slopes, _ = layer
-    duals, _ = way.duals(span, gradients, activations, slopes)
+    way, subspace, gradients, activations, slopes, _ = layer
+    duals, _ = way.duals(subspace, gradients, activations, slopes)
     given = (part.float() for part in (gradients, activations, slopes))
-    single, is_right = way.to(torch.float32).duals(span.to(torch.float32), *given, ridge=1e-6)
+    single, is_right = way.to(torch.float32).duals(subspace.to(torch.float32), *given, ridge=1e-6)
     assert single.dtype == torch.float32
     assert is_right.all()
     torch.testing.assert_close(single.double(), duals, rtol=0, atol=1e-2)

@@ -43,8 +43,8 @@ class Problem:
         self.columns = torch.from_numpy(columns / np.linalg.norm(columns, axis=1, keepdims=True))
         self.forward = self.problem.regressors()
         self.test = self.factors.zero_test
-        self.views = SampleCoordinates.of_problem(self.problem)
-        self.span = self.problem.span
+        self.coordinates = SampleCoordinates.of_problem(self.problem)
+        self.subspace = self.problem.subspace
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +58,8 @@ def cosines(found, true):
 
 def knowing(problem, columns):
     """Return the views deflated by columns, and by what their patterns say of the samples."""
-    views = problem.views.knowing(columns)
-    return replace(views, inputs=views.estimated_inputs(~problem.test.zeros(columns)))
+    coordinates = problem.coordinates.knowing(columns)
+    return replace(coordinates, inputs=coordinates.estimated_inputs(~problem.test.zeros(columns)))
 
 
 def generator():
@@ -75,34 +75,38 @@ class TestTwoViews:
 
     def test_random_starts_end_in_true_columns(self, problem):
         path = []
-        ends = Alternation().run(problem.views, 64, 0.02, generator(), observe=lambda q, z: path.append((q, z)))
-        is_true = cosines(ends, problem.columns) > 0.999
+        preactivations = Alternation().run(
+            problem.coordinates, 64, 0.02, generator(), observe=lambda q, z: path.append((q, z))
+        )
+        is_true = cosines(preactivations, problem.columns) > 0.999
         assert is_true.double().mean() > 0.1
         # On the way ``U q`` gets its zeros, and they are where the forward view has its inactive units.
-        zeros = [((q @ problem.views.left.T.float()).abs() < 0.02)[is_true] for q, _ in path]
+        zeros = [((q @ problem.coordinates.left.T.float()).abs() < 0.02)[is_true] for q, _ in path]
         assert (zeros[-1].sum(dim=1) > zeros[0].sum(dim=1) + 20).all()
         assert ((path[-1][1][is_true] < 0) & zeros[-1]).sum() > 0.7 * zeros[-1].sum()
 
     def test_a_start_goes_on_only_as_long_as_it_moves(self):
         easy, path = Problem(4), []
-        ends = Alternation().run(easy.views, 16, 0.02, generator(), observe=lambda q, z: path.append((q, z)))
+        preactivations = Alternation().run(
+            easy.coordinates, 16, 0.02, generator(), observe=lambda q, z: path.append((q, z))
+        )
         assert len(path) < Alternation().n_coarse + Alternation().n_fine
         is_still = [((before[1] == after[1]).all(dim=1)) for before, after in zip(path[:-1], path[1:], strict=True)]
         assert 0 < torch.stack(is_still).double().mean() < 1
-        assert (cosines(ends, easy.columns) > 0.999).double().mean() > 0.9
+        assert (cosines(preactivations, easy.columns) > 0.999).double().mean() > 0.9
 
     def test_what_is_known_is_not_found_again(self, problem):
-        views = knowing(problem, problem.columns[:20])
-        ends = Alternation().run(views, 64, 0.02, generator())
-        ends = ends[cosines(ends, problem.columns) > 0.999]
-        assert len(ends) > 32
-        assert (cosines(ends, problem.columns[20:]) > 0.999).double().mean() > 0.95
+        coordinates = knowing(problem, problem.columns[:20])
+        preactivations = Alternation().run(coordinates, 64, 0.02, generator())
+        preactivations = preactivations[cosines(preactivations, problem.columns) > 0.999]
+        assert len(preactivations) > 32
+        assert (cosines(preactivations, problem.columns[20:]) > 0.999).double().mean() > 0.95
 
     def test_the_free_space_is_that_of_the_other_samples(self, problem):
-        views = problem.views.knowing(problem.columns[:10])
+        coordinates = problem.coordinates.knowing(problem.columns[:10])
         others = problem.samples[10:]
-        torch.testing.assert_close(others @ views.free @ views.free.T, others)
-        torch.testing.assert_close(views.free.T @ views.free, torch.eye(15, dtype=torch.float64))
+        torch.testing.assert_close(others @ coordinates.free @ coordinates.free.T, others)
+        torch.testing.assert_close(coordinates.free.T @ coordinates.free, torch.eye(15, dtype=torch.float64))
 
     def test_samples_are_estimated_the_better_the_more_is_known(self, problem):
         errors = []
@@ -116,24 +120,24 @@ class TestTwoViews:
         assert errors[-1] < 1e-6
 
     def test_a_pattern_says_more_of_a_sample_than_the_other_columns_do(self, problem):
-        views = knowing(problem, problem.columns[:15])
-        duals = normalize(torch.linalg.solve(views.found @ views.found.T, views.found), dim=1)
+        coordinates = knowing(problem, problem.columns[:15])
+        duals = normalize(torch.linalg.solve(coordinates.found @ coordinates.found.T, coordinates.found), dim=1)
         left_open = 1 - cosines(duals, problem.samples[:15])
-        assert (1 - (views.inputs * problem.samples[:15]).sum(dim=1)).mean() < 0.5 * left_open.mean()
+        assert (1 - (coordinates.inputs * problem.samples[:15]).sum(dim=1)).mean() < 0.5 * left_open.mean()
 
     def test_some_wrong_signs_do_little_harm_to_the_estimate_of_a_sample(self, problem):
-        views = problem.views.knowing(problem.columns[:15])
-        is_active = ~problem.test.zeros(views.found)
+        coordinates = problem.coordinates.knowing(problem.columns[:15])
+        is_active = ~problem.test.zeros(coordinates.found)
         is_wrong = torch.rand(is_active.shape, generator=generator()) < 0.02
         for pattern, enough in ((is_active, 0.95), (is_active ^ is_wrong, 0.85)):
-            estimates = PosteriorMeans().of(views.found, views.free, views.forward, pattern)
+            estimates = PosteriorMeans().of(coordinates.found, coordinates.free, coordinates.forward, pattern)
             assert (estimates * problem.samples[:15]).sum(dim=1).mean() > enough
 
     def test_the_principal_forward_view_spans_the_free_preactivations(self, problem):
-        views = problem.views.knowing(problem.columns[:10])
-        forward = PrincipalForward.of(views)
-        torch.testing.assert_close(views.forward @ forward.axes, forward.orthonormal * forward.sizes)
-        assert (views.found @ forward.axes).abs().max() < 1e-9
+        coordinates = problem.coordinates.knowing(problem.columns[:10])
+        forward = PrincipalForward.of(coordinates)
+        torch.testing.assert_close(coordinates.forward @ forward.axes, forward.orthonormal * forward.sizes)
+        assert (coordinates.found @ forward.axes).abs().max() < 1e-9
         assert (forward.sizes.diff() <= 0).all()
 
 
@@ -141,13 +145,13 @@ class TestReflections:
     @pytest.mark.parametrize("n_known", [0, 12, 22])
     def test_what_it_returns_are_columns_and_most_of_them_new(self, problem, n_known):
         known = problem.columns[:n_known]
-        ends = Reflection().run(knowing(problem, known), 256, generator())
-        is_known = ((ends @ known.T).abs() > 1 - 1e-9).any(dim=1)
-        is_true = (cosines(ends, problem.columns) > 0.999) & ~is_known
+        preactivations = Reflection().run(knowing(problem, known), 256, generator())
+        is_known = ((preactivations @ known.T).abs() > 1 - 1e-9).any(dim=1)
+        is_true = (cosines(preactivations, problem.columns) > 0.999) & ~is_known
         assert is_true.sum() > is_known.sum()
         # Starts that came to the same place have the same end.
-        found = (ends[is_true] @ problem.columns.T).abs().argmax(dim=1)
-        assert len(found.unique()) == len(ends[is_true].unique(dim=0))
+        found = (preactivations[is_true] @ problem.columns.T).abs().argmax(dim=1)
+        assert len(found.unique()) == len(preactivations[is_true].unique(dim=0))
 
 
 def test_of_rows_that_are_nearly_the_same_the_first_goes_on():
@@ -158,17 +162,17 @@ def test_of_rows_that_are_nearly_the_same_the_first_goes_on():
 
 class TestSpan:
     def test_true_activations_lie_in_it_and_others_do_not(self, problem):
-        distances = problem.span.distances(problem.samples @ problem.forward.T)
-        assert (distances < problem.span.tolerance).all()
+        distances = problem.subspace.distances(problem.samples @ problem.forward.T)
+        assert (distances < problem.subspace.tolerance).all()
         mixtures = normalize(problem.samples + problem.samples.roll(1, dims=0), dim=1)
-        assert (problem.span.distances(mixtures @ problem.forward.T) > 0.01).all()
+        assert (problem.subspace.distances(mixtures @ problem.forward.T) > 0.01).all()
 
     def test_it_identifies_less_than_half_the_width(self):
-        def span(m, b):
+        def subspace(m, b):
             return ActivationSubspace(torch.linalg.qr(torch.randn(m, b, generator=generator()))[0], 1e-5, ReLU())
 
-        assert span(100, 48).identifies
-        assert not span(100, 49).identifies
+        assert subspace(100, 48).identifies
+        assert not subspace(100, 49).identifies
 
     def test_it_is_not_used_where_it_says_nothing(self, problem):
         assert ActivationSubspace.of(None, 25, ReLU()) is None
@@ -193,7 +197,7 @@ def two_slopes():
 
 class TestProjection:
     def test_what_it_returns_are_samples(self, problem):
-        found, is_determined = Projection().run(problem.views, problem.span, 128, generator())
+        found, is_determined = Projection().run(problem.coordinates, problem.subspace, 128, generator())
         assert len(found) > 3
         assert is_determined.all()
         assert (cosines(found, problem.samples) > 1 - 1e-9).all()
@@ -202,10 +206,12 @@ class TestProjection:
         patient = Projection(more=2 * Projection().more)
         crowded = Problem(batch_size=42)
         z = normalize(crowded.samples @ crowded.forward.T, dim=1)
-        forward = PrincipalForward.of(crowded.views)
-        ends = patient.reflections(forward, replace(crowded.span, basis=crowded.span.basis.float()), 64, generator())
-        assert (cosines(ends.double() @ forward.orthonormal.T, z) > 0.99).double().mean() > 0.5
-        found, is_determined = patient.run(crowded.views, crowded.span, 512, generator())
+        forward = PrincipalForward.of(crowded.coordinates)
+        preactivations = patient.reflections(
+            forward, replace(crowded.subspace, basis=crowded.subspace.basis.float()), 64, generator()
+        )
+        assert (cosines(preactivations.double() @ forward.orthonormal.T, z) > 0.99).double().mean() > 0.5
+        found, is_determined = patient.run(crowded.coordinates, crowded.subspace, 512, generator())
         assert is_determined.any()
         assert (cosines(found[is_determined], crowded.samples) > 1 - 1e-9).all()
 
@@ -213,7 +219,7 @@ class TestProjection:
         crowded = Problem(batch_size=47)
         z = crowded.samples @ crowded.forward.T
         n_active = (z > 0).sum(dim=1)
-        found, is_determined = Projection().run(crowded.views, crowded.span, 512, generator())
+        found, is_determined = Projection().run(crowded.coordinates, crowded.subspace, 512, generator())
         of = (found @ crowded.samples.T).abs().argmax(dim=1)
         assert is_determined.any()
         assert not is_determined.all()
@@ -226,11 +232,13 @@ class TestProjection:
     def test_behind_two_slopes_reflections_that_go_on_less_far_end_at_many_more_samples(self, two_slopes):
         """Whole reflections wander: 0 and 3 % of starts end at a sample, however many there are."""
         problem, true, _ = two_slopes
-        forward, span = PrincipalForward.of(SampleCoordinates.of_problem(problem)), problem.span.up_to_scale()
+        forward, subspace = PrincipalForward.of(SampleCoordinates.of_problem(problem)), problem.subspace.up_to_scale()
 
         def share(projection):
-            ends = projection.reflections(forward, replace(span, basis=span.basis.float()), 64, generator())
-            return (cosines(ends.double() @ forward.orthonormal.T, true) > 0.95).double().mean()
+            preactivations = projection.reflections(
+                forward, replace(subspace, basis=subspace.basis.float()), 64, generator()
+            )
+            return (cosines(preactivations.double() @ forward.orthonormal.T, true) > 0.95).double().mean()
 
         less_far = Projection.for_two_slopes()
         whole = clone(less_far).set_params(overshoot=1.0, step=1.0)
@@ -241,12 +249,12 @@ class TestProjection:
         """One slope taken for the other: its column is a little off, and so is what is left to search."""
         problem, true, columns = two_slopes
         off = normalize(columns[:1] + 0.003 * normalize(torch.randn(1, 60, generator=generator()), dim=1), dim=1)
-        views, span = SampleCoordinates.of_problem(problem).knowing(off), problem.span.up_to_scale()
-        found, _ = Projection.for_two_slopes().run(views, span, 64, generator())
+        coordinates, subspace = SampleCoordinates.of_problem(problem).knowing(off), problem.subspace.up_to_scale()
+        found, _ = Projection.for_two_slopes().run(coordinates, subspace, 64, generator())
         near = cosines(normalize(found @ problem.regressors().T, dim=1), true)
         assert len(found) > 5
         assert near.min() > 0.99
-        exact, _ = Projection.for_two_slopes().set_params(is_last=True).run(views, span, 64, generator())
+        exact, _ = Projection.for_two_slopes().set_params(is_last=True).run(coordinates, subspace, 64, generator())
         assert 2 * len(exact) < len(found)
 
     def test_rows_that_change_are_added_as_if_all_were(self):
@@ -259,8 +267,8 @@ class TestProjection:
         torch.testing.assert_close(products, expected)
 
     def test_it_stays_among_the_unknown(self, problem):
-        views = replace(problem.views.knowing(problem.columns[:20]), inputs=problem.samples[:20])
-        found, _ = Projection().run(views, problem.span, 64, generator())
+        coordinates = replace(problem.coordinates.knowing(problem.columns[:20]), inputs=problem.samples[:20])
+        found, _ = Projection().run(coordinates, problem.subspace, 64, generator())
         assert len(found) > 0
         assert (cosines(found, problem.samples[20:]) > 1 - 1e-9).all()
 
@@ -275,13 +283,13 @@ class TestKnowledge:
         test = type(problem.test)(
             problem.test.observations[keep], problem.test.unmixing, problem.test.noise_level[keep]
         )
-        return Knowledge(test, replace(problem.views, left=test.observations, forward=problem.forward[keep]))
+        return Knowledge(test, replace(problem.coordinates, left=test.observations, forward=problem.forward[keep]))
 
     def test_samples_become_columns(self, problem):
-        knowledge = Knowledge(problem.test, problem.views)
+        knowledge = Knowledge(problem.test, problem.coordinates)
         assert knowledge.add_inputs(problem.samples[:7], EVERY[:7])
         assert knowledge.n_found == 7
-        assert (cosines(knowledge.views.found, problem.columns[:7]) > 1 - 1e-12).all()
+        assert (cosines(knowledge.coordinates.found, problem.columns[:7]) > 1 - 1e-12).all()
         assert not knowledge.add_inputs(problem.samples[:7], EVERY[:7])
 
     def test_a_sample_without_enough_zeros_waits_for_the_others(self, problem):
@@ -289,7 +297,7 @@ class TestKnowledge:
         knowledge.add_inputs(problem.samples[:1], EVERY[:1])
         assert knowledge.n_found == 0
         knowledge.add_inputs(problem.samples[1:], EVERY[1:])
-        assert (cosines(problem.columns[:1], knowledge.views.found) > 1 - 1e-9).all()
+        assert (cosines(problem.columns[:1], knowledge.coordinates.found) > 1 - 1e-9).all()
 
     @pytest.mark.parametrize("width", [100, 1000])
     def test_the_other_samples_count_as_much_behind_wide_layers(self, width):
@@ -297,33 +305,33 @@ class TestKnowledge:
         knowledge = self.leaving_open(problem, n_zeros=15)
         knowledge.add_inputs(problem.samples[:14], EVERY[:14])
         assert len(knowledge.inputs) == 14
-        assert (cosines(problem.columns[:1], knowledge.views.found) > 1 - 1e-9).all()
+        assert (cosines(problem.columns[:1], knowledge.coordinates.found) > 1 - 1e-9).all()
 
     def test_of_a_sample_that_is_not_determined_only_the_column_is_taken(self, problem):
-        knowledge = Knowledge(problem.test, problem.views)
+        knowledge = Knowledge(problem.test, problem.coordinates)
         assert knowledge.add_inputs(problem.samples[:1], ~EVERY[:1])
-        assert (cosines(knowledge.views.found, problem.columns[:1]) > 1 - 1e-12).all()
+        assert (cosines(knowledge.coordinates.found, problem.columns[:1]) > 1 - 1e-12).all()
         assert len(knowledge.inputs) == 0
 
     def test_a_column_that_contradicts_the_other_samples_is_not_taken(self, problem):
-        knowledge = Knowledge(problem.test, problem.views)
+        knowledge = Knowledge(problem.test, problem.coordinates)
         wrong = normalize(problem.samples[1:2] + 0.1 * problem.samples[:1], dim=1)
         knowledge.add_inputs(torch.cat([problem.samples[:1], wrong]), EVERY[:2])
         assert knowledge.n_found == 0
 
     def test_the_column_view_loses_samples_known_and_estimates_of_the_others(self, problem):
-        knowledge = Knowledge(problem.test, problem.views)
+        knowledge = Knowledge(problem.test, problem.coordinates)
         knowledge.add_inputs(problem.samples[:3], EVERY[:3])
         knowledge.add_columns(problem.columns[3:5])
         knowledge.deflate_columns()
-        closest = cosines(problem.samples[:5], knowledge.views.inputs)
-        assert len(knowledge.views.inputs) == knowledge.n_found == 5
+        closest = cosines(problem.samples[:5], knowledge.coordinates.inputs)
+        assert len(knowledge.coordinates.inputs) == knowledge.n_found == 5
         assert (closest[:3] > 1 - 1e-12).all()
         assert ((closest[3:] > 0.6) & (closest[3:] < 1 - 1e-6)).all()
         assert knowledge.n_known == 8
 
     def test_ends_that_prove_nothing_are_not_taken(self, problem):
-        knowledge = Knowledge(problem.test, problem.views)
+        knowledge = Knowledge(problem.test, problem.coordinates)
         random = normalize(torch.randn(50, 25, generator=generator(), dtype=torch.float64), dim=1)
         assert not knowledge.add_columns(random)
         assert knowledge.n_found == 0
@@ -388,7 +396,7 @@ class TestActivationDirections:
         assert "nothing new" not in inverter.status_
 
     def test_a_last_column_without_enough_zeros_is_not_left_to_the_fallback(self, problem, monkeypatch):
-        def all_but_one(self, ends):
+        def all_but_one(self, preactivations):
             self.pool.add_proven(problem.columns[:-1], self.test)
             return self._deflate()
 

@@ -290,22 +290,26 @@ class TestView:
         return LayerProblem.of(LayerGradient.from_model(model, client_gradient(model, inputs, labels)))
 
     @pytest.fixture(params=["rest", "together"])
-    def view(self, problem, request):
+    def constraint(self, problem, request):
         return problem.tail if request.param == "rest" else Stacked((problem.subspaces, problem.tail))
 
     def places(self, problem, n=5):
         return torch.from_numpy(problem.forward.typical(problem.factors.singular_values, n))
 
-    def test_gradient_is_that_of_half_the_cost(self, problem, view):
+    def test_gradient_is_that_of_half_the_cost(self, problem, constraint):
         z = self.places(problem)
-        view, step = view.settled(z), 1e-5
+        constraint, step = constraint.settled(z), 1e-5
         direction = torch.randn(z.shape, dtype=z.dtype, generator=torch.Generator().manual_seed(1))
-        by_differences = (view.at(z + step * direction).cost - view.at(z - step * direction).cost) / (4 * step)
-        torch.testing.assert_close((view.at(z).gradient * direction).sum(dim=1), by_differences, rtol=1e-5, atol=1e-10)
+        by_differences = (constraint.at(z + step * direction).cost - constraint.at(z - step * direction).cost) / (
+            4 * step
+        )
+        torch.testing.assert_close(
+            (constraint.at(z).gradient * direction).sum(dim=1), by_differences, rtol=1e-5, atol=1e-10
+        )
 
-    def test_curve_is_the_square_of_what_changes(self, problem, view):
+    def test_curve_is_the_square_of_what_changes(self, problem, constraint):
         z = self.places(problem)
-        here = view.settled(z).at(z)
+        here = constraint.settled(z).at(z)
         one, two = (torch.randn(z.shape, dtype=z.dtype, generator=torch.Generator().manual_seed(i)) for i in (1, 2))
         torch.testing.assert_close((here.curve(one) * two).sum(dim=1), (here.curve(two) * one).sum(dim=1))
         assert ((here.curve(one) * one).sum(dim=1) > 0).all()

@@ -65,15 +65,15 @@ def test_labels_of_which_nothing_is_left_lead_nowhere(monkeypatch):
     """Such starts were no numbers, and the next least squares ended in LAPACK."""
     _, head, gradients = head_problem(list(range(0, 40, 3)), 40)
     problem = LayerProblem.of(LayerGradient.from_model(head, gradients))
-    views, rest, nothing = (
+    coordinates, rest, nothing = (
         SampleCoordinates.of_problem(problem),
         problem.tail,
         torch.zeros((0, 14), dtype=torch.float64),
     )
-    assert len(ClassStarts().run(views, rest, nothing)[1]) == 14
+    assert len(ClassStarts().run(coordinates, rest, nothing)[1]) == 14
     monkeypatch.setattr(RestOfNetwork, "gradients_for", lambda self, z, labels: torch.zeros_like(z))
     monkeypatch.setattr(TailGradient, "settled", lambda self, z: self)
-    inputs, labels = ClassStarts().run(views, replace(rest, labels=nothing[:, 0].long()), nothing)
+    inputs, labels = ClassStarts().run(coordinates, replace(rest, labels=nothing[:, 0].long()), nothing)
     assert len(inputs) == len(labels) == 0
 
 

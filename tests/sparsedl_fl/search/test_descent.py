@@ -131,24 +131,29 @@ class TestDescent:
         true, given = client(nn.GELU, 20, seed=0)
         problem = LayerProblem.of(given)
         samples = torch.from_numpy(true @ problem.factors.right.T / problem.factors.singular_values)
-        views = SampleCoordinates.of_problem(problem)
-        natural = NaturalCoordinates.of(ScaledForward.of(views), problem.subspaces, torch.Generator().manual_seed(0), 2)
-        return problem, views, samples, natural
+        coordinates = SampleCoordinates.of_problem(problem)
+        natural = NaturalCoordinates.of(
+            ScaledForward.of(coordinates), problem.subspaces, torch.Generator().manual_seed(0), 2
+        )
+        return problem, coordinates, samples, natural
 
     def test_every_input_has_its_coordinates(self, setting):
-        problem, views, samples, natural = setting
-        coordinates = natural.coordinates(samples)
-        torch.testing.assert_close(natural.inputs(coordinates), samples, atol=1e-4, rtol=1e-4)
-        z = samples @ views.forward.T
-        torch.testing.assert_close(natural.preactivations(coordinates), z, atol=1e-4, rtol=1e-4)
+        problem, coordinates, samples, natural = setting
+        v = natural.coordinates(samples)
+        torch.testing.assert_close(natural.inputs(v), samples, atol=1e-4, rtol=1e-4)
+        z = samples @ coordinates.forward.T
+        torch.testing.assert_close(natural.preactivations(v), z, atol=1e-4, rtol=1e-4)
 
     def test_ends_are_inputs_and_true_ones_stay(self, setting):
-        problem, views, samples, natural = setting
-        ends, is_determined = Descent().run(views, problem.subspaces, 32, torch.Generator().manual_seed(0))
-        overlaps = nn.functional.normalize(ends * views.sizes) @ nn.functional.normalize(samples * views.sizes).T
-        assert len(ends) >= 5
+        problem, coordinates, samples, natural = setting
+        minimisers, is_determined = Descent().run(coordinates, problem.subspaces, 32, torch.Generator().manual_seed(0))
+        overlaps = (
+            nn.functional.normalize(minimisers * coordinates.sizes)
+            @ nn.functional.normalize(samples * coordinates.sizes).T
+        )
+        assert len(minimisers) >= 5
         assert is_determined.all()
         assert (overlaps.amax(dim=1) > 1 - 1e-6).all()
-        assert problem.subspaces.at(samples @ views.forward.T).is_proof.all()
+        assert problem.subspaces.at(samples @ coordinates.forward.T).is_proof.all()
         wrong = samples + 0.1 * samples.std() * torch.randn(samples.shape, dtype=samples.dtype)
-        assert not problem.subspaces.at(wrong @ views.forward.T).is_inside.any()
+        assert not problem.subspaces.at(wrong @ coordinates.forward.T).is_inside.any()

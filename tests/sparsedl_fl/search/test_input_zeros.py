@@ -57,28 +57,28 @@ def setting(cifar):
 
 def test_an_end_beside_an_input_comes_to_it(setting):
     problem, inputs = setting
-    views = SampleCoordinates.of_problem(problem)
-    knowledge = Knowledge(problem.factors.zero_test, views, surely_off=0.01, own_product=0.03)
+    coordinates = SampleCoordinates.of_problem(problem)
+    knowledge = Knowledge(problem.factors.zero_test, coordinates, surely_off=0.01, own_product=0.03)
     generator = torch.Generator().manual_seed(0)
-    beside = normalized(inputs * views.sizes, dim=1)
+    beside = normalized(inputs * coordinates.sizes, dim=1)
     noise = torch.randn(beside.shape, generator=generator, dtype=torch.float64)
-    ends = normalized((beside + 0.01 * normalized(noise, dim=1)) / views.sizes, dim=1)
-    found, rest = InputZeros().run(problem.zeros_of_inputs, knowledge, ends, generator)
-    within = normalized(found * views.sizes, dim=1)
+    minimisers = normalized((beside + 0.01 * normalized(noise, dim=1)) / coordinates.sizes, dim=1)
+    found, rest = InputZeros().run(problem.zeros_of_inputs, knowledge, minimisers, generator)
+    within = normalized(found * coordinates.sizes, dim=1)
     cosines = (within @ beside.T).abs().amax(dim=1)
     assert len(found) >= 10
-    assert len(found) + len(rest) <= len(ends)
+    assert len(found) + len(rest) <= len(minimisers)
     assert (1 - cosines**2).clamp(min=0).sqrt().max() < 2e-3
 
 
 def test_nothing_comes_of_mixtures(setting):
     problem, inputs = setting
-    views = SampleCoordinates.of_problem(problem)
-    knowledge = Knowledge(problem.factors.zero_test, views, surely_off=0.01, own_product=0.03)
+    coordinates = SampleCoordinates.of_problem(problem)
+    knowledge = Knowledge(problem.factors.zero_test, coordinates, surely_off=0.01, own_product=0.03)
     generator = torch.Generator().manual_seed(0)
     mixtures = normalized(inputs[:6] - 0.7 * inputs[6:], dim=1)
     found, _ = InputZeros().run(problem.zeros_of_inputs, knowledge, mixtures, generator)
-    within, true = (normalized(rows * views.sizes, dim=1) for rows in (found, inputs))
+    within, true = (normalized(rows * coordinates.sizes, dim=1) for rows in (found, inputs))
     assert ((within @ true.T).abs().amax(dim=1) > 0.999).all()
     assert len(InputZeros().columns(knowledge, mixtures)) == 0
 

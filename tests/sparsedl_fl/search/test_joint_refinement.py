@@ -7,7 +7,7 @@ from torch import nn
 
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.audit import audit_model
-from sparsedl_fl.certify.uncertainty import errors_from_views
+from sparsedl_fl.certify.uncertainty import errors_from_constraints
 from sparsedl_fl.constraints import Stacked
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import ActivationDirections
@@ -36,12 +36,12 @@ def batch():
     """A problem, its true ``p``, and what fits them."""
     inputs, given = client(nn.GELU, 12, seed=3)
     problem = LayerProblem.of(given)
-    views, generator = SampleCoordinates.of_problem(problem), torch.Generator().manual_seed(0)
+    coordinates, generator = SampleCoordinates.of_problem(problem), torch.Generator().manual_seed(0)
     equations = Stacked((problem.subspaces, problem.tail))
-    forward = NaturalCoordinates.of(ScaledForward.of(views), equations, generator, 2)
+    forward = NaturalCoordinates.of(ScaledForward.of(coordinates), equations, generator, 2)
     factors = problem.factors
     true = inputs @ torch.from_numpy((factors.right.T / factors.singular_values).copy())
-    return problem, true / (true @ views.scale)[:, None], forward, equations, torch.from_numpy(factors.left)
+    return problem, true / (true @ coordinates.scale)[:, None], forward, equations, torch.from_numpy(factors.left)
 
 
 def rms(rows):
@@ -73,10 +73,10 @@ def test_what_is_left_of_the_batch_changes_as_said(batch):
     rest = problem.tail.settled(forward.preactivations(forward.coordinates(true)))
     here = Returned.of(forward, rest, left, true)
     step = 1e-5 * torch.randn((len(true), len(true) - 1), generator=torch.Generator().manual_seed(2), dtype=true.dtype)
-    ends = [Returned.of(forward, rest, left, true + sign * step @ forward.axes.T) for sign in (1, -1)]
+    minimisers = [Returned.of(forward, rest, left, true + sign * step @ forward.axes.T) for sign in (1, -1)]
     # The share is settled by the batch, and taken as it is within a step.
-    ends = [here.share * end.returned - end.columns for end in ends]
-    expected = (ends[0] - ends[1]) / 2 / here.noise
+    minimisers = [here.share * end.returned - end.columns for end in minimisers]
+    expected = (minimisers[0] - minimisers[1]) / 2 / here.noise
     torch.testing.assert_close(here.changed(step), expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
 
 
@@ -116,8 +116,8 @@ def test_wrong_inputs_are_not_made_worse(batch):
     _, true, forward, equations, left = batch
     wrong = forward.inputs(forward.coordinates(true).flip(0) * 3.0)
     alone = JointRefinement().alone(forward, equations, wrong)
-    ends = JointRefinement().together(forward, equations, batch[0].tail, left, alone).inputs
-    assert ends.isfinite().all()
+    minimisers = JointRefinement().together(forward, equations, batch[0].tail, left, alone).inputs
+    assert minimisers.isfinite().all()
 
 
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.Sigmoid, nn.SiLU])
@@ -194,17 +194,19 @@ def test_a_fit_that_leaves_nothing_of_one_span_is_still_determined_by_all():
         layers = [layer for n in (90, 50, 50) for layer in (nn.Linear(n, 50), nn.GELU())]
         model, inputs = nn.Sequential(*layers, nn.Linear(50, 10)), torch.randn(30, 90)
     problem = LayerProblem.of(LayerGradient.from_model(model, client_gradient(model, inputs, torch.arange(30) % 10)))
-    views, generator, factors = (
+    coordinates, generator, factors = (
         SampleCoordinates.of_problem(problem),
         torch.Generator().manual_seed(0),
         problem.factors,
     )
     true = inputs.double() @ torch.from_numpy((factors.right.T / factors.singular_values).copy())
-    forward = NaturalCoordinates.of(ScaledForward.of(views), problem.subspaces, generator, 2)
-    by_first = JointRefinement().alone(forward, problem.subspaces.first, true / (true @ views.scale)[:, None]).numpy()
+    forward = NaturalCoordinates.of(ScaledForward.of(coordinates), problem.subspaces, generator, 2)
+    by_first = (
+        JointRefinement().alone(forward, problem.subspaces.first, true / (true @ coordinates.scale)[:, None]).numpy()
+    )
     forward_matrix, scale = problem.forward.regressors(), problem.forward.scale
     columns, products = np.linalg.inv(by_first).T, np.full((30, 30), np.inf)
-    expected = errors_from_views(factors, forward_matrix, scale, problem.subspaces, by_first, columns, products)
+    expected = errors_from_constraints(factors, forward_matrix, scale, problem.subspaces, by_first, columns, products)
     assert problem.subspaces.n_equations > 30 > problem.subspaces.first.n_equations
     assert np.isfinite(expected).all()
 

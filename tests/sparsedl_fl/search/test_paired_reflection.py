@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import normalize
 
 from sparsedl_fl import GradientInverter, LayerGradient
-from sparsedl_fl.certify.uncertainty import errors_from_views
+from sparsedl_fl.certify.uncertainty import errors_from_constraints
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.layers.network_tail import RestOfNetwork
 from sparsedl_fl.layers.next_layers import Head
@@ -61,11 +61,13 @@ def test_what_the_loss_sends_back_lies_in_the_column_space_of_every_layer(settin
 
 
 def test_labels_lead_the_starts_to_different_inputs(setting):
-    problem, spans = setting.problem, setting.problem.all_subspaces
+    problem, subspaces = setting.problem, setting.problem.all_subspaces
     forward = ScaledForward.of(SampleCoordinates.of_problem(problem))
     labels = setting.labels[torch.arange(64) % BATCH]
-    ends = PairedReflection().ends(forward, spans, problem.backward, labels, torch.Generator().manual_seed(0))
-    found, true = forward.preactivations(ends) - forward.offset, setting.preactivations - forward.offset
+    minimisers = PairedReflection().minimisers(
+        forward, subspaces, problem.backward, labels, torch.Generator().manual_seed(0)
+    )
+    found, true = forward.preactivations(minimisers) - forward.offset, setting.preactivations - forward.offset
     nearest, index = (normalize(found, dim=1) @ normalize(true, dim=1).T).max(dim=1)
     is_near = nearest > 0.99
     assert is_near.float().mean() > 0.2
@@ -90,13 +92,13 @@ def test_an_end_that_slid_to_where_another_unit_begins_to_be_on_is_not_determine
     n_on = (setting.preactivations > 0).sum(dim=1)
     index = n_on.tolist().index(BATCH - 2)
     true = factors.right @ setting.inputs[index].double().numpy() / factors.singular_values
-    is_on = F @ true > 0
-    free = np.linalg.svd(np.vstack([F[is_on], scale]))[2][-1]
-    steps = -(F @ true)[~is_on] / (F @ free)[~is_on]
+    is_active = F @ true > 0
+    free = np.linalg.svd(np.vstack([F[is_active], scale]))[2][-1]
+    steps = -(F @ true)[~is_active] / (F @ free)[~is_active]
     end = true + free * np.min(steps[steps > 0]) * (1 + 1e-9)
-    assert (F @ end > 0).sum() == is_on.sum() + 1
+    assert (F @ end > 0).sum() == is_active.sum() + 1
     none = np.zeros((0, BATCH)), np.zeros((1, 0))
-    errors = errors_from_views(factors, F, scale, problem.all_subspaces, end[None], *none)
+    errors = errors_from_constraints(factors, F, scale, problem.all_subspaces, end[None], *none)
     off = np.sqrt(np.mean(((end - true) * factors.singular_values @ factors.right) ** 2))
     assert off > 1e-3
     assert errors[0] > off
@@ -105,14 +107,16 @@ def test_an_end_that_slid_to_where_another_unit_begins_to_be_on_is_not_determine
 def test_an_inexact_input_does_not_hold_up_the_columns_of_others(setting):
     """Some that count as determined are off by a few hundredths, and overlap with the columns of all others."""
     problem = setting.problem
-    views = SampleCoordinates.of_problem(problem)
+    coordinates = SampleCoordinates.of_problem(problem)
     factors = problem.factors
     samples = torch.from_numpy(setting.inputs.double().numpy() @ factors.right.T / factors.singular_values)
     noise = torch.randn(BATCH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     inexact = normalize(samples[:1], dim=1) + 0.05 * normalize(noise[None], dim=1)
-    knowledge = Knowledge(factors.zero_test, views, (problem.column, problem.tail), trusts_downstream=True)
+    knowledge = Knowledge(factors.zero_test, coordinates, (problem.column, problem.tail), trusts_downstream=True)
     knowledge.add_inputs(normalize(inexact, dim=1), torch.ones(1, dtype=torch.bool))
-    assert knowledge.views.overlaps(knowledge.inputs, torch.linalg.inv(samples).T[1:]).max() > knowledge.own_product
+    assert (
+        knowledge.coordinates.overlaps(knowledge.inputs, torch.linalg.inv(samples).T[1:]).max() > knowledge.own_product
+    )
     n_before = knowledge.n_found
     assert knowledge.add_inputs(normalize(samples[1:9], dim=1), torch.ones(8, dtype=torch.bool))
     assert knowledge.n_found == n_before + 8
@@ -121,18 +125,18 @@ def test_an_inexact_input_does_not_hold_up_the_columns_of_others(setting):
 class TestLastColumn:
     def knowledge(self, setting, n, error):
         problem = setting.problem
-        views = SampleCoordinates.of_problem(problem)
-        found = normalize(problem.backward.at(setting.preactivations, setting.labels)[1][0] @ views.left, dim=1)
+        coordinates = SampleCoordinates.of_problem(problem)
+        found = normalize(problem.backward.at(setting.preactivations, setting.labels)[1][0] @ coordinates.left, dim=1)
         noise = torch.randn(found.shape, generator=torch.Generator().manual_seed(0), dtype=found.dtype)
-        knowledge = Knowledge(problem.factors.zero_test, views, (problem.tail,), trusts_downstream=True)
-        knowledge.views = views.knowing(normalize(found + error * normalize(noise, dim=1), dim=1)[:n])
+        knowledge = Knowledge(problem.factors.zero_test, coordinates, (problem.tail,), trusts_downstream=True)
+        knowledge.coordinates = coordinates.knowing(normalize(found + error * normalize(noise, dim=1), dim=1)[:n])
         return knowledge, found
 
     @pytest.mark.parametrize("n", [BATCH, BATCH - 1])
     def test_it_follows_from_the_others_and_all_become_exact(self, setting, n):
         knowledge, true = self.knowledge(setting, n, 1e-6)
         assert knowledge.repeat_downstream()
-        cosines = (knowledge.views.found @ true.T).abs().max(dim=1).values
+        cosines = (knowledge.coordinates.found @ true.T).abs().max(dim=1).values
         assert (1 - cosines).max() < 1e-11
         assert knowledge.is_complete
 

@@ -46,34 +46,32 @@ def setting():
 
 class TestScaledForward:
     def test_every_input_is_the_common_part_and_a_difference(self, setting):
-        problem, views, samples = setting
-        forward = ScaledForward.of(views)
+        problem, coordinates, samples = setting
+        forward = ScaledForward.of(coordinates)
         z = samples @ problem.regressors().T
-        coordinates = forward.coordinates(z)
-        torch.testing.assert_close(forward.preactivations(coordinates), z)
-        again = nn.functional.normalize(forward.inputs(coordinates), dim=1)
-        torch.testing.assert_close(
-            again, nn.functional.normalize(samples, dim=1), atol=1e-6, rtol=0
-        )  # a float32 client
-        assert float((samples @ views.scale - 1).abs().max()) < 1e-4
+        v = forward.coordinates(z)
+        torch.testing.assert_close(forward.preactivations(v), z)
+        again, true = (nn.functional.normalize(rows, dim=1) for rows in (forward.inputs(v), samples))
+        torch.testing.assert_close(again, true, atol=1e-6, rtol=0)  # a float32 client
+        assert float((samples @ coordinates.scale - 1).abs().max()) < 1e-4
 
     def test_deflated_by_a_column_it_holds_all_other_inputs(self, setting):
-        problem, views, samples = setting
+        problem, coordinates, samples = setting
         columns = nn.functional.normalize(torch.linalg.inv(samples).T, dim=1)
-        forward = ScaledForward.of(views.knowing(columns[:3]))
+        forward = ScaledForward.of(coordinates.knowing(columns[:3]))
         z = samples[3:] @ problem.regressors().T
         assert len(forward.sizes) == len(samples) - 4
         torch.testing.assert_close(forward.preactivations(forward.coordinates(z)), z, atol=1e-5, rtol=1e-5)
 
     def test_of_ends_that_are_alike_the_nearest_to_the_span_goes_on(self, setting):
         """With one dimension left all are parallel, and only their sizes tell them apart."""
-        problem, views, samples = setting
+        problem, coordinates, samples = setting
         columns = nn.functional.normalize(torch.linalg.inv(samples).T, dim=1)
-        forward = ScaledForward.of(views.knowing(columns[2:]))
+        forward = ScaledForward.of(coordinates.knowing(columns[2:]))
         first, second = forward.coordinates(samples[:2] @ problem.regressors().T)
         beside, nowhere = 1.001 * first, torch.full_like(first, torch.nan)
-        ends = torch.stack([beside, nowhere, second, 0.2 * first, first])
-        kept = forward.distinct(ends, problem.subspaces.first, 0.995)
+        minimisers = torch.stack([beside, nowhere, second, 0.2 * first, first])
+        kept = forward.distinct(minimisers, problem.subspaces.first, 0.995)
         torch.testing.assert_close(
             kept.sort(dim=0).values, torch.stack([first, second, 0.2 * first]).sort(dim=0).values
         )
@@ -86,21 +84,21 @@ class TestScaledReflection:
         assert not ScaledReflection().applies(SampleCoordinates.of_problem(centred))
 
     def test_its_ends_are_true_inputs(self, setting):
-        problem, views, samples = setting
+        problem, coordinates, samples = setting
         generator = torch.Generator().manual_seed(1)
-        leads = ScaledReflection().inputs(views, problem.subspaces.first, 32, generator)
-        ends, is_determined = Descent().run(views, problem.subspaces, leads, generator)
-        overlaps = nn.functional.normalize(ends, dim=1) @ nn.functional.normalize(samples, dim=1).T
-        assert len(ends) >= 8
+        leads = ScaledReflection().inputs(coordinates, problem.subspaces.first, 32, generator)
+        minimisers, is_determined = Descent().run(coordinates, problem.subspaces, leads, generator)
+        overlaps = nn.functional.normalize(minimisers, dim=1) @ nn.functional.normalize(samples, dim=1).T
+        assert len(minimisers) >= 8
         assert is_determined.all()
         assert (overlaps.amax(dim=1) > 1 - 1e-6).all()
 
     def test_of_the_last_input_there_is_only_one(self, setting):
-        problem, views, samples = setting
+        problem, coordinates, samples = setting
         columns = nn.functional.normalize(torch.linalg.inv(samples).T, dim=1)
-        views, generator = views.knowing(columns[1:]), torch.Generator().manual_seed(1)
-        leads = ScaledReflection().inputs(views, problem.subspaces.first, 4, generator)
-        last, is_determined = Descent().run(views, problem.subspaces, leads, generator)
+        coordinates, generator = coordinates.knowing(columns[1:]), torch.Generator().manual_seed(1)
+        leads = ScaledReflection().inputs(coordinates, problem.subspaces.first, 4, generator)
+        last, is_determined = Descent().run(coordinates, problem.subspaces, leads, generator)
         assert is_determined.tolist() == [True]
         assert abs(float(last @ nn.functional.normalize(samples[0], dim=0))) > 1 - 1e-9
 
@@ -119,21 +117,21 @@ class TestChain:
     def test_is_there_where_all_spans_are_asked_for_only(self):
         _, given = self.client(12, 60, 1.0)
         problem = LayerProblem.of(given)
-        assert len(problem.subspaces.spans) == 1
-        assert len(problem.all_subspaces.spans) == 2
+        assert len(problem.subspaces.levels) == 1
+        assert len(problem.all_subspaces.levels) == 2
         assert LayerProblem.of(replace(given, behind=())).all_subspaces is None
 
     def test_links_make_the_nearest_pair_of_activations_and_what_follows(self):
         problem = LayerProblem.of(self.client(12, 60, 1.0)[1])
-        spans, generator = problem.all_subspaces, torch.Generator().manual_seed(0)
+        subspaces, generator = problem.all_subspaces, torch.Generator().manual_seed(0)
         z = [torch.randn((5, 60), generator=generator, dtype=torch.float64) for _ in range(2)]
-        link = _link(spans, 0, z)
+        link = _link(subspaces, 0, z)
         y, behind = (torch.randn((5, 60), generator=generator, dtype=torch.float64) for _ in range(2))
         found, follows = link.nearest(y, behind, torch.full((5, 1), 2.0, dtype=torch.float64))
-        W, bias = spans.layers[0]
+        W, bias = subspaces.layers[0]
         torch.testing.assert_close(follows, found @ W.T + bias)
-        assert spans.spans[0].outside(found).norm() < 1e-9
-        basis, (here, there) = spans.spans[0].basis, link.power
+        assert subspaces.levels[0].outside(found).norm() < 1e-9
+        basis, (here, there) = subspaces.levels[0].basis, link.power
         matrix = torch.cat([(2 * here) ** 0.5 * basis, there**0.5 * W @ basis])
         goal = torch.cat([(2 * here) ** 0.5 * y, there**0.5 * (behind - bias)], dim=1)
         expected = torch.linalg.lstsq(matrix, goal.T).solution.T @ basis.T
@@ -163,19 +161,19 @@ class TestChain:
 
 class TestKnowledge:
     def test_the_column_of_an_input_comes_from_behind_where_zeros_leave_it_open(self, setting):
-        problem, views, samples = setting
+        problem, coordinates, samples = setting
         columns = nn.functional.normalize(torch.linalg.inv(samples).T, dim=1)
         p = nn.functional.normalize(samples[:1], dim=1)
         nothing = p[:0]
-        alone = Knowledge(problem.factors.zero_test, views)
-        behind = Knowledge(problem.factors.zero_test, views, [problem.column])
+        alone = Knowledge(problem.factors.zero_test, coordinates)
+        behind = Knowledge(problem.factors.zero_test, coordinates, [problem.column])
         found = behind._from_downstream(p, nothing)
         assert len(alone._from_downstream(p, nothing)) == 0
         assert abs(float(found @ columns[0])) > 1 - 1e-8
 
     def test_with_all_inputs_known_the_columns_follow_and_are_settled(self, setting):
-        problem, views, samples = setting
-        knowledge = Knowledge(problem.factors.zero_test, views)
+        problem, coordinates, samples = setting
+        knowledge = Knowledge(problem.factors.zero_test, coordinates)
         knowledge.add_inputs(nn.functional.normalize(samples, dim=1), torch.ones(len(samples), dtype=torch.bool))
         assert knowledge.is_complete
         knowledge.settle()

@@ -20,7 +20,7 @@ from sparsedl_fl.search import SampleCoordinates
 from sparsedl_fl.search.columns_and_forward_pass import ScaledForward
 from sparsedl_fl.search.withheld.joint_equations import LeftEquations
 from sparsedl_fl.search.withheld.layer_reflection import OneLayerReflection
-from sparsedl_fl.search.withheld.left_over import Ends, LeftOver
+from sparsedl_fl.search.withheld.left_over import LeftOver, Minimisers
 from sparsedl_fl.search.withheld.sparsest_vectors import SparseStarts
 from sparsedl_fl.search.withheld.withheld_space import BackSpace
 from sparsedl_fl.search.withheld.withheld_state import WithheldSearch, WithheldState
@@ -44,11 +44,11 @@ class Setting:
         self.problem = LayerProblem.of(self.given)
         self.left = torch.from_numpy(self.problem.factors.left)
         self.preactivations = torch.from_numpy(self.given.preactivations(self.inputs.double().numpy()).T.copy())
-        self.is_on = self.preactivations.abs() < 1
+        self.is_active = self.preactivations.abs() < 1
         gradients = self.problem.backward.at(self.preactivations, self.labels)[1][0]
         self.columns = gradients @ self.left / BATCH
         self.whitened = torch.linalg.inv(self.columns).T
-        self.views = SampleCoordinates.of_problem(self.problem)
+        self.coordinates = SampleCoordinates.of_problem(self.problem)
 
     def unit_columns(self, index=slice(None)):
         return normalize(self.columns[index], dim=1)
@@ -67,24 +67,24 @@ def test_at_every_unit_one_of_two_entries_vanishes(setting):
     spaces = BackSpace.all_of(setting.problem)
     assert [space.back.shape[1] for space in spaces] == sorted({space.back.shape[1] for space in spaces})
     whole = spaces[-1]
-    fitted = whole.fitted(setting.is_on)
+    fitted = whole.fitted(setting.is_active)
     passed, withheld = whole.entries(fitted)
     sizes = (passed - withheld).norm(dim=1)
-    assert (torch.where(setting.is_on, withheld, passed).norm(dim=1) < 1e-4 * sizes).all()
-    has_off = ~setting.is_on.all(dim=1)
-    assert (torch.where(setting.is_on, passed, withheld).norm(dim=1)[has_off] > 1e-2 * sizes[has_off]).all()
+    assert (torch.where(setting.is_active, withheld, passed).norm(dim=1) < 1e-4 * sizes).all()
+    has_off = ~setting.is_active.all(dim=1)
+    assert (torch.where(setting.is_active, passed, withheld).norm(dim=1)[has_off] > 1e-2 * sizes[has_off]).all()
 
 
 def test_columns_are_accepted_from_nearby_and_mixtures_are_not(setting):
     space = BackSpace.all_of(setting.problem)[-1]
-    enough = (~setting.is_on).sum(dim=1) > 5
-    true = space.fitted(setting.is_on[enough])
+    enough = (~setting.is_active).sum(dim=1) > 5
+    true = space.fitted(setting.is_active[enough])
     nearby = true + 1e-4 * torch.randn(true.shape, generator=generator(), dtype=true.dtype)
-    columns, is_on = space.columns(nearby)
+    columns, is_active = space.columns(nearby)
     assert len(columns) == enough.sum()
     overlaps = (columns @ setting.unit_columns(enough).T).abs()
     assert (overlaps.amax(dim=1) > 1 - 1e-8).all()
-    assert (is_on == setting.is_on[enough][overlaps.argmax(dim=1)]).all()
+    assert (is_active == setting.is_active[enough][overlaps.argmax(dim=1)]).all()
     mixtures = normalize(true[:-1] + true[1:], dim=1)
     assert len(space.columns(mixtures)[0]) == 0
     far = torch.randn(true.shape, generator=generator(), dtype=true.dtype)
@@ -93,10 +93,10 @@ def test_columns_are_accepted_from_nearby_and_mixtures_are_not(setting):
 
 def test_inputs_of_which_no_unit_is_off_are_no_columns_of_their_own():
     setting = Setting(3, scales=(0.2, 3.0))
-    nothing = setting.is_on.all(dim=1)
+    nothing = setting.is_active.all(dim=1)
     assert nothing.sum() >= 2
     space = BackSpace.all_of(setting.problem)[-1]
-    assert len(space.columns(space.fitted(setting.is_on[nothing]))[0]) == 0
+    assert len(space.columns(space.fitted(setting.is_active[nothing]))[0]) == 0
 
 
 def test_differences_of_inputs_of_one_label_are_none():
@@ -112,18 +112,18 @@ def test_differences_of_inputs_of_one_label_are_none():
 def test_sparse_starts_end_at_columns_and_are_blind_to_those_known(setting):
     space, stage = BackSpace.all_of(setting.problem)[-1], SparseStarts()
     nothing = torch.zeros((0, WIDTH), dtype=torch.float64)
-    columns, is_on = space.columns(stage.candidates(space, nothing, generator()))
+    columns, is_active = space.columns(stage.candidates(space, nothing, generator()))
     assert len(columns) >= 3
     assert ((columns @ setting.unit_columns().T).abs().amax(dim=1) > 1 - 1e-7).all()
-    known, others = space.entries(space.fitted(is_on))[1][:1], columns[1:]
+    known, others = space.entries(space.fitted(is_active))[1][:1], columns[1:]
     again, _ = space.columns(stage.candidates(space, known, generator()))
     assert (again @ columns[0]).abs().max() < 0.99
     assert (again @ others.T).abs().max() > 1 - 1e-7
 
 
 def test_patterns_that_are_nearly_right_lead_to_columns(setting):
-    space, index = BackSpace.all_of(setting.problem)[-1], int((~setting.is_on).sum(dim=1).argmax())
-    flipped = setting.is_on[[index]].clone()
+    space, index = BackSpace.all_of(setting.problem)[-1], int((~setting.is_active).sum(dim=1).argmax())
+    flipped = setting.is_active[[index]].clone()
     flipped[0, :4] = ~flipped[0, :4]
     columns, _ = space.columns(SparseStarts().near(space, flipped))
     assert len(columns) == 1
@@ -131,29 +131,29 @@ def test_patterns_that_are_nearly_right_lead_to_columns(setting):
 
 
 def test_reflections_end_at_patterns_of_inputs_that_are_left(setting):
-    order = (~setting.is_on).sum(dim=1).argsort(descending=True)
+    order = (~setting.is_active).sum(dim=1).argsort(descending=True)
     left, known = order[:2], order[2:]
-    forward = ScaledForward.of(setting.views.knowing(setting.unit_columns(known)))
+    forward = ScaledForward.of(setting.coordinates.knowing(setting.unit_columns(known)))
     labels = setting.labels[left].repeat(8)
     z = OneLayerReflection().preactivations(forward, setting.left, setting.problem.backward, labels, generator())
-    differing = ((z.abs() < 1)[:, None] != setting.is_on[left]).sum(dim=2)
+    differing = ((z.abs() < 1)[:, None] != setting.is_active[left]).sum(dim=2)
     assert (differing.amin(dim=0) <= 3).all()
 
 
 def equations_of(setting, left, known, labels=None):
-    views = setting.views.knowing(setting.unit_columns(known))
+    coordinates = setting.coordinates.knowing(setting.unit_columns(known))
     labels = setting.labels[left] if labels is None else labels
-    return LeftEquations.of(views, setting.problem.tail_from_prior, setting.left, labels)
+    return LeftEquations.of(coordinates, setting.problem.tail_from_prior, setting.left, labels)
 
 
 def ended(equations, n_rounds):
     """Return where rounds for inputs that are left lead."""
-    ends, stage, numbers = [], LeftOver(), generator()
+    minimisers, stage, numbers = [], LeftOver(), generator()
     for _ in range(n_rounds):
-        ends.append(stage.ends(equations, ends, str, numbers))
-        if ends[-1].costs[0] < stage.enough:
+        minimisers.append(stage.minimisers(equations, minimisers, str, numbers))
+        if minimisers[-1].costs[0] < stage.enough:
             break
-    return ends
+    return minimisers
 
 
 def test_the_jacobian_of_what_is_left_over_is_that_of_its_squares(setting):
@@ -194,37 +194,37 @@ def test_inputs_of_one_label_with_no_unit_off_are_told_apart(labels):
     left = slice(0, 3)
     equations = equations_of(setting, left, slice(3, None))
     found = equations.inputs(ended(equations, 4)[-1].coordinates[0])
-    distances = torch.cdist(found * setting.views.sizes, setting.whitened[left] * setting.views.sizes)
-    assert (distances.amin(dim=0) < 1e-3 * (setting.whitened[left] * setting.views.sizes).norm(dim=1)).all()
+    distances = torch.cdist(found * setting.coordinates.sizes, setting.whitened[left] * setting.coordinates.sizes)
+    assert (distances.amin(dim=0) < 1e-3 * (setting.whitened[left] * setting.coordinates.sizes).norm(dim=1)).all()
 
 
 def test_a_single_input_that_is_left_follows_from_the_others(setting):
     equations = equations_of(setting, slice(0, 1), slice(1, None))
-    ends = ended(equations, 1)[-1]
-    torch.testing.assert_close(equations.inputs(ends.coordinates[0]), setting.whitened[:1], rtol=1e-4, atol=1e-4)
+    minimisers = ended(equations, 1)[-1]
+    torch.testing.assert_close(equations.inputs(minimisers.coordinates[0]), setting.whitened[:1], rtol=1e-4, atol=1e-4)
     wrong = (setting.labels[:1] + 1) % 10
     assert ended(equations_of(setting, slice(0, 1), slice(1, None), wrong), 1)[-1].costs[0] > LeftOver().enough
 
 
 def test_later_rounds_start_from_the_best_ends_and_keep_these(setting):
     equations = equations_of(setting, slice(0, 4), slice(4, None), torch.tensor([9, 9, 9, 9]))
-    ends = ended(equations, 4)
-    assert len(ends) == 4  # with labels that are wrong none is right
-    best = [float(one.costs[0]) for one in ends]
+    minimisers = ended(equations, 4)
+    assert len(minimisers) == 4  # with labels that are wrong none is right
+    best = [float(one.costs[0]) for one in minimisers]
     assert best == sorted(best, reverse=True)
-    assert all(len(one.costs) <= LeftOver().n_kept for one in ends)
+    assert all(len(one.costs) <= LeftOver().n_kept for one in minimisers)
 
 
 def test_a_budget_that_is_spent_ends_a_round(setting):
     equations = equations_of(setting, slice(0, 4), slice(4, None))
-    ends = LeftOver().ends(equations, [], lambda: "over", generator())
-    assert ends.costs[0] > LeftOver().enough
-    assert ends.coordinates.isfinite().all()
+    minimisers = LeftOver().minimisers(equations, [], lambda: "over", generator())
+    assert minimisers.costs[0] > LeftOver().enough
+    assert minimisers.coordinates.isfinite().all()
 
 
 def test_ends_that_are_as_good_count_once():
     costs = torch.tensor([3.0, 1.0, 1.001, 2.0])
-    best = Ends(torch.arange(4.0)[:, None, None], costs).best(2)
+    best = Minimisers(torch.arange(4.0)[:, None, None], costs).best(2)
     assert best.costs.tolist() == [1.0, 2.0]
     assert best.coordinates.flatten().tolist() == [1.0, 3.0]
 
