@@ -6,6 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from fractions import Fraction
 from itertools import pairwise
 
@@ -22,6 +23,7 @@ from sparsedl_fl.lemmas import (
 __all__ = [
     "Expectation",
     "equations",
+    "Attack",
     "expect",
     "expected_samples",
     "failure_probability",
@@ -34,7 +36,37 @@ __all__ = [
     "success_probability",
 ]
 
-ENOUGH = {"zeros": Fraction(2), "span": Fraction(11, 9), "rest": Fraction(4), "head": Fraction(1)}
+
+class Attack(StrEnum):
+    """What a layer leaks by."""
+
+    ZEROS = "zeros"
+    """Zeros of its own gradient, where units are inactive."""
+
+    SPAN = "span"
+    """The activation subspaces of downstream layers."""
+
+    REST = "rest"
+    """The network tail: the layers after it and the loss."""
+
+    HEAD = "head"
+    """The loss alone: it is a classifier's last layer."""
+
+    ROWS = "rows"
+    """Rows of an embedding's gradient: token ids."""
+
+    NONE = ""
+    """No attack applies."""
+
+    __repr__ = str.__repr__
+
+
+ENOUGH = {
+    Attack.ZEROS: Fraction(2),
+    Attack.SPAN: Fraction(11, 9),
+    Attack.REST: Fraction(4),
+    Attack.HEAD: Fraction(1),
+}
 """Equations for each unknown with which batches are recovered as a rule, by what a layer leaks by; fewer often suffice.
 
 Measured: by zeros all of 66 at width 200 and of 250 at 1000; by the next layer's activation subspace ("span") all of 95
@@ -50,7 +82,7 @@ ENOUGH_WITH_FEW_FEATURES = Fraction(17, 8)
 and of 128 at 400)."""
 
 
-def equations(batch_size: int, width: int, attack: str, following: Sequence[int] = ()) -> float:
+def equations(batch_size: int, width: int, attack: Attack | str, following: Sequence[int] = ()) -> float:
     """Return how many equations there are for the unknowns of an input, which are as many as inputs.
 
     Parameters
@@ -71,15 +103,15 @@ def equations(batch_size: int, width: int, attack: str, following: Sequence[int]
     >>> equations(90, 200, "span"), equations(125, 200, "span", (200, 200, 10))
     (110, 150)
     """
-    if attack == "zeros":
+    if attack == Attack.ZEROS:
         return width / 2
     widths = pairwise((width, *following)) if following else [(width, math.inf)]
-    if attack == "span":
+    if attack == Attack.SPAN:
         return sum(max(0, m - batch_size) for m, outputs in widths if outputs > batch_size)
-    return width - (attack == "head") - batch_size
+    return width - (attack == Attack.HEAD) - batch_size
 
 
-def is_determined(batch_size: int, width: int, attack: str) -> bool:
+def is_determined(batch_size: int, width: int, attack: Attack | str) -> bool:
     """Return whether there are more equations than unknowns; for zeros, whether that has a chance of one half.
 
     Parameters
@@ -87,13 +119,13 @@ def is_determined(batch_size: int, width: int, attack: str) -> bool:
     batch_size, width, attack
         As of `equations`.
     """
-    if attack == "zeros":
+    if attack == Attack.ZEROS:
         return failure_probability(batch_size, width) <= 0.5
     return equations(batch_size, width, attack) > batch_size
 
 
 def largest_batch(
-    width: int, n_inputs: int, attack: str, next_width: int | None = None, behind: Sequence[int] = ()
+    width: int, n_inputs: int, attack: Attack | str, next_width: int | None = None, behind: Sequence[int] = ()
 ) -> int:
     """Return the largest batch that is recovered as a rule.
 
@@ -116,8 +148,8 @@ def largest_batch(
     >>> largest_batch(200, 3072, "span", next_width=200, behind=(200, 10))
     125
     """
-    most, with_few_features = _largest(width, attack, ENOUGH[attack]), 0
-    if attack == "span":
+    most, with_few_features = _largest(width, attack, ENOUGH[Attack(attack)]), 0
+    if attack == Attack.SPAN:
         if next_width is not None and behind:
             most = max(most, _largest(width, attack, ENOUGH_OF_SUBSPACES, (next_width, *behind)))
         with_few_features = min(most, _largest(width, attack, ENOUGH_WITH_FEW_FEATURES))
@@ -125,7 +157,7 @@ def largest_batch(
     return max(0, min(most, max(n_inputs - 1, with_few_features), next_outputs - 1))
 
 
-def _largest(width: int, attack: str, enough: Fraction, following: Sequence[int] = ()) -> int:
+def _largest(width: int, attack: Attack | str, enough: Fraction, following: Sequence[int] = ()) -> int:
     """Return the largest batch with enough equations for each unknown: larger ones have fewer."""
 
     def is_short(batch_size: int) -> bool:
@@ -180,7 +212,7 @@ def expect(batch_size: int, width: int, has_next_layer: bool = False) -> Expecta
     'b = 20 at width 200: expect the whole batch (kernel sampling would take 2.7e+06 draws)'
     """
     failure, draws = failure_probability(batch_size, width), expected_samples(batch_size) if batch_size > 1 else 1.0
-    attack = "span" if has_next_layer else "zeros"
+    attack = Attack.SPAN if has_next_layer else Attack.ZEROS
     within_reach, has_enough = _largest(width, attack, ENOUGH[attack]), is_determined(batch_size, width, attack)
     if not has_enough:
         facts = "the zeros and the next layer's gradient" if has_next_layer else "the zeros of the gradient alone"

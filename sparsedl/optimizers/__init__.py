@@ -13,17 +13,17 @@ Which one to use
 - `MatchingStretchProject` finds all components at once, with `NegativeL4` alone; it wants many samples.
 """
 
-from sparsedl.optimizers._base import (
+from sparsedl.optimizers.diminishing_subgradient import DiminishingSubgradient
+from sparsedl.optimizers.fixed_point import FixedPoint
+from sparsedl.optimizers.graduated import Graduated
+from sparsedl.optimizers.matching_stretch_project import MatchingStretchProject
+from sparsedl.optimizers.optimizer import (
     OptimizationResult,
     Optimizer,
     ScheduledOptimizer,
     SmoothedOptimizer,
     euclidean_gradient,
 )
-from sparsedl.optimizers.diminishing_subgradient import DiminishingSubgradient
-from sparsedl.optimizers.fixed_point import FixedPoint
-from sparsedl.optimizers.graduated import Graduated
-from sparsedl.optimizers.matching_stretch_project import MatchingStretchProject
 from sparsedl.optimizers.projected_gradient import ProjectedGradient
 from sparsedl.optimizers.reweighted_least_squares import ReweightedLeastSquares
 from sparsedl.optimizers.riemannian_adam import RiemannianAdam

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from sparsedl.linalg import normalized
-from sparsedl.optimizers._base import OptimizationResult, SmoothedOptimizer
+from sparsedl.optimizers.optimizer import OptimizationResult, SmoothedOptimizer
 from sparsedl.surrogates import Surrogate
 
 

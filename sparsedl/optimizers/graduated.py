@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from sparsedl._validation import check_positive
-from sparsedl.optimizers._base import OptimizationResult, Optimizer
+from sparsedl.optimizers.optimizer import OptimizationResult, Optimizer
 from sparsedl.surrogates import Surrogate
 
 

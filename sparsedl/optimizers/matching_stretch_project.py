@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from sparsedl.optimizers._base import OptimizationResult, Optimizer
+from sparsedl.optimizers.optimizer import OptimizationResult, Optimizer
 from sparsedl.surrogates import NegativeL4, Surrogate
 
 

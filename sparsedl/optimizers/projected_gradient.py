@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from sparsedl.linalg import normalized
-from sparsedl.optimizers._base import OptimizationResult, ScheduledOptimizer, euclidean_gradient
+from sparsedl.optimizers.optimizer import OptimizationResult, ScheduledOptimizer, euclidean_gradient
 from sparsedl.surrogates import Surrogate
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import geoopt
 import torch
 
-from sparsedl.optimizers._base import OptimizationResult, ScheduledOptimizer
+from sparsedl.optimizers.optimizer import OptimizationResult, ScheduledOptimizer
 from sparsedl.surrogates import Surrogate
 
 

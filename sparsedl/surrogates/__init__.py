@@ -16,7 +16,6 @@ Which one to use
 Entries are in units in which a unit direction gives entries of mean square one, so parameters need no rescaling.
 """
 
-from sparsedl.surrogates._base import Surrogate, check_surrogate
 from sparsedl.surrogates.cauchy import Cauchy
 from sparsedl.surrogates.gaussian_moments import GaussianMoments
 from sparsedl.surrogates.geman_mcclure import GemanMcClure
@@ -25,6 +24,7 @@ from sparsedl.surrogates.l1 import L1
 from sparsedl.surrogates.log_cosh import LogCosh
 from sparsedl.surrogates.log_sum import LogSum
 from sparsedl.surrogates.negative_l4 import NegativeL4
+from sparsedl.surrogates.surrogate import Surrogate, check_surrogate
 
 __all__ = [
     "Surrogate",

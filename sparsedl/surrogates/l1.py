@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sparsedl.surrogates._base import Surrogate
+from sparsedl.surrogates.surrogate import Surrogate
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

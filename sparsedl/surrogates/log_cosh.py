@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from sparsedl.surrogates._base import Surrogate
+from sparsedl.surrogates.surrogate import Surrogate
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

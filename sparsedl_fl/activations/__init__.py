@@ -13,7 +13,7 @@ class here and an entry in `KNOWN`; the tests of all activations then run on it.
 from collections.abc import Sequence
 from typing import Any
 
-from sparsedl_fl.activations._base import Activation
+from sparsedl_fl.activations.base_activation import Activation
 from sparsedl_fl.activations.elementwise import Elementwise, check_activation
 from sparsedl_fl.activations.exponential import CELU, ELU, SELU
 from sparsedl_fl.activations.flat import FlatPart, Hardtanh, ReLU, ReLU6, Threshold

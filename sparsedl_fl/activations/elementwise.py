@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from sparsedl_fl.activations._base import Activation
+from sparsedl_fl.activations.base_activation import Activation
 from sparsedl_fl.activations.smooth import Smooth
 
 __all__ = ["Elementwise", "check_activation"]

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from sparsedl_fl.activations._base import Activation
+from sparsedl_fl.activations.base_activation import Activation
 
 __all__ = ["FlatPart", "Hardtanh", "ReLU", "ReLU6", "Threshold"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from sparsedl_fl.activations._base import Activation
+from sparsedl_fl.activations.base_activation import Activation
 
 __all__ = ["HEAD", "Identity"]
 

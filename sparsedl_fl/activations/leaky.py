@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sparsedl_fl.activations._base import Activation
+from sparsedl_fl.activations.base_activation import Activation
 
 __all__ = ["LeakyReLU", "PReLU"]
 

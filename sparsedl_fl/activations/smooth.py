@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sparsedl_fl.activations._base import Activation
+from sparsedl_fl.activations.base_activation import Activation
 
 __all__ = ["GELU", "Hardswish", "Mish", "SiLU", "Sigmoid", "Smooth", "Softplus", "Tanh", "positive"]
 

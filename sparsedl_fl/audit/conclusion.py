@@ -12,7 +12,7 @@ from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.layers.diagnosis import is_clipped
 from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.models import LayerRow
-from sparsedl_fl.theory import largest_batch
+from sparsedl_fl.theory import Attack, largest_batch
 from sparsedl_fl.tracing.tracing import LinearUse
 from sparsedl_fl.wording import argument
 
@@ -23,20 +23,21 @@ MOST_EXCESS = 5.0
 (see `sparsedl_fl.lowrank.factors.LowRankGradient.excess`)."""
 
 
-def reach_of(row: LayerRow, given: LayerGradient, uses_next_layer: bool) -> tuple[str, int]:
+def reach_of(row: LayerRow, given: LayerGradient, uses_next_layer: bool) -> tuple[Attack, int]:
     """Return what a layer leaks by and its largest batch: those of `inspect_model`, corrected by its gradient.
 
     A next layer's gradient that is too noisy does not count, and units without a gradient give no equations.
     """
     attack, limit = row.attack, row.largest_batch
-    if attack == "span" and not uses_next_layer:
+    if attack == Attack.SPAN and not uses_next_layer:
         activation = resolve(given.activation)
         if activation is not None and activation.has_flat_part:
-            attack, limit = "zeros", largest_batch(*given.shape, "zeros")
+            attack = Attack.ZEROS
         else:
-            attack, limit = ("rest", largest_batch(*given.shape, "rest")) if given.tail.rest is not None else ("", 0)
+            attack = Attack.NONE if given.tail.rest is None else Attack.REST
+        limit = largest_batch(*given.shape, attack) if attack else 0
     live = np.any(given.weight_grad, axis=1).mean()
-    return attack, int(limit * live) if attack in ("zeros", "span") else limit
+    return attack, int(limit * live) if attack in (Attack.ZEROS, Attack.SPAN) else limit
 
 
 def why_open(
@@ -96,7 +97,7 @@ def why_open(
             "many entries have exactly the largest size: they were clipped one by one, which hides the batch size",
         ),
         (
-            attack in ("rest", "head") and loss is None,
+            attack in (Attack.REST, Attack.HEAD) and loss is None,
             "this attack depends on the loss, which was not given (cross-entropy was assumed): pass loss",
         ),
     ]

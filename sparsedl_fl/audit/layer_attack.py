@@ -29,6 +29,7 @@ from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.models import LayerRow
 from sparsedl_fl.propagate.backward import KnownBatch
 from sparsedl_fl.search.budget import effort
+from sparsedl_fl.theory import Attack
 from sparsedl_fl.wording import argument_with
 
 __all__ = ["LayerAttack"]
@@ -204,9 +205,9 @@ def _at_least(row: LayerRow, given: LayerGradient, inverter: GradientInverter, *
     """
     m, b = given.shape[0], inverter.batch_size_
     live = min(int(np.any(given.weight_grad, axis=axis).sum()) for axis in (0, 1))
-    if inverter.size_is_clear_ and not inverter.recovered_.all() and b >= live - 2 > 0 and row.attack != "head":
+    if inverter.size_is_clear_ and not inverter.recovered_.all() and b >= live - 2 > 0 and row.attack != Attack.HEAD:
         return b  # the layer allows no larger rank
-    if row.attack != "head" and m > 2:
+    if row.attack != Attack.HEAD and m > 2:
         return 0
     sums = np.abs(given.weight_grad.sum(axis=0, dtype=np.float64)).max()
     adds_up = sums <= rounding * np.abs(given.weight_grad).max()

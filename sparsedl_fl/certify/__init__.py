@@ -5,6 +5,6 @@ So a column can be proven, by more zeros than chance which determine it, and the
 input can be proven by itself.
 """
 
-from sparsedl_fl.certify._base import Case, Criterion, EvidenceKind
+from sparsedl_fl.certify.criterion import Case, Criterion, EvidenceKind
 
 __all__ = ["Case", "Criterion", "EvidenceKind"]

@@ -8,10 +8,10 @@ import numpy as np
 
 from sparsedl.arrays import as_tensor, rows_of
 from sparsedl_fl.activations import FlatPart
-from sparsedl_fl.certify._base import Case, EvidenceKind
 from sparsedl_fl.certify.bias_scale import doubt_in_scale
 from sparsedl_fl.certify.certificate import Certificate, certify
 from sparsedl_fl.certify.collinear import errors_of_lines
+from sparsedl_fl.certify.criterion import Case, EvidenceKind
 from sparsedl_fl.certify.hypothesis import Hypothesis
 from sparsedl_fl.certify.maximum_likelihood import maximum_likelihood
 from sparsedl_fl.certify.near_duplicates import NearDuplicates

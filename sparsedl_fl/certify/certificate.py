@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sparsedl.process import one_thread
-from sparsedl_fl.certify._base import Case, Criterion, EvidenceKind
 from sparsedl_fl.certify.constraint_criteria import BySubspace, ByTail, ByTailAndSubspaces, ReplayOfAll
+from sparsedl_fl.certify.criterion import Case, Criterion, EvidenceKind
 from sparsedl_fl.certify.zero_criteria import ZerosOfAll, ZerosOfInput, ZerosOfOthers
 
 __all__ = ["CRITERIA", "Certificate", "Criterion", "certify"]

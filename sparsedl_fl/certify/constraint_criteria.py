@@ -9,7 +9,7 @@ import torch
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import Activation
-from sparsedl_fl.certify._base import Case, Criterion, EvidenceKind
+from sparsedl_fl.certify.criterion import Case, Criterion, EvidenceKind
 from sparsedl_fl.certify.mixtures import are_no_mixtures
 from sparsedl_fl.certify.uncertainty import errors_from_constraints
 from sparsedl_fl.constraints import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsedl_fl.certify._base import EvidenceKind
 from sparsedl_fl.certify.assembly import Batch
+from sparsedl_fl.certify.criterion import EvidenceKind
 
 __all__ = ["in_words"]
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from sparsedl.arrays import rows_of
-from sparsedl_fl.certify._base import Case, Criterion, EvidenceKind
+from sparsedl_fl.certify.criterion import Case, Criterion, EvidenceKind
 from sparsedl_fl.certify.uncertainty import errors_from_inputs
 from sparsedl_fl.layers.blocks import row_norms
 from sparsedl_fl.lowrank.factors import LowRankGradient

@@ -20,13 +20,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sparsedl_fl.cli import audit, demo, inspect, reproduce, sweep
+from sparsedl_fl.cli import audit, inspect, reproduce, show_demo, sweep
 from sparsedl_fl.cli._guard import guarded
 from sparsedl_fl.cli._options import Parser, read_config
 
 __all__ = ["COMMANDS", "main"]
 
-COMMANDS = {"inspect": inspect, "audit": audit, "sweep": sweep, "demo": demo, "reproduce": reproduce}
+COMMANDS = {"inspect": inspect, "audit": audit, "sweep": sweep, "demo": show_demo, "reproduce": reproduce}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

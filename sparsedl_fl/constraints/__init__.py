@@ -12,7 +12,9 @@ the spans by its `SubspaceDeflation`. `Stacked` adds up the equations of several
 `sparsedl_fl.lowrank.factors.LowRankGradient`'s.
 """
 
-from sparsedl_fl.constraints._base import (
+from sparsedl_fl.constraints.activation_subspace import ActivationSubspace
+from sparsedl_fl.constraints.backward_subspace import BackwardSubspaces
+from sparsedl_fl.constraints.constraint import (
     LEAST_DISTANCE,
     LEAST_SURPLUS,
     LOG_CHANCE,
@@ -21,8 +23,6 @@ from sparsedl_fl.constraints._base import (
     Linearization,
     log_chance,
 )
-from sparsedl_fl.constraints.activation_subspace import ActivationSubspace
-from sparsedl_fl.constraints.backward_subspace import BackwardSubspaces
 from sparsedl_fl.constraints.downstream_residuals import BESIDE, FAR, IN_LINE, SubspacesAt
 from sparsedl_fl.constraints.downstream_subspaces import DownstreamSubspaces
 from sparsedl_fl.constraints.forward_pass import ForwardPass

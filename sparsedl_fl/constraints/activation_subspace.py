@@ -16,7 +16,7 @@ from scipy.spatial import cKDTree
 from sparsedl.arrays import as_tensor
 from sparsedl.linalg import normalized
 from sparsedl_fl.activations import Activation
-from sparsedl_fl.constraints._base import LEAST_SURPLUS, complement
+from sparsedl_fl.constraints.constraint import LEAST_SURPLUS, complement
 from sparsedl_fl.layers.blocks import in_double
 from sparsedl_fl.lowrank.spectrum import leading_left
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 import torch
 
 from sparsedl.arrays import as_tensor
-from sparsedl_fl.constraints._base import complement
 from sparsedl_fl.constraints.activation_subspace import lengths
+from sparsedl_fl.constraints.constraint import complement
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
 __all__ = ["ColumnSpace"]

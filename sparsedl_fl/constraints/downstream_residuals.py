@@ -10,8 +10,8 @@ from typing import Protocol
 
 import torch
 
-from sparsedl_fl.constraints._base import LEAST_DISTANCE, Counted, Linearization
 from sparsedl_fl.constraints.activation_subspace import ActivationSubspace, lengths
+from sparsedl_fl.constraints.constraint import LEAST_DISTANCE, Counted, Linearization
 
 __all__ = ["BESIDE", "FAR", "IN_LINE", "SubspacesAt"]
 

@@ -14,8 +14,8 @@ import torch
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import Activation, resolve
-from sparsedl_fl.constraints._base import Constraint, Inputs
 from sparsedl_fl.constraints.activation_subspace import ROUNDING_SHARE, ActivationSubspace, lengths
+from sparsedl_fl.constraints.constraint import Constraint, Inputs
 from sparsedl_fl.constraints.downstream_residuals import SubspacesAt
 from sparsedl_fl.constraints.subspace_deflation import SubspaceDeflation
 from sparsedl_fl.layers.layer_gradient import LayerGradient

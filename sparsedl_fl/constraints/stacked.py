@@ -8,7 +8,7 @@ from functools import cached_property
 
 import torch
 
-from sparsedl_fl.constraints._base import Constraint, Inputs, Linearization, total
+from sparsedl_fl.constraints.constraint import Constraint, Inputs, Linearization, total
 
 __all__ = ["Stacked"]
 

@@ -13,8 +13,8 @@ import torch
 
 from sparsedl.arrays import as_tensor
 from sparsedl.linalg import normalized
-from sparsedl_fl.constraints._base import LEAST_DISTANCE, Constraint, Inputs
 from sparsedl_fl.constraints.column_space import ColumnSpace
+from sparsedl_fl.constraints.constraint import LEAST_DISTANCE, Constraint, Inputs
 from sparsedl_fl.constraints.forward_pass import ForwardPass
 from sparsedl_fl.constraints.label_terms import ANYWHERE, LabelTerms, distances_by_label, likely_labels
 from sparsedl_fl.constraints.tail_residuals import TailGradientAt

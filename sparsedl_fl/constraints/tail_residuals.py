@@ -8,9 +8,9 @@ from typing import Protocol
 
 import torch
 
-from sparsedl_fl.constraints._base import Counted, Linearization
 from sparsedl_fl.constraints.activation_subspace import ROUNDING_SHARE, lengths
 from sparsedl_fl.constraints.column_space import ColumnSpace
+from sparsedl_fl.constraints.constraint import Counted, Linearization
 
 __all__ = ["TailGradientAt"]
 

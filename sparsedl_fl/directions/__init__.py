@@ -7,13 +7,13 @@
 - `KnownInputs` searches nothing: it checks whether the gradient confirms given inputs.
 """
 
-from sparsedl_fl.directions._base import Directions
 from sparsedl_fl.directions.activation import ActivationDirections
 from sparsedl_fl.directions.default import best_known
 from sparsedl_fl.directions.dictionary import DictionaryDirections
 from sparsedl_fl.directions.kernel import KernelDirections
 from sparsedl_fl.directions.known import KnownInputs
 from sparsedl_fl.directions.prior import PriorDirections
+from sparsedl_fl.directions.strategy import Directions
 
 __all__ = [
     "ActivationDirections",

@@ -16,7 +16,7 @@ from sparsedl_fl.certify.candidates import Candidates, SearchEnd
 from sparsedl_fl.certify.sparsity_matching import first_choice
 from sparsedl_fl.constraints import Constraint, DownstreamSubspaces, Stacked
 from sparsedl_fl.constraints.problem import LayerProblem
-from sparsedl_fl.directions._base import Directions
+from sparsedl_fl.directions.strategy import Directions
 from sparsedl_fl.search import (
     SampleCoordinates,
     ScaledReflection,

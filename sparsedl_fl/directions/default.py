@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sparsedl import SparseDictionaryRecovery
-from sparsedl_fl.directions._base import Directions
 from sparsedl_fl.directions.activation import ActivationDirections
 from sparsedl_fl.directions.dictionary import DictionaryDirections
+from sparsedl_fl.directions.strategy import Directions
 
 __all__ = ["best_known"]
 

@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sparsedl import SparseDictionaryRecovery
 from sparsedl_fl.certify.candidates import Candidates
 from sparsedl_fl.constraints.problem import LayerProblem
-from sparsedl_fl.directions._base import Directions
+from sparsedl_fl.directions.strategy import Directions
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
 SIDES = ("auto", "gradient", "input")

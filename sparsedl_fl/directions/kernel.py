@@ -18,7 +18,7 @@ from sparsedl_fl.certify.candidates import Candidates
 from sparsedl_fl.certify.hypothesis import Hypothesis
 from sparsedl_fl.certify.sparsity_matching import first_choice, greedy_filter
 from sparsedl_fl.constraints.problem import LayerProblem
-from sparsedl_fl.directions._base import Directions
+from sparsedl_fl.directions.strategy import Directions
 from sparsedl_fl.theory import sparsity_threshold
 
 

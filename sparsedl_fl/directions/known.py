@@ -9,7 +9,7 @@ import numpy as np
 
 from sparsedl_fl.certify.candidates import Candidates
 from sparsedl_fl.constraints.problem import LayerProblem
-from sparsedl_fl.directions._base import Directions
+from sparsedl_fl.directions.strategy import Directions
 from sparsedl_fl.layers.bias_as_input import n_features, with_constant
 from sparsedl_fl.layers.blocks import times
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from sparsedl.process import neutral_modes
 from sparsedl_fl.models.reach import obstacle_to, reach_of
+from sparsedl_fl.theory import Attack
 from sparsedl_fl.tracing.embeddings import token_tables
 from sparsedl_fl.tracing.naming import plain_modules, plain_parameters
 from sparsedl_fl.tracing.tracing import Trace, trace_model
@@ -44,7 +45,7 @@ class LayerRow:
         Why no attack applies to it, or empty.
     feeds : str
         What it is fed: "the model's input", "features" or "tokens", where the trace shows it.
-    attack : str
+    attack : Attack
         What it leaks by: "zeros" of its gradient, the activation subspace ("span") of the next layer's, the network
         tail ("rest"), or as a "head"; the "rows" of an embedding, which show token ids; empty where no attack applies.
     largest_batch : int
@@ -61,7 +62,7 @@ class LayerRow:
     behind: str
     obstacle: str
     feeds: str = ""
-    attack: str = ""
+    attack: Attack = Attack.NONE
     largest_batch: int = 0
     dropout: float = 0.0
 
@@ -130,8 +131,8 @@ class _Inspection:
         use = replace(use, behind=self._adapter(use) or use.behind)
         obstacle = self._not_sent(use.weight) or self._bias_not_sent(use) or obstacle_to(self.model, use, self.trace)
         use = use if self.trace.n_uses(use.name) == 1 else self.trace.all_of(use.name) or use
-        attack, most = ("", 0) if obstacle else reach_of(use, self.trace, self.tensors)
-        attack = "rows" if use.weight in self.tables else attack
+        attack, most = (Attack.NONE, 0) if obstacle else reach_of(use, self.trace, self.tensors)
+        attack = Attack.ROWS if use.weight in self.tables else attack
         kind = type(self.modules.get(use.weight.rpartition(".")[0], self.model)).__name__
         follows = use.behind + (f", dropout of {use.dropout:g}" if use.dropout else "")
         shape = tuple(self.tensors[use.weight].shape)
@@ -179,7 +180,7 @@ class _Inspection:
             ids = not frozen and any(name in self.tables for name in names)
             why = frozen or (IDS if ids else self._why_not(module))
             name = _joined(convolutions) if owner in convolutions else owner
-            feeds, attack = ("token ids", "rows") if ids else ("", "")
+            feeds, attack = ("token ids", Attack.ROWS) if ids else ("", Attack.NONE)
             yield LayerRow(name, type(module).__name__, shape, tuple(names), "", why, feeds, attack)
 
     def _why_not(self, module: nn.Module) -> str:

@@ -10,17 +10,17 @@ from torch import nn
 from sparsedl.process import neutral_modes
 from sparsedl_fl.layers.of_model import NO_SUM, passes_on
 from sparsedl_fl.layers.tail_of_model import rest_of_model
-from sparsedl_fl.theory import largest_batch
+from sparsedl_fl.theory import Attack, largest_batch
 from sparsedl_fl.tracing.tracing import LinearUse, Trace, mixing
 
 __all__ = ["LEAKS_BY", "obstacle_to", "reach_of"]
 
 LEAKS_BY = {
-    "zeros": "its own gradient (zeros of inactive units)",
-    "span": "its own gradient and the next layer's",
-    "rest": "its own gradient, the layers after it and the loss",
-    "head": "its own gradient and the loss",
-    "rows": "rows of its gradient (token ids)",
+    Attack.ZEROS: "its own gradient (zeros of inactive units)",
+    Attack.SPAN: "its own gradient and the next layer's",
+    Attack.REST: "its own gradient, the layers after it and the loss",
+    Attack.HEAD: "its own gradient and the loss",
+    Attack.ROWS: "rows of its gradient (token ids)",
 }
 """What a layer leaks by, in words."""
 
@@ -50,18 +50,18 @@ def obstacle_to(model: nn.Module, use: LinearUse, trace: Trace) -> str:
     )
 
 
-def reach_of(use: LinearUse, trace: Trace, tensors: Mapping[str, torch.Tensor]) -> tuple[str, int]:
+def reach_of(use: LinearUse, trace: Trace, tensors: Mapping[str, torch.Tensor]) -> tuple[Attack, int]:
     """Return what a layer within reach leaks by, and the largest batch that is recovered as a rule."""
     n_inputs = tensors[use.weight].numel() // use.width
     if use.is_last:
-        return "head", largest_batch(use.width, n_inputs, "head")
+        return Attack.HEAD, largest_batch(use.width, n_inputs, Attack.HEAD)
     by_zeros = use.activation is not None and use.activation.has_flat_part
-    alone = "zeros" if by_zeros else "rest"
+    alone = Attack.ZEROS if by_zeros else Attack.REST
     reach = [(alone, largest_batch(use.width, n_inputs, alone))]
     if use.next_weight:
         next_width = tensors[use.next_weight].numel() // use.width
         widths = _downstream_widths(use, trace)
-        reach.append(("span", largest_batch(use.width, n_inputs, "span", next_width, widths)))
+        reach.append((Attack.SPAN, largest_batch(use.width, n_inputs, Attack.SPAN, next_width, widths)))
     return max(reach, key=lambda pair: pair[1])
 
 

@@ -20,7 +20,7 @@ from sparsedl_fl.search.remaining import Remaining
 from sparsedl_fl.search.settings import SearchSettings
 from sparsedl_fl.search.single_fits import SingleFits
 from sparsedl_fl.search.stage import Proposals, State
-from sparsedl_fl.theory import is_determined
+from sparsedl_fl.theory import Attack, is_determined
 
 __all__ = ["SearchState"]
 
@@ -181,7 +181,7 @@ class SearchState(State):
             return self.equations.identifies
         n_live = int(self.problem.factors.zero_test.distinct_rows.sum())
         has_subspace = self.equations is not None and self.equations.identifies
-        return is_determined(self.problem.batch_size, n_live, "span" if has_subspace else "zeros")
+        return is_determined(self.problem.batch_size, n_live, Attack.SPAN if has_subspace else Attack.ZEROS)
 
     def take(self, proposals: Proposals) -> bool:
         """Take in columns that their zeros prove, and samples."""

@@ -12,8 +12,8 @@ from torch import nn
 
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.activations import ReLU
-from sparsedl_fl.certify._base import Case, Criterion
 from sparsedl_fl.certify.certificate import CRITERIA, certify
+from sparsedl_fl.certify.criterion import Case, Criterion
 from sparsedl_fl.certify.uncertainty import errors_from_zeros
 from sparsedl_fl.certify.zero_criteria import ZerosOfAll, ZerosOfOthers
 from sparsedl_fl.constraints.problem import LayerProblem

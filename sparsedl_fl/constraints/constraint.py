@@ -132,10 +132,12 @@ class Counted(Protocol):
     """Equations that are counted."""
 
     @property
-    def n_equations(self) -> int: ...
+    def n_equations(self) -> int:
+        """How many there are."""
 
     @property
-    def n_unknowns(self) -> int: ...
+    def n_unknowns(self) -> int:
+        """How many numbers a candidate is made of."""
 
 
 class Linearization(ABC):
