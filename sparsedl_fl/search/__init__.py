@@ -15,6 +15,7 @@ from sparsedl_fl.search.alternation import Alternation
 from sparsedl_fl.search.class_starts import ClassStarts
 from sparsedl_fl.search.columns_and_forward_pass import SampleCoordinates
 from sparsedl_fl.search.descent import Descent
+from sparsedl_fl.search.dictionary_descent import DictionaryDescent
 from sparsedl_fl.search.input_zeros import InputZeros
 from sparsedl_fl.search.joint_refinement import JointRefinement
 from sparsedl_fl.search.paired_reflection import PairedReflection
@@ -27,6 +28,7 @@ __all__ = [
     "Alternation",
     "ClassStarts",
     "Descent",
+    "DictionaryDescent",
     "JointRefinement",
     "InputZeros",
     "PairedReflection",

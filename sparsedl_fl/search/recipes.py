@@ -76,7 +76,7 @@ RECIPES = (
     Recipe(
         "one layer alone, zero-slope region",
         lambda state: state.equations is None,
-        ("reflection", "alternation"),
+        ("dictionary descent", "reflection", "alternation"),
         "ReLU (65, 1000) and (180, 1000): 13 of 13 batches of the yardstick whole; without reflections not measured.",
     ),
     Recipe(

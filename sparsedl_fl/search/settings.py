@@ -11,6 +11,7 @@ from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.search.alternation import Alternation
 from sparsedl_fl.search.class_starts import ClassStarts
 from sparsedl_fl.search.descent import Descent
+from sparsedl_fl.search.dictionary_descent import DictionaryDescent
 from sparsedl_fl.search.input_zeros import InputZeros
 from sparsedl_fl.search.joint_refinement import JointRefinement
 from sparsedl_fl.search.paired_reflection import PairedReflection
@@ -33,6 +34,7 @@ class SearchSettings(BaseEstimator):
 
     use_rest: bool = True
     schedule: Schedule | None = None
+    dictionary: DictionaryDescent | None = None
     alternation: Alternation | None = None
     reflection: Reflection | None = None
     projection: Projection | None = None
@@ -49,6 +51,7 @@ class SearchSettings(BaseEstimator):
         return Numerics(
             use_tail=self.use_rest,
             schedule=_copy(self.schedule, Schedule()),
+            dictionary=_copy(self.dictionary, DictionaryDescent()),
             alternation=_copy(self.alternation, Alternation()),
             reflection=_copy(self.reflection, Reflection()),
             projection=_copy(self.projection, Projection() if phi.has_flat_part else Projection.for_two_slopes()),
@@ -67,6 +70,7 @@ class Numerics:
 
     use_tail: bool
     schedule: Schedule
+    dictionary: DictionaryDescent
     alternation: Alternation
     reflection: Reflection
     projection: Projection

@@ -189,6 +189,28 @@ class Projections(_ByConstraint):
         return Proposals(inputs, is_determined)
 
 
+class DictionaryDescents(Stage[SearchState]):
+    """All columns that are left at once, by the gradient alone (see `DictionaryDescent`)."""
+
+    name = "dictionary descent"
+
+    def requires(self, state: SearchState) -> str | None:
+        """Ask for zeros, and for many outputs for each sample."""
+        lacking, dictionary = _lacks_zeros(state), state.numerics.dictionary
+        if lacking is not None or dictionary.applies(state.undeflated):
+            return lacking
+        b, m = state.problem.batch_size, state.problem.width
+        return f"needs {dictionary.least_outputs:g} outputs for each sample; this layer has {m} for {b}"
+
+    def n_starts(self, state: SearchState) -> int:
+        """Return one for each column that is left."""
+        return state.coordinates.free.shape[1]
+
+    def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
+        """Run them at once."""
+        return Proposals(columns=state.numerics.dictionary.run(state.coordinates, generator))
+
+
 class Reflections(Stage[SearchState]):
     """Douglas-Rachford between the forward pass and the columns of the gradient, for wide layers."""
 
@@ -240,6 +262,7 @@ STAGES: dict[str, Stage[SearchState]] = {
         ChainedReflections,
         PairedReflections,
         Projections,
+        DictionaryDescents,
         Reflections,
         Alternations,
     )
