@@ -65,7 +65,7 @@ def many_samples_batch(problem: ManySamplesProblem, whitened: np.ndarray) -> tup
     sizes = np.sqrt(np.mean(inputs**2, axis=1))
     preactivations = layer.forward.preactivations(whitened)
     gradients, share_left = _gradients(problem, whitened)
-    _, labels, expected = NextColumns(problem).by_rest(as_tensor(whitened))
+    _, labels, expected = NextColumns(problem).by_tail(as_tensor(whitened))
     certificate = _by_subspaces(problem, whitened).without(np.isnan(gradients).any(axis=0))
     doubt = doubt_in_scale(layer, preactivations[0], layer.is_active(preactivations), np.zeros_like(preactivations[0]))
     errors = np.hypot(certificate.errors, doubt * sizes)

@@ -87,7 +87,7 @@ class ManySamplesState(State):
         n_before, self.found = len(self.found), together[is_first][: self.problem.batch_size]
         if len(self.found) == n_before:
             return False
-        basis = self.columns.span_without(self.found)
+        basis = self.columns.subspace_without(self.found)
         if basis.shape[1]:
             first, *further = self.equations.levels
             self.others = replace(self.equations, levels=(replace(first, basis=basis, duals=None), *further))
