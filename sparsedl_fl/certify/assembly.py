@@ -90,7 +90,7 @@ class Assembly:
     beside : float, default=2
         Distance from the activation subspaces, over their noise, above which a row is no sample, and a fit of all at
         once would move the others. (Two mixtures had 3.9 where the others had 0.4; not varied.)
-    pairs : NearDuplicates
+    near_duplicates : NearDuplicates
         Finds near-duplicates.
     """
 
@@ -103,7 +103,7 @@ class Assembly:
     off_scale: float = 0.1
     clearly: float = 10.0
     beside: float = BESIDE
-    pairs: NearDuplicates = NearDuplicates()
+    near_duplicates: NearDuplicates = NearDuplicates()
 
     def of(self, hypothesis: Hypothesis) -> Batch:
         """Estimate the columns again from all their zero rows, scale them, compute the inputs and certify them.
@@ -165,7 +165,7 @@ class Assembly:
         by_subspace = certificate.evidence == EvidenceKind.SPAN_OF_NEXT_LAYER
         is_difference = is_worthless[:, None] & (hypothesis.proposed[:, None] | ~by_subspace | has_pattern)
         errors, is_own = certificate.errors, by_subspace & has_pattern
-        resolution, uncertainty = self.pairs.errors(
+        resolution, uncertainty = self.near_duplicates.errors(
             errors, problem, preactivations, gradients, sizes, is_difference, expected, is_own
         )
         if expected is not None:
@@ -184,10 +184,10 @@ class Assembly:
 
         One barely active unit that is taken for inactive makes all inputs look a little too large or too small.
         """
-        problem, proven = hypothesis.problem, certificate.proven
-        widths = self.clearly * row_norms(problem.layer_gradient.weight)[:, None] * certificate.errors[proven]
-        has_gradient = ~hypothesis.likely_zeros[:, proven]
-        doubt = doubt_in_scale(problem, preactivations[:, proven], has_gradient, widths)
+        problem, certified = hypothesis.problem, certificate.proven
+        widths = self.clearly * row_norms(problem.layer_gradient.weight)[:, None] * certificate.errors[certified]
+        has_gradient = ~hypothesis.likely_zeros[:, certified]
+        doubt = doubt_in_scale(problem, preactivations[:, certified], has_gradient, widths)
         return replace(certificate, errors=np.hypot(certificate.errors, doubt * sizes)), doubt > self.off_scale
 
     def _active(self, hypothesis: Hypothesis, whitened: np.ndarray) -> np.ndarray:
