@@ -62,7 +62,7 @@ class LabelReflection(SparsestWithheld):
         """Run random starts, each for a label."""
         space, likely = state.next_space(), state.labels_left().clamp(min=DENIED)
         labels = torch.multinomial(likely, n_starts, replacement=True, generator=generator)
-        forward = ScaledForward.of(state.coordinates.knowing(state.columns))
+        forward = ScaledForward.of(state.coordinates.deflated_by(state.columns))
         z = state.reflection.preactivations(forward, state.left, state.problem.backward, labels, generator)
         return self._columns(state, space, state.sparse.near(space, ~state.problem.activation.is_off(z)))
 
@@ -87,7 +87,7 @@ class AllThatIsLeft(SparsestWithheld):
         n_open = state.n_left - int(counts.sum())
         counts[(shares - counts + doubt).argsort(descending=True)[:n_open]] += 1
         labels = torch.repeat_interleave(torch.arange(len(counts)), counts)
-        equations = LeftEquations.of(state.coordinates.knowing(state.columns), state.rest, state.left, labels)
+        equations = LeftEquations.of(state.coordinates.deflated_by(state.columns), state.rest, state.left, labels)
         before = state.minimisers.setdefault(tuple(counts.tolist()), [])
         before.append(state.left_over.minimisers(equations, before, state.is_over, generator))
         is_found = before[-1].costs[0] < state.left_over.enough

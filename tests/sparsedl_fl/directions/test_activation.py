@@ -369,7 +369,7 @@ class TestActivationDirections:
     def test_a_spent_budget_is_said(self, problem):
         search = ActivationDirections(patience=1, schedule=Schedule(starts_per_round=1), use_next_layer=False)
         candidates = search.propose(problem.problem, random_state=0)
-        assert candidates.status == "nothing new in 1 rounds (views: gradient and weights)"
+        assert candidates.status == "nothing new in 1 rounds (used: gradient and weights)"
         search = ActivationDirections(max_seconds=1e-9)
         assert "cut short by the cap of 1e-09 seconds" in search.propose(problem.problem).status
         candidates = ActivationDirections(max_starts=100, use_next_layer=False).propose(problem.problem, random_state=0)

@@ -133,7 +133,7 @@ def test_patterns_that_are_nearly_right_lead_to_columns(setting):
 def test_reflections_end_at_patterns_of_inputs_that_are_left(setting):
     order = (~setting.is_active).sum(dim=1).argsort(descending=True)
     left, known = order[:2], order[2:]
-    forward = ScaledForward.of(setting.coordinates.knowing(setting.unit_columns(known)))
+    forward = ScaledForward.of(setting.coordinates.deflated_by(setting.unit_columns(known)))
     labels = setting.labels[left].repeat(8)
     z = OneLayerReflection().preactivations(forward, setting.left, setting.problem.backward, labels, generator())
     differing = ((z.abs() < 1)[:, None] != setting.is_active[left]).sum(dim=2)
@@ -141,7 +141,7 @@ def test_reflections_end_at_patterns_of_inputs_that_are_left(setting):
 
 
 def equations_of(setting, left, known, labels=None):
-    coordinates = setting.coordinates.knowing(setting.unit_columns(known))
+    coordinates = setting.coordinates.deflated_by(setting.unit_columns(known))
     labels = setting.labels[left] if labels is None else labels
     return LeftEquations.of(coordinates, setting.problem.tail_from_prior, setting.left, labels)
 
