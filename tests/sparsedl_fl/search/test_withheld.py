@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.activations import Hardtanh, ReLU
-from sparsedl_fl.certify.constraint_criteria import _returns as returns
+from sparsedl_fl.certify.constraint_criteria import _agree_with_tail as returns
 from sparsedl_fl.certify.mixtures import are_no_mixtures
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import ActivationDirections
