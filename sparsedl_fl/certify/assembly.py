@@ -86,7 +86,7 @@ class Assembly:
     off_scale : float, default=0.1
         Relative error in the scale of all inputs above which nothing is certified; a smaller one adds to the error.
     clearly : float, default=10
-        Expected errors by which a unit has to be inactive to say something of the scale.
+        Expected errors by which a unit has to be inactive to decide on the scale.
     beside : float, default=2
         Distance from the activation subspaces, over their noise, above which a row is no sample, and a fit of all at
         once would move the others. (Two mixtures had 3.9 where the others had 0.4; not varied.)
@@ -233,7 +233,7 @@ class Assembly:
 
     def _without_outliers(self, factors: LowRankGradient, basis: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Leave out zero rows that the others of a column contradict, the worst first (by studentised residuals)."""
-        if len(basis) == 1:  # one column alone is there whatever its zeros say
+        if len(basis) == 1:  # a single column is right whatever its zeros
             return rows
         rows = rows.copy()
         for j in range(rows.shape[1]):

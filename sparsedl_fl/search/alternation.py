@@ -140,7 +140,7 @@ class Alternation(BaseEstimator):
     def _fine(
         self, shared: _Shared, q: torch.Tensor, z: torch.Tensor, strength: torch.Tensor, watch: Observer
     ) -> torch.Tensor:
-        """Bring each start to exact zeros; one that has enough of them is done."""
+        """Refine each start to exact zeros; one that has enough of them is done."""
         m, b = shared.left.shape
         activation, smoothing, running = shared.coordinates.activation, self.smoothing, torch.arange(len(q))
         for _ in range(self.n_fine):

@@ -85,7 +85,7 @@ class Descent(BaseEstimator):
     slowest: float = 0.9
 
     @classmethod
-    def for_rest(cls) -> Descent:
+    def for_tail(cls) -> Descent:
         """Return the stage for the network tail alone, which has fewer equations: some starts are small.
 
         (Of 64 starts on one batch each: at 200 GELUs, 95 samples, 13 of size 1 and one of size 3 reach samples; at

@@ -55,7 +55,7 @@ def search(
         status = end.value if state.is_complete else budget.cut or f"nothing new in {idle} rounds"
     except KeyboardInterrupt:
         status, end = SearchEnd.INTERRUPTED.value, SearchEnd.INTERRUPTED
-    return state.candidates(f"{status} (used: {state.evidence_in_words})", end, budget.spent)
+    return state.candidates(f"{status} (used: {state.used_in_words})", end, budget.spent)
 
 
 def run_round(state: State, scheduler: Scheduler, budget: Budget, generator: torch.Generator) -> bool:

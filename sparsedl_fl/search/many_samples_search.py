@@ -71,7 +71,7 @@ class ManySamplesState(State):
     n_known = n_found = property(lambda self: len(self.found))
     n_hits = property(lambda self: self._n_hits)
     is_complete = property(lambda self: len(self.found) == self.problem.batch_size)
-    evidence_in_words = "weights and the next layer's gradient, for more records than features"
+    used_in_words = "weights and the next layer's gradient, for more records than features"
 
     def take(self, proposals: Proposals) -> bool:
         """Add samples, at their true scale, that are certified once they are fitted; return whether any is new."""

@@ -1,7 +1,7 @@
 """Which stages serve which kind of layer, in the order of their first turns, and where that was measured.
 
 A stage of a recipe that lacks what it needs (`Stage.requires`) is left out. To add a stage, write its class and put its
-name in the line of each kind of layer that it serves, with what it brought there.
+name in the line of each kind of layer that it serves, with the measurement there.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ RECIPES = (
     ),
     Recipe(
         "zero-slope region, samples with much in common, several subspaces",
-        lambda state: state.is_alike and state.chain is not None and not state.is_wide,
+        lambda state: state.is_alike and state.all_levels is not None and not state.is_wide,
         ("chained reflection", "projection", "scaled reflection"),
         "ReLU on pixels in [0, 1], three seeds each: (80, 200) 4.2 s, and 5.5 to 11.8 with scaled reflections "
         "first; (40, 200) 0.7 s with either.",

@@ -55,7 +55,7 @@ class SearchSettings(BaseEstimator):
             scaled=_copy(self.scaled, ScaledReflection() if phi.is_piecewise_linear else ScaledReflection.for_smooth()),
             paired=_copy(self.paired, PairedReflection()),
             class_starts=_copy(self.class_starts, ClassStarts()),
-            descent=_copy(self.descent, Descent() if has_subspaces else Descent.for_rest()),
+            descent=_copy(self.descent, Descent() if has_subspaces else Descent.for_tail()),
             joint_refinement=_copy(self.joint_refinement, JointRefinement()),
             input_zeros=_copy(self.input_zeros, InputZeros()) if problem.is_stored and phi.has_flat_part else None,
         )

@@ -32,7 +32,7 @@ class SingleFits:
         The unknowns of a descent, without deflation; None where nothing is fitted.
     equations : Constraint or None
         All constraints of a sample by itself.
-    subspaces, chain : DownstreamSubspaces or None
+    subspaces, all_levels : DownstreamSubspaces or None
         The activation subspaces that identify samples, and all there are.
     is_exact : bool
         Whether the fits are exact.
@@ -44,7 +44,7 @@ class SingleFits:
     natural: NaturalCoordinates | None
     equations: Constraint | None
     subspaces: DownstreamSubspaces | None
-    chain: DownstreamSubspaces | None
+    all_levels: DownstreamSubspaces | None
     is_exact: bool
 
     def at_scale(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -121,7 +121,7 @@ class SingleFits:
     @property
     def all_subspaces(self) -> DownstreamSubspaces:
         """All activation subspaces there are."""
-        return self.subspaces if self.chain is None else self.chain
+        return self.subspaces if self.all_levels is None else self.all_levels
 
     def fitted_to_subspaces(self, starts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Fit ``p`` at their true scale to all subspaces; return those that fulfil them, and which are isolated."""

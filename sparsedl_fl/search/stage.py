@@ -81,7 +81,7 @@ class State(ABC):
 
     @property
     @abstractmethod
-    def evidence_in_words(self) -> str:
+    def used_in_words(self) -> str:
         """What the search uses, in words."""
 
     def deflate(self) -> bool:

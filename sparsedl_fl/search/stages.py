@@ -122,7 +122,7 @@ class ChainedReflections(Stage[SearchState]):
 
     def requires(self, state: SearchState) -> str | None:
         """Require several subspaces."""
-        return None if state.chain is not None else "needs the gradients of two downstream layers; fewer are known"
+        return None if state.all_levels is not None else "needs the gradients of two downstream layers; fewer are known"
 
     def n_starts(self, state: SearchState) -> int:
         """Return the starts of a round."""
@@ -139,7 +139,7 @@ class ChainedReflections(Stage[SearchState]):
 
     def starts(self, state: SearchState, n_starts: int, generator: torch.Generator) -> torch.Tensor:
         """Return the candidates of reflections, as ``p`` at their true scale."""
-        return state.numerics.scaled.inputs(state.coordinates, state.chain, n_starts, generator)
+        return state.numerics.scaled.inputs(state.coordinates, state.all_levels, n_starts, generator)
 
 
 class PairedReflections(ChainedReflections):

@@ -61,7 +61,7 @@ class SearchState(State):
         "subspaces" the constraint of descents, "tail" the network tail alone, "everything" both.
     undeflated : SampleCoordinates
         The unknowns without deflation.
-    chain : DownstreamSubspaces or None
+    all_levels : DownstreamSubspaces or None
         All activation subspaces, where the first has too few equations.
     tail : TailGradient or None
         The constraint of the network tail.
@@ -89,8 +89,8 @@ class SearchState(State):
         self.undeflated = coordinates = SampleCoordinates.of_problem(problem)
         # Beyond half of the width neither the first subspace nor zeros determine a sample.
         self.is_beyond_half = subspaces is not None and problem.is_beyond_half
-        self.chain = problem.all_subspaces if self.is_beyond_half or (self.is_flat and self.is_alike) else None
-        self.tail = problem.tail if numerics.use_tail and (self.chain is not None or not self.is_flat) else None
+        self.all_levels = problem.all_subspaces if self.is_beyond_half or (self.is_flat and self.is_alike) else None
+        self.tail = problem.tail if numerics.use_tail and (self.all_levels is not None or not self.is_flat) else None
         self.natural: NaturalCoordinates | None = None
         self.uses_tail, everything = equations is not subspaces, None
         if equations is not None and not self.is_flat:
@@ -112,15 +112,15 @@ class SearchState(State):
         self.is_head = problem.layer_gradient.tail.is_of_head
         is_small = problem.width <= numerics.joint_refinement.widest or self.is_head
         self.is_exact = equations is not None and problem.batch_size > 1 and is_small
-        by_subspaces = equations if self.chain is None else self.chain
+        by_subspaces = equations if self.all_levels is None else self.all_levels
         self.last = by_subspaces if self.is_exact and everything is None else everything
         natural = self.natural
         if self.is_exact and natural is None:
             natural = NaturalCoordinates.of(
                 ScaledForward.of(coordinates), equations, generator, numerics.descent.n_probes
             )
-        given = coordinates, numerics.joint_refinement, numerics.descent, natural, self.last, subspaces, self.chain
-        self.fits = SingleFits(*given, is_exact=self.is_exact)
+        given = coordinates, numerics.joint_refinement, numerics.descent, natural, self.last, subspaces
+        self.fits = SingleFits(*given, self.all_levels, is_exact=self.is_exact)
         self.errors: torch.Tensor | None = None
         self.ridges = numerics.schedule.cycle_of_ridges()
 
@@ -188,9 +188,9 @@ class SearchState(State):
         return self.knowledge.add(proposals.inputs, proposals.is_determined, proposals.columns)
 
     @property
-    def evidence_in_words(self) -> str:
+    def used_in_words(self) -> str:
         """What the search uses, in words."""
-        subspaces, words = self.chain or self.subspaces, ["gradient", "weights"]
+        subspaces, words = self.all_levels or self.subspaces, ["gradient", "weights"]
         if subspaces is not None:
             n = len(subspaces.levels)
             words.append("the next layer's gradient" if n == 1 else f"the gradients of the next {n} layers")
@@ -223,7 +223,7 @@ class SearchState(State):
         """Whether gradients can be backpropagated through all downstream layers, from a label to this one."""
         if not (self.is_beyond_half and self.numerics.use_tail and self.problem.tail is not None):
             return False
-        is_whole = len((self.chain or self.subspaces).levels) >= len(self.problem.layer_gradient.layers) - 1
+        is_whole = len((self.all_levels or self.subspaces).levels) >= len(self.problem.layer_gradient.layers) - 1
         return is_whole and self.problem.backward is not None and self.problem.backward.is_two_pieces
 
     @cached_property

@@ -68,7 +68,7 @@ def errors_from_zeros(
 def _wobble(
     U: np.ndarray, Q: np.ndarray, P: np.ndarray, zeros: np.ndarray, noise: np.ndarray, spread: np.ndarray
 ) -> tuple[np.ndarray, float]:
-    """Return ``p_i dq_j`` for draws of the noise, and by how much the zeros are noisier than it says.
+    """Return ``p_i dq_j`` for draws of the noise, and by how much the zeros are noisier than that.
 
     The first has the shape (b, b, n_draws), with zeros where i = j; there are fewer draws where they would have more
     than `MOST_ENTRIES`. A column that its zeros do not determine mixes `UNDETERMINED` into the others. The noise at the

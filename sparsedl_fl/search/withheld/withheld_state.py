@@ -105,7 +105,7 @@ class WithheldState(State):
         Rounds without anything new.
     """
 
-    evidence_in_words = "gradient, weights and the model up to its loss"
+    used_in_words = "gradient, weights and backpropagation through all later layers"
 
     def __init__(
         self, search: WithheldSearch, problem: LayerProblem, is_over: Callable[[], str], generator: torch.Generator

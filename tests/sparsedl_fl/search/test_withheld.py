@@ -242,7 +242,7 @@ def test_batches_come_back_whole_and_certified(seed):
     inverter = GradientInverter(random_state=seed).fit(setting.given)
     true = setting.inputs.double().numpy()
     assert inverter.recovered_.all()
-    assert "way back" in inverter.status_
+    assert "backpropagation" in inverter.status_
     assert not are_wrong(true, inverter.inputs_, inverter.uncertainty_).any()
     assert not are_mislabelled(true, setting.labels.numpy(), inverter.inputs_, inverter.labels_).any()
     errors = np.sqrt(np.mean((true[:, None] - inverter.inputs_) ** 2, axis=2).min(axis=1))
