@@ -249,7 +249,7 @@ class TestProjection:
         """One slope taken for the other: its column is a little off, and so is what is left to search."""
         problem, true, columns = two_slopes
         off = normalize(columns[:1] + 0.003 * normalize(torch.randn(1, 60, generator=generator()), dim=1), dim=1)
-        coordinates, subspace = SampleCoordinates.of_problem(problem).knowing(off), problem.subspace.up_to_scale()
+        coordinates, subspace = SampleCoordinates.of_problem(problem).deflated_by(off), problem.subspace.up_to_scale()
         found, _ = Projection.for_two_slopes().run(coordinates, subspace, 64, generator())
         near = cosines(normalize(found @ problem.regressors().T, dim=1), true)
         assert len(found) > 5
