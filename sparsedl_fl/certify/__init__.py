@@ -1,8 +1,8 @@
-"""Kinds of evidence for an input, one class each.
+"""Criteria that certify a sample, one class each.
 
-Every input is orthogonal to the columns of all others, ``P Q = I``: it is right when *those* are, whatever its own is.
-So a column can be proven, by more zeros than chance which determine it, and then it counts for all other inputs; or an
-input can be proven by itself.
+Every sample is orthogonal to the columns of all others, ``P Q = I``: it is right when *those* are, whatever its own is.
+So zeros certify a column, where more vanish than by chance and they determine it, and this counts for all other
+samples; or a criterion certifies a sample by itself.
 """
 
 from sparsedl_fl.certify.criterion import Case, Criterion, EvidenceKind

@@ -1,4 +1,4 @@
-"""From chosen columns to a batch: scale, estimation from all zero rows, inputs, and the certificate."""
+"""From chosen columns to a batch: columns estimated from all zero rows, scale, inputs and certificate."""
 
 from __future__ import annotations
 
@@ -31,10 +31,8 @@ class Batch:
     ----------
     inputs : ndarray of shape (b, n)
         The inputs.
-    disaggregation : ndarray of shape (b, b)
-        ``Q``, scaled: ``D = U Q`` and ``X^T = Q^-1 S V^T``.
-    preactivation_gradients : ndarray of shape (m, b)
-        ``D``, zero where a unit is off.
+    disaggregation, preactivation_gradients : ndarray of shape (b, b) and (m, b)
+        ``Q``, scaled, and ``D = U Q``, zero where a unit is inactive; ``X^T = Q^-1 S V^T``.
     agreement : ndarray of shape (b,)
         Share of units at which pattern and gradient agree.
     relative_residual : float
@@ -44,11 +42,11 @@ class Batch:
     recovered : ndarray of shape (b,) of bool
         Which inputs are certified.
     evidence : ndarray of shape (b,) of str
-        By what.
+        By which criterion.
     uncertainty : ndarray of shape (b,)
         Expected root-mean-square error of each input, in its units; infinite where nothing is known.
     resolution : ndarray of shape (b,)
-        How far apart two inputs may lie that come back as this one.
+        Ambiguity radius: how far apart two inputs may lie that this row cannot tell apart.
     """
 
     inputs: np.ndarray
@@ -65,37 +63,35 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Assembly:
-    """The way from chosen columns to a batch.
+    """Estimates a batch from chosen columns, and certifies its samples.
 
     Parameters
     ----------
     refine_above : float, default=1e-4
-        Share of noise in the gradient above which the batch is fitted once more by maximum likelihood; below, the zeros
-        are exact enough.
+        Share of noise in the gradient above which maximum likelihood refits the batch; below, zeros are exact enough.
     outlier : float, default=5
-        Deviations by which the others contradict a zero row. Units of a FedAvg client that were active for a few steps
-        have entries near zero, and where a column has few zeros the estimate bends to them.
+        Deviations by which the other zero rows contradict one that is left out. A unit that a FedAvg client activates
+        for a few steps has entries near zero, which bend the estimate of a column with few zeros.
     narrow : float, default=0.02
-        Width of zero, relative to the entries of a column, up to which zeros alone prove it, whatever the pattern.
+        Width of zero, relative to the entries of a column, up to which zeros alone certify it, whatever the pattern.
     borderline : float, default=1e-5
-        Distance of a pre-activation from a kink, relative to the mean square of its input, up to which the gradient
-        says whether a unit is active: a float32 client's own rounding.
+        Distance of a pre-activation from a kink, relative to the root mean square over the units, up to which the
+        gradient decides whether a unit is active: a float32 client's own rounding.
     unexplained : float, default=10
-        Excess beyond the batch above which the gradient holds more inputs than were looked for, and nothing is
-        certified: rounding alone reaches 5.2 (see `sparsedl_fl.lowrank.spectrum.rank_above_white_noise`).
+        Excess beyond the batch above which the gradient holds more samples than assumed, and nothing is certified;
+        rounding alone reaches 5.2 (see `sparsedl_fl.lowrank.spectrum.rank_above_white_noise`).
     worthless : float, default=0.3
-        Expected error, relative to the size of an input, above which it is no recovery whatever proves it. How far
-        apart several may lie that it stands for does not count: their mean is what came back, and is said to be one.
+        Expected error, relative to the size of an input, above which nothing certifies it. The ambiguity radius does
+        not count: the mean of near-duplicates is recovered, and reported as one.
     off_scale : float, default=0.1
-        Factor, less one, by which the scale of all inputs may be off for nothing to be certified; a smaller one is an
-        error.
+        Relative error in the scale of all inputs above which nothing is certified; a smaller one adds to the error.
     clearly : float, default=10
-        Expected errors by which a unit has to be off to say something of the scale.
+        Expected errors by which a unit has to be inactive to decide on the scale.
     beside : float, default=2
-        Times the noise of the spans behind from which on one input is none, and a fit of all at once would move the
-        others. (Two mixtures had 3.9 where the others had 0.4; not varied.)
-    pairs : NearDuplicates
-        Which inputs have to be taken for two.
+        Distance from the activation subspaces, over their noise, above which a row is no sample, and a fit of all at
+        once would move the others. (Two mixtures had 3.9 where the others had 0.4; not varied.)
+    near_duplicates : NearDuplicates
+        Finds near-duplicates.
     """
 
     refine_above: float = 1e-4
@@ -107,13 +103,10 @@ class Assembly:
     off_scale: float = 0.1
     clearly: float = 10.0
     beside: float = BESIDE
-    pairs: NearDuplicates = NearDuplicates()
+    near_duplicates: NearDuplicates = NearDuplicates()
 
     def of(self, hypothesis: Hypothesis) -> Batch:
         """Estimate the columns again from all their zero rows, scale them, compute the inputs and certify them.
-
-        What certifies an input is in `sparsedl_fl.certify.certificate`, how far it may be off in
-        `sparsedl_fl.certify.uncertainty`.
 
         Parameters
         ----------
@@ -130,10 +123,10 @@ class Assembly:
         disaggregation, whitened = hypothesis.scaled()
         whitened = _known_where_better(hypothesis, whitened, determined)
         inputs, preactivations, used = (whitened * factors.singular_values) @ factors.right, problem.at(whitened), rows
-        columns = hypothesis.proposed & self._columns_proven(hypothesis, rows)
+        columns = hypothesis.proposed & self._certified_columns(hypothesis, rows)
         has_pattern = problem.activation.has_flat_part
         is_coarse = noise_share > self.refine_above and has_pattern and not given.is_update
-        # A fit of all at once moves the others where one of them is none.
+        # Where one of them is no sample, a fit of all at once moves the others.
         phi, is_full = problem.activation, hypothesis.proposed.all()
         if is_coarse and isinstance(phi, FlatPart) and is_full and (problem.over_noise(whitened) <= self.beside).all():
             gradients, inputs, fitted = maximum_likelihood(given, inputs, factors.noise_level, phi)
@@ -161,28 +154,22 @@ class Assembly:
     def _certified(
         self, case: Case, preactivations: list[np.ndarray], gradients: np.ndarray
     ) -> tuple[Certificate, np.ndarray, np.ndarray]:
-        """Return what is proven, how far each input may be off, and how far apart several may lie that are one."""
+        """Return the certificate, the expected error of each input, and its ambiguity radius."""
         hypothesis, problem, inputs = case.hypothesis, case.hypothesis.problem, case.inputs
         has_pattern, sizes = problem.activation.has_flat_part, np.sqrt(np.mean(inputs**2, axis=1))
         certificate, is_off_scale = self._with_doubt_in_scale(hypothesis, preactivations[0], sizes, certify(case))
         is_worthless = certificate.errors > self.worthless * np.maximum(sizes, np.finfo(float).tiny)
-        rest = problem.tail_from_prior if problem.is_straight or not has_pattern else None
-        expected = None if rest is None else rest.sizes(as_tensor(preactivations[0].T.copy())).numpy()
-        # Dense gradients of what only completes the basis could be of any input; the span says itself what moves one.
-        by_span = certificate.evidence == EvidenceKind.SPAN_OF_NEXT_LAYER
-        is_difference = is_worthless[:, None] & (hypothesis.proposed[:, None] | ~by_span | has_pattern)
-        resolution, uncertainty = self.pairs.errors(
-            certificate.errors,
-            problem,
-            preactivations,
-            gradients,
-            sizes,
-            is_difference,
-            expected,
-            by_span & has_pattern,
+        tail = problem.tail_from_prior if problem.is_straight or not has_pattern else None
+        expected = None if tail is None else tail.sizes(as_tensor(preactivations[0].T.copy())).numpy()
+        # Dense columns that only complete the basis could belong to any input; the activation subspace bounds its own.
+        by_subspace = certificate.evidence == EvidenceKind.SPAN_OF_NEXT_LAYER
+        is_difference = is_worthless[:, None] & (hypothesis.proposed[:, None] | ~by_subspace | has_pattern)
+        errors, is_own = certificate.errors, by_subspace & has_pattern
+        resolution, uncertainty = self.near_duplicates.errors(
+            errors, problem, preactivations, gradients, sizes, is_difference, expected, is_own
         )
         if expected is not None:
-            by_lines = errors_of_lines(rest, preactivations[0], inputs, gradients)
+            by_lines = errors_of_lines(tail, preactivations[0], inputs, gradients)
             resolution, uncertainty = np.maximum(resolution, by_lines), np.hypot(uncertainty, by_lines)
         is_repeat = repeats(inputs, np.where(certificate.proven & ~is_worthless, certificate.errors, np.inf))
         is_doubtful = problem.factors.excess > self.unexplained or is_off_scale
@@ -193,21 +180,21 @@ class Assembly:
     def _with_doubt_in_scale(
         self, hypothesis: Hypothesis, preactivations: np.ndarray, sizes: np.ndarray, certificate: Certificate
     ) -> tuple[Certificate, bool]:
-        """Return the certificate whose errors allow for a doubt in the scale, and whether that is too large.
+        """Return the certificate with errors that allow for a wrong scale, and whether it may be too wrong.
 
-        One unit that is taken for off and was hardly on looks as if all were a little too large or too small.
+        One barely active unit that is taken for inactive makes all inputs look a little too large or too small.
         """
-        problem, proven = hypothesis.problem, certificate.proven
-        widths = self.clearly * row_norms(problem.layer_gradient.weight)[:, None] * certificate.errors[proven]
-        has_gradient = ~hypothesis.likely_zeros[:, proven]
-        doubt = doubt_in_scale(problem, preactivations[:, proven], has_gradient, widths)
+        problem, certified = hypothesis.problem, certificate.proven
+        widths = self.clearly * row_norms(problem.layer_gradient.weight)[:, None] * certificate.errors[certified]
+        has_gradient = ~hypothesis.likely_zeros[:, certified]
+        doubt = doubt_in_scale(problem, preactivations[:, certified], has_gradient, widths)
         return replace(certificate, errors=np.hypot(certificate.errors, doubt * sizes)), doubt > self.off_scale
 
     def _active(self, hypothesis: Hypothesis, whitened: np.ndarray) -> np.ndarray:
         """Return which units were active for which input.
 
-        A pre-activation within its own noise of a kink may be on either side, and one that a FedAvg client could move
-        there may have been there on the way; there the gradient says which.
+        The gradient decides where a pre-activation is within its noise of a kink, or within what a FedAvg client's
+        training moves it by.
         """
         problem, preactivations = hypothesis.problem, hypothesis.preactivations
         noise = np.sqrt(np.mean(problem.factors.noise_level**2)) * np.linalg.norm(whitened, axis=1)
@@ -246,7 +233,7 @@ class Assembly:
 
     def _without_outliers(self, factors: LowRankGradient, basis: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Leave out zero rows that the others of a column contradict, the worst first (by studentised residuals)."""
-        if len(basis) == 1:  # one column alone is there whatever its zeros say
+        if len(basis) == 1:  # a single column is right whatever its zeros
             return rows
         rows = rows.copy()
         for j in range(rows.shape[1]):
@@ -263,23 +250,23 @@ class Assembly:
                 rows[index[worst], j] = False
         return rows
 
-    def _columns_proven(self, hypothesis: Hypothesis, rows: np.ndarray) -> np.ndarray:
-        """Return which columns their zeros prove, counted where the pattern expects them if that can be trusted."""
+    def _certified_columns(self, hypothesis: Hypothesis, rows: np.ndarray) -> np.ndarray:
+        """Return which columns their zeros certify, counted where the pattern expects them if that can be trusted."""
         factors, zeros, fits = hypothesis.problem.factors, hypothesis.zeros, hypothesis.fits
         expected = np.where(fits, ~hypothesis.is_active, True)
-        # Where noise makes zero wide, mixtures of columns have zeros as well, and only the pattern tells.
+        # Where noise makes zero wide, mixtures of columns have zeros as well, and only the pattern rejects them.
         widths = np.sqrt(len(zeros)) * factors.tolerances(hypothesis.basis).mean(axis=0)
         counted = zeros & (rows | ~fits)
-        proven = factors.prove(hypothesis.basis, counted, expected) & (fits | (widths < self.narrow))
-        return proven & factors.apart(hypothesis.basis, counted, expected)
+        is_certified = factors.prove(hypothesis.basis, counted, expected) & (fits | (widths < self.narrow))
+        return is_certified & factors.apart(hypothesis.basis, counted, expected)
 
 
 def _known_where_better(hypothesis: Hypothesis, whitened: np.ndarray, determined: np.ndarray) -> np.ndarray:
-    """Take inputs that are known by themselves where their own are not the only columns that zeros leave open.
+    """Replace inputs by those that a search found, where zeros leave columns of other inputs open.
 
-    Also where they lie in the spans behind and those by the columns do not: one column that is a little of another
-    takes an input away, and all the others stay. Of networks in training all lie a few times the noise beside, and as
-    their zeros have them they are better than as the spans do (LeNet after 2000 steps).
+    Also where the found one lies in the activation subspaces and the one by the columns does not: a column that holds
+    a little of another moves one input and leaves the others. In a trained network all lie a few times the noise from
+    the subspaces, and their zeros are more exact than these (LeNet after 2000 steps).
     """
     if hypothesis.known is None:
         return whitened
@@ -295,7 +282,7 @@ def _known_where_better(hypothesis: Hypothesis, whitened: np.ndarray, determined
 
 
 def repeats(inputs: np.ndarray, errors: np.ndarray, *, deviations: float = 3.0) -> np.ndarray:
-    """Return which inputs cannot be told from one that is more exact: all of a batch differ, by its rank."""
+    """Return which inputs repeat a more exact one within their errors: by the rank, all of a batch differ."""
     squares = np.sum(inputs**2, axis=1)
     apart = np.maximum(squares[:, None] + squares - 2 * inputs @ inputs.T, 0.0) / inputs.shape[1]
     near = np.sqrt(apart) < deviations * (errors[:, None] + errors)

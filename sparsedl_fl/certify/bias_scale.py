@@ -1,8 +1,8 @@
-"""Whether weight and bias gradients are on one scale, which is where the scale of an input comes from.
+"""Whether weight and bias gradients are on one scale, which gives the inputs theirs.
 
-``G = D X^T`` and ``g = D 1`` tell inputs up to nothing; where a client clips or scales tensors one by one, all inputs
-come back too large or too small by one factor, and every column is right. The pattern tells, since biases do not scale,
-as far as biases matter to it; and the span of the next layer's gradient does.
+``G = D X^T`` and ``g = D 1`` determine inputs with their scale. Where a client clips or scales tensors one by one, all
+inputs are too large or too small by one factor, and every column is right. The pattern shows it, as far as biases
+matter to it, since these do not scale; and so does the next layer's activation subspace.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from sparsedl_fl.constraints.problem import LayerProblem
 __all__ = ["doubt_in_scale"]
 
 CHANGES = np.geomspace(1e-4, np.log(4.0), 49)
-"""Logarithms of the factors that are tried, and of their inverses."""
+"""Logarithms of the factors that are tried, along with their inverses."""
 
 
 def doubt_in_scale(
     problem: LayerProblem, preactivations: np.ndarray, has_gradient: np.ndarray, widths: np.ndarray
 ) -> float:
-    """Return by how much all inputs may be too large or too small, as a share; zero where nothing speaks for that.
+    """Return the relative error of the scale of all inputs; zero where nothing contradicts it.
 
     Parameters
     ----------
     problem : LayerProblem
-        The layer; without a flat part there is no pattern.
+        The layer; without a zero-slope region there is no pattern.
     preactivations : ndarray of shape (m, k)
         Of recovered inputs.
     has_gradient : ndarray of shape (m, k) of bool
         Where their columns are not zero.
     widths : ndarray of shape (m, k)
-        By how much pre-activations may be off: a unit that is so near its kink contradicts nothing.
+        Errors of pre-activations: a unit as near as that to its kink contradicts nothing.
     """
     if problem.layer_gradient.is_update or not np.isfinite(preactivations).all() or preactivations.shape[1] == 0:
         return 0.0
@@ -47,16 +47,17 @@ def doubt_in_scale(
 
 
 def _is_refuted(problem: LayerProblem, preactivations: np.ndarray, change: float) -> bool:
-    """Return whether the spans hold the scale as it is, and not another: then a unit is off that was hardly on.
+    """Return whether the activation subspaces confirm the scale and exclude another.
 
-    Of 60 pixels in [0, 1] after 100 steps of training one such unit made all 5 % uncertain, and six of them repeats.
+    Then a barely active unit was taken for inactive. (Of 60 pixels in [0, 1] after 100 steps of training one such unit
+    made all 5 % uncertain, and six of them repeats.)
     """
     outside = _distance_by_scale(problem, preactivations)
     return outside is not None and outside(0.0) <= 1 and min(outside(change), outside(-change)) > FAR
 
 
 def _distance_by_scale(problem: LayerProblem, preactivations: np.ndarray) -> Callable[[float], float] | None:
-    """Return how far inputs are from the spans, by their noise, for the logarithm of a factor; None without spans."""
+    """Return the median distance from the subspaces, over the noise, by the log of a factor; None without subspaces."""
     if problem.subspaces is None or not problem.subspaces.identifies:
         return None
     bias = problem.layer_gradient.bias[:, None]
@@ -72,10 +73,9 @@ def _distance_by_scale(problem: LayerProblem, preactivations: np.ndarray) -> Cal
 def _by_pattern(
     problem: LayerProblem, preactivations: np.ndarray, has_gradient: np.ndarray, widths: np.ndarray
 ) -> float:
-    """Return the logarithm of the factor that contradicts the pattern least, the nearest of several.
+    """Return the logarithm of the factor that contradicts the pattern least, the smallest of several.
 
-    It leaves at most a third of the contradictions: where there are many units any other scale makes more of
-    them, unless it is right.
+    It has to leave at most a third of the contradictions: with many units a wrong scale adds to them.
     """
     bias = problem.layer_gradient.bias[:, None]
     linear = preactivations - bias
@@ -94,12 +94,12 @@ def _by_pattern(
 def _by_subspaces(
     problem: LayerProblem, preactivations: np.ndarray, *, better: float = 0.7, far: float = FAR, around: float = 0.1
 ) -> float:
-    """Return the logarithm of the factor that takes inputs nearest to the spans behind.
+    """Return the logarithm of the factor that takes inputs nearest to the activation subspaces.
 
-    It leaves at most a share ``better`` of their distance: where noise alone keeps them away, none does. (Among tokens
-    that leave little a scale 2 % off had three times the distance of the true one, 2 by the noise.) Inputs further than
-    ``far``, by the noise, lie outside at any scale near one: there they had 1.4 to 2.8, and 2 % beside it 1,600 and
-    more (one batch of CIFAR-10, (20, 200)). Neither is varied.
+    It has to leave at most a share ``better`` of their distance, which no factor does where noise alone causes it. (For
+    tokens with small gradients a scale 2 % off had three times the distance of the true one, 2 over the noise.) Inputs
+    further than ``far``, over the noise, are off at all scales near one, and wider ones are tried: at the true scale
+    they had 1.4 to 2.8, and 2 % beside it 1,600 and more (one batch of CIFAR-10, (20, 200)). Neither is varied.
     """
     outside = _distance_by_scale(problem, preactivations)
     if outside is None:

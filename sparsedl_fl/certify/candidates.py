@@ -1,4 +1,4 @@
-"""What a search for directions hands on: candidate columns of ``Q``, and inputs that are known without theirs."""
+"""The result of a search for directions: candidate columns of ``Q``, and inputs that are known without a column."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Candidates", "Provenance", "SearchEnd"]
 
 
 class Provenance(StrEnum):
-    """Where an input comes from."""
+    """How an input was obtained."""
 
     CERTIFIED = "certified"
     COLUMN_FOUND = "column found"
-    """Its own column was found, but not everything that the input depends on."""
+    """Its own column was found, but not all others that the input depends on."""
 
     COMPLETED = "completed"
     """A stand-in for a missing column."""
@@ -42,11 +42,10 @@ class Candidates:
     n_successes : int
         Starts that ended in a candidate, new or not.
     inputs : ndarray of shape (n_inputs, b) or None
-        Rows ``p`` of ``Q^-1`` that are known by themselves, up to scale, whether their columns are among the candidates
-        or not; None for none.
+        Rows ``p`` of ``Q^-1`` that were found by themselves, up to scale, whether their columns are among the
+        candidates or not; None for none.
     errors : ndarray of shape (n_inputs,) or None
-        Expected error of each of them, root mean square over the entries of an input, if all are right; None where the
-        search does not say.
+        Expected root mean square error of each of these inputs, if all are right; None where not known.
     end : SearchEnd, default=EXHAUSTED
         How the search ended.
     """
@@ -71,7 +70,7 @@ class Candidates:
 
     @property
     def n_missing(self) -> int:
-        """How many columns they lack to be a basis."""
+        """Number of columns missing from a basis."""
         return len(self.directions) - self.selection().shape[1]
 
     @property

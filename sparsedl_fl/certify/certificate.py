@@ -1,18 +1,20 @@
-"""What proves an input: all kinds of evidence, and what follows from them.
+"""The certificate: which criteria certify each input of a batch.
 
 =====================  ================================================================================================
-evidence               statement
+criterion              statement
 =====================  ================================================================================================
-`ZerosOfOthers`        all other columns are proven, and the pattern confirms that weights and gradient belong together
-`ByTail`          the gradient that the rest of the network returns for it lies in the gradient's column space
-`BySubspace`      the activations of the input lie in the spans of the gradients behind
-`ByTailAndSubspaces`  what it returns and the activations do so together, where each alone leaves too much open
-`ReplayOfAll`          the whole batch, run through the rest of the network, returns the gradient
-`ZerosOfInput`         the input has more zeros of its own than chance, which determine it
-`ZerosOfAll`           all columns are proven; the pattern does not fit (dropout, stale weights), yet contradicts none
+`ZerosOfOthers`        all other columns are certified, and the pattern confirms that weights and gradient belong
+                       together
+`ByTail`               the network tail's gradient for the input lies in the column space of the layer's gradient
+`BySubspace`           the activations of the input lie in the activation subspaces of downstream layers
+`ByTailAndSubspaces`   both together, where each alone has too few equations
+`ReplayOfAll`          the whole batch, replayed through the network tail, gives the gradient
+`ZerosOfInput`         the input has more zeros of its own than by chance, and they determine it
+`ZerosOfAll`           all columns are certified; the pattern does not fit (dropout, stale weights) but contradicts none
 =====================  ================================================================================================
 
-Another kind is a class in `sparsedl_fl.certify.zero_criteria` or `constraint_criteria` and a place in `CRITERIA`.
+A further criterion is a class in `sparsedl_fl.certify.zero_criteria` or `constraint_criteria` and an entry of
+`CRITERIA`.
 """
 
 from __future__ import annotations
@@ -37,19 +39,21 @@ CRITERIA: tuple[Criterion, ...] = (
     ZerosOfInput(),
     ZerosOfAll(),
 )
-"""In the order in which they are named."""
+"""In order of precedence: the first that certifies an input is named."""
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """Which inputs are proven, and by what.
+    """Which inputs are certified, and by which criterion.
 
     Attributes
     ----------
     evidence : ndarray of shape (b,) of str
-        The first kind of evidence that proves each input; `EvidenceKind.NONE` where there is none.
+        The first criterion that certifies each input; `EvidenceKind.NONE` where there is none.
     errors : ndarray of shape (b,)
-        The least expected error by any kind, in the units of the inputs; infinite where nothing is known.
+        The least expected error by any criterion, in the units of the inputs; infinite where nothing is known.
+    proven : ndarray of shape (b,) of bool
+        Which inputs are certified.
     """
 
     evidence: np.ndarray
@@ -65,19 +69,19 @@ class Certificate:
 
 
 def certify(case: Case, kinds: tuple[Criterion, ...] = CRITERIA) -> Certificate:
-    """Ask every kind of evidence; none counts where no expected error is true."""
+    """Apply every criterion; nothing is certified where the noise is hidden, as expected errors are wrong there."""
     evidence, errors = np.full(len(case.columns), EvidenceKind.NONE, dtype=object), np.full(len(case.columns), np.inf)
     # One thread: the matrices of single inputs are small, and spinning threads cost more than they bring.
     with one_thread():
         for kind in kinds:
             if not kind.may_add(case, evidence != EvidenceKind.NONE):
                 continue
-            proven, by_kind = kind.prove(case)
-            evidence = np.where(proven & (evidence == EvidenceKind.NONE), kind.kind, evidence)
+            certified, by_kind = kind.prove(case)
+            evidence = np.where(certified & (evidence == EvidenceKind.NONE), kind.kind, evidence)
             errors = np.minimum(errors, by_kind)
     known = case.hypothesis.known_errors
     if known is not None and (evidence != EvidenceKind.NONE).all():
-        # They were fitted all at once, and are as exact as that says if all are right.
+        # The search fitted all at once; its errors hold if all are right.
         errors = np.minimum(errors, np.hypot(known, case.errors_by_columns[2]))
     found = Certificate(evidence.astype(str), errors)
     return found.without(np.full(len(errors), case.hypothesis.problem.is_noise_hidden))

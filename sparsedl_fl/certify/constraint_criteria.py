@@ -1,4 +1,4 @@
-"""Evidence by what lies behind the layer: the spans of later gradients, the rest of the network, a replay of all."""
+"""Criteria by constraints: the activation subspaces, the network tail, and a replay of the whole batch."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ __all__ = ["ReplayOfAll", "BySubspace", "ByTail", "ByTailAndSubspaces", "are_ver
 
 
 class BySubspace(Criterion):
-    """The activations lie in the span of the next layer's gradient.
+    """The activations lie in the next layer's activation subspace.
 
-    An input whose units are off leaves the span fewer equations that it could break. Then the zeros of its column count
-    besides, at these very units, with the column as a further unknown.
+    Each inactive unit leaves one equation less that a wrong candidate could break. Then the zeros of its column at
+    these units count as well, with the column as a further unknown.
     """
 
     kind = EvidenceKind.SPAN_OF_NEXT_LAYER
 
-    def may_add(self, case: Case, proven: np.ndarray) -> bool:
-        """Return whether there are straight pieces, or an input is left to prove.
+    def may_add(self, case: Case, certified: np.ndarray) -> bool:
+        """Return whether the activation is piecewise linear, or an input is not certified yet.
 
-        The rest of the network proves the others, as sharply and faster than both. (Expected errors of a hundred inputs
-        behind 1000 units, by the rest over those by spans: 0.7 behind GELU, 0.5 behind ELU.)
+        For smooth activations the network tail alone is as sharp as both, and faster. (Expected errors of a hundred
+        samples at 1000 units, by the tail over those by subspaces: 0.7 for GELU, 0.5 for ELU.)
         """
-        return case.hypothesis.problem.activation.is_piecewise_linear or not proven.all()
+        return case.hypothesis.problem.activation.is_piecewise_linear or not certified.all()
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
-        """Measure the distances from the spans; all have to be near.
+        """Certify by the distances from the subspaces, all of which have to be small.
 
-        Where the first one leaves something open, all of a chain are asked: inputs with much in common switch few
-        units, and leave the first span few equations that they could break.
+        Where the first one leaves inputs open, all downstream ones are used: samples with much in common differ at few
+        units, and break few equations of the first.
         """
         problem = case.hypothesis.problem
-        proven, errors = self._by_subspaces(case, problem.subspaces)
-        if problem.subspaces is None or proven.all() or not problem.activation.has_flat_part:
-            return proven, errors
-        by_chain, errors_by_chain = self._by_subspaces(case, problem.all_subspaces)
-        return proven | by_chain, np.minimum(errors, errors_by_chain)
+        certified, errors = self._by_subspaces(case, problem.subspaces)
+        if problem.subspaces is None or certified.all() or not problem.activation.has_flat_part:
+            return certified, errors
+        by_all, errors_by_all = self._by_subspaces(case, problem.all_subspaces)
+        return certified | by_all, np.minimum(errors, errors_by_all)
 
     @staticmethod
     def _by_subspaces(case: Case, subspaces: DownstreamSubspaces | None) -> tuple[np.ndarray, np.ndarray]:
@@ -67,81 +67,78 @@ class BySubspace(Criterion):
         here = subspaces.at(case.preactivations)
         is_vertex = torch.from_numpy(are_vertices(here, problem.activation))
         if problem.is_straight:
-            is_vertex &= _returns(problem.tail_from_prior, case.preactivations)
-        proven = here.is_proof & is_vertex
-        if problem.activation.has_flat_part and not proven.all() and np.isfinite(case.whitened).all():
+            is_vertex &= _agree_with_tail(problem.tail_from_prior, case.preactivations)
+        certified = here.is_proof & is_vertex
+        if problem.activation.has_flat_part and not certified.all() and np.isfinite(case.whitened).all():
             chances = torch.cat([here.own_log_chances, as_tensor(case.log_chances_of_zeros.T.copy())], dim=1)
             by_zeros = here.is_inside & (log_chance(chances, 2 * b - 1) <= LOG_CHANCE)
-            proven |= by_zeros & is_vertex
-        certain, errors = _with_errors(case, subspaces, proven.numpy())
-        return certain, errors * here.beyond_noise.numpy()
+            certified |= by_zeros & is_vertex
+        is_determined, errors = _with_errors(case, subspaces, certified.numpy())
+        return is_determined, errors * here.beyond_noise.numpy()
 
 
 class ByTail(Criterion):
-    """The rest of the network returns a gradient in the column space, behind activations without flat parts.
+    """The network tail's gradient lies in the column space, for activations without a zero-slope region.
 
-    Behind the others the gradient depends on the pattern alone, which many inputs share.
+    For the others the gradient depends on the pattern alone, which many inputs share.
     """
 
     kind = EvidenceKind.THROUGH_REST
 
-    def may_add(self, case: Case, proven: np.ndarray) -> bool:
-        """Return whether the gradient depends on more than the pattern, or there is nothing else to ask.
+    def may_add(self, case: Case, certified: np.ndarray) -> bool:
+        """Return whether the tail is known, depends on more than the pattern, and subspaces do not serve as well.
 
-        (LeakyReLU, 100 inputs behind 1000 units: by spans and rest errors are 2 % smaller than by spans alone.)
+        (LeakyReLU, 100 samples at 1000 units: errors by subspaces and tail are 2 % smaller than by subspaces alone.)
         """
         problem = case.hypothesis.problem
         has_other = problem.activation.is_piecewise_linear and problem.subspaces is not None
         return problem.tail is not None and not problem.activation.has_flat_part and not has_other
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
-        """Measure the distances from the column space."""
+        """Certify by the distances from the column space."""
         return _by_constraint(case, case.hypothesis.problem.tail)
 
 
 class ByTailAndSubspaces(Criterion):
-    """The rest of the network together with the spans, where each alone has too few equations.
-
-    What lies beside these is off by as much more: the rest holds the layers behind.
-    """
+    """The network tail together with the activation subspaces, where each alone has too few equations."""
 
     kind = EvidenceKind.THROUGH_REST_AND_SPANS
 
-    def may_add(self, case: Case, proven: np.ndarray) -> bool:
-        """Return whether there are both, and anything is left to prove."""
+    def may_add(self, case: Case, certified: np.ndarray) -> bool:
+        """Return whether both are known, and an input is not certified yet."""
         problem = case.hypothesis.problem
         has_both = problem.tail is not None and problem.subspaces is not None
-        return has_both and not problem.activation.has_flat_part and not proven.all()
+        return has_both and not problem.activation.has_flat_part and not certified.all()
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
-        """Measure the distances from all of them."""
+        """Certify by the distances from all of them."""
         return _by_constraint(case, Stacked((case.hypothesis.problem.subspaces, case.hypothesis.problem.tail)))
 
 
 class ReplayOfAll(Criterion):
-    """The whole batch, run through the rest of the network, returns the gradient.
+    """The whole batch, replayed through the network tail, gives the gradient.
 
-    Each input has too few equations for a proof of its own where a head has hardly more classes than there are inputs.
-    But if the columns that come back for all are those of the batch, ``P Q = I``, these are equations too.
+    An input has too few equations of its own where a head has hardly more classes than there are samples. But if the
+    replayed columns are those of the batch, ``P Q = I``, these are equations too.
 
-    Behind flat parts what comes back depends on the pattern, of which there are at most ``2^m``, and hardly on anything
-    else: ``m - b`` equations, and no number to fulfil them by. It is asked beyond half of the width, where many an
-    input has neither zeros nor spans enough, and where most units are on: there what the pattern leaves open
-    depends on the loss, and how exact the batch is takes a fit of all at once.
+    With a zero-slope region the replayed gradient depends on the pattern, of which there are at most ``2^m``, and on
+    hardly anything else: ``m - b`` equations and no continuous unknown. This criterion applies to batches beyond half
+    of the width, where many samples have too few zeros and subspace equations, and where most units are active: there
+    the loss decides what the pattern leaves open, and expected errors need a fit of all samples at once.
     """
 
     kind = EvidenceKind.REPLAY_OF_ALL
 
-    def may_add(self, case: Case, proven: np.ndarray) -> bool:
-        """Return whether anything is left to prove."""
-        return not proven.all()
+    def may_add(self, case: Case, certified: np.ndarray) -> bool:
+        """Return whether an input is not certified yet."""
+        return not certified.all()
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
-        """Compare what comes back with the columns."""
+        """Compare the replayed columns with those of the batch, and certify all inputs or none."""
         problem, b = case.hypothesis.problem, len(case.columns)
         has_zeros, is_straight = problem.activation.has_flat_part, problem.is_straight
-        is_asked = not has_zeros or problem.is_beyond_half or is_straight
-        if problem.tail is None or not np.isfinite(case.whitened).all() or not is_asked:
+        applies = not has_zeros or problem.is_beyond_half or is_straight
+        if problem.tail is None or not np.isfinite(case.whitened).all() or not applies:
             return case.nothing
         constraint = (problem.tail_from_prior if is_straight else problem.tail).settled(case.preactivations)
         here = constraint.at(case.preactivations)
@@ -152,17 +149,17 @@ class ReplayOfAll(Criterion):
         off = off.abs().amax(dim=1)
         of_columns = torch.log10(off.clamp(min=LEAST_DISTANCE, max=1.0))[:, None].expand(-1, b - 1)
         chance = log_chance(torch.cat([here.log_chances, of_columns], dim=1), b - 1)
-        if not (here.is_inside & (chance <= LOG_CHANCE)).all() or not _in_line_by_rest(here).all():
+        if not (here.is_inside & (chance <= LOG_CHANCE)).all() or not _in_line_by_tail(here).all():
             return case.nothing
-        proven, errors = _with_errors(case, constraint, np.ones(b, dtype=bool))
-        return proven, errors * problem.beyond_noise(case.whitened)
+        certified, errors = _with_errors(case, constraint, np.ones(b, dtype=bool))
+        return certified, errors * problem.beyond_noise(case.whitened)
 
     @staticmethod
     def _by_patterns(case: Case, here: TailGradientAt, off: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """Return all as proven or none, by patterns, where ``P Q`` is off from ``I`` by so much.
+        """Certify all or none by their patterns, where ``P Q`` is ``off`` from ``I``.
 
-        The columns are as exact as the patterns are right: what is left is the noise of the gradient, and what the
-        columns that come back would still change.
+        Columns are exact where patterns are right; the error left is the noise of the gradient, and the change that the
+        replayed columns would still make.
         """
         problem, b = case.hypothesis.problem, len(case.columns)
         chances = problem.width * math.log10(2) + (problem.width - b) * torch.log10(here.distances)
@@ -179,12 +176,12 @@ class ReplayOfAll(Criterion):
 
 
 def are_vertices(here: SubspacesAt, activation: Activation, *, clearly: float = 1e-3) -> np.ndarray:
-    """Return which ends fulfil the equations of spans as inputs do, and not as something between some inputs.
+    """Return which candidates fulfil the equations of subspaces as samples do, and not as mixtures of some samples.
 
-    Among straight pieces alone there is anything to ask: of the noise (see `_in_line`) and, where there are no zeros
-    besides, of the units at which inputs differ (see `are_no_mixtures`), those that are `clearly` no kink, relative;
-    not varied. Whatever is not proven may stand for an input that was not found. (Of 13 inputs behind 30 LeakyReLU
-    units all came back and nine were nowhere near one: three others were certified, and off by their size.)
+    Only piecewise linear activations need this check: by the noise (see `_in_line`) and, without a zero-slope region,
+    by the units at which inputs differ (see `are_no_mixtures`), as far as these are `clearly` off a kink, relative; not
+    varied. Each input that is not certified may hide a sample that was not found. (Of 13 samples at 30 LeakyReLU units
+    the search returned 13 candidates, nine of them near no sample: three others were certified, and off by their size.)
     """
     if not activation.is_piecewise_linear:
         return np.ones(len(here.activations[0]), dtype=bool)
@@ -193,68 +190,70 @@ def are_vertices(here: SubspacesAt, activation: Activation, *, clearly: float = 
         return found
     far_from_kinks = [z.abs() > clearly * z.square().mean(dim=1, keepdim=True).sqrt() for z in here.preactivations]
     slopes, is_clear = torch.cat(list(here.slopes), dim=1).numpy(), torch.cat(far_from_kinks, dim=1).numpy()
-    told = found & here.is_proof.numpy()
+    certified = found & here.is_proof.numpy()
     while True:
-        is_vertex = are_no_mixtures(slopes, is_clear, has_two_kinks=is_straight, n_missing=int((~told).sum()))
-        if is_vertex[told].all():
+        is_vertex = are_no_mixtures(slopes, is_clear, has_two_kinks=is_straight, n_missing=int((~certified).sum()))
+        if is_vertex[certified].all():
             return found & is_vertex
-        told &= is_vertex
+        certified &= is_vertex
 
 
-def _returns(rest: TailGradient | None, preactivations: torch.Tensor) -> torch.Tensor:
-    """Return for which inputs the rest of the network returns a gradient in the column space; none without a rest.
+def _agree_with_tail(tail: TailGradient | None, preactivations: torch.Tensor) -> torch.Tensor:
+    """Return for which inputs the network tail's gradient lies in the column space; none where the tail is unknown.
 
-    Where most units are on, a mixture of two inputs that differ at one unit may lie in the spans once that is flat on
-    its other side. (Two inputs behind 60 Hardtanh units: one was off by its size, and expected within a thirtieth.)
+    Where most units are active, a mixture of two samples that differ at one unit may lie in the subspaces once that
+    unit saturates on its other side. (Two samples at 60 Hardtanh units: one was off by its size, with an expected error
+    of a thirtieth.)
     """
-    if rest is None or not preactivations.isfinite().all():
+    if tail is None or not preactivations.isfinite().all():
         return torch.zeros(len(preactivations), dtype=torch.bool)
-    return rest.at(preactivations).is_inside
+    return tail.at(preactivations).is_inside
 
 
 def _in_line(over_noise: np.ndarray, *, least: float = IN_LINE, most: float = FAR) -> np.ndarray:
-    """Return which inputs are not far further from the spans than the others, by their noise.
+    """Return which inputs are about as near to the subspaces as the others, over their noise.
 
-    Among straight pieces a unit taken for off that was hardly on leaves a few times what the others do: certified, such
-    an input was off by 15 expected errors. True ones leave about 0.4; `least` and `most` are not varied.
+    For piecewise linear activations a barely active unit that is taken for inactive leaves a few times the distance of
+    the others: one such input was certified, and off by 15 expected errors. True ones leave about 0.4; `least` and
+    `most` are not varied.
     """
     return over_noise <= np.maximum(least, most * np.median(over_noise))
 
 
-def _in_line_by_rest(here: TailGradientAt) -> np.ndarray:
-    """Return the same by what the rest of the network returns, behind anything.
+def _in_line_by_tail(here: TailGradientAt) -> np.ndarray:
+    """Return the same by the network tail's gradient, for any activation.
 
-    (Two that stood for three on a line, at a head, had 4 and 8.5, where the others had 0.1.)
+    (Two found for three samples on a line, at a head, had 4 and 8.5, where the others had 0.1.)
     """
     return _in_line((here.distances / here.expected).numpy(), least=2.0)
 
 
 def _by_constraint(case: Case, constraint: Constraint) -> tuple[np.ndarray, np.ndarray]:
-    """Return which inputs a view proves, each by itself, and how far they may be off by it."""
-    proven, errors = case.nothing
+    """Return which inputs a constraint certifies, each by itself, and their expected errors."""
+    certified, errors = case.nothing
     if constraint.identifies:
         here = constraint.at(case.preactivations)
-        proven = here.is_proof.numpy()
+        certified = here.is_proof.numpy()
         if isinstance(here, TailGradientAt):
-            proven &= _in_line_by_rest(here)
-        proven, errors = _with_errors(case, constraint, proven)
-    return proven, errors * case.hypothesis.problem.beyond_noise(case.whitened)
+            certified &= _in_line_by_tail(here)
+        certified, errors = _with_errors(case, constraint, certified)
+    return certified, errors * case.hypothesis.problem.beyond_noise(case.whitened)
 
 
-def _with_errors(case: Case, constraint: Constraint, proven: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return which of the inputs that are proven a view determines, and how far they may be off by it."""
+def _with_errors(case: Case, constraint: Constraint, certified: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return which of the certified inputs a constraint determines, and their expected errors."""
     problem, b = case.hypothesis.problem, len(case.columns)
     errors = np.full(b, np.inf)
     _, products, direct = case.errors_by_columns
     known = np.where(case.columns & ~np.eye(b, dtype=bool), products, np.inf)
-    by_view = errors_from_constraints(
+    by_constraint = errors_from_constraints(
         problem.factors,
         problem.forward.regressors(),
         problem.forward.scale,
         constraint,
-        case.whitened[proven],
+        case.whitened[certified],
         case.disaggregation.T,
-        known[proven],
+        known[certified],
     )
-    errors[proven] = np.hypot(by_view, direct[proven])
-    return proven & np.isfinite(errors), errors
+    errors[certified] = np.hypot(by_constraint, direct[certified])
+    return certified & np.isfinite(errors), errors

@@ -1,4 +1,4 @@
-"""What is to be proven, and what a kind of evidence is."""
+"""Base class of criteria, and the case that they decide."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from sparsedl_fl.constraints import LEAST_DISTANCE
 __all__ = ["Case", "Criterion", "EvidenceKind"]
 
 ALIKE = 0.99
-"""Cosine of the gradients of two units from which on they say the same; not varied."""
+"""Cosine of the gradients of two units above which only one of them counts; not varied."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is to be proven, after the last estimate.
+    """The batch to certify, after the last estimate.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Case:
     whitened : ndarray of shape (b, b)
         Their rows ``p``, at their true scale.
     columns : ndarray of shape (b,) of bool
-        Columns that their zeros prove.
+        Columns that their zeros certify.
     rows : ndarray of shape (m, b) of bool
         Zero rows that each column was estimated from.
     determined : ndarray of shape (b,) of bool
@@ -43,7 +43,7 @@ class Case:
     disaggregation : ndarray of shape (b, b)
         ``Q``, scaled.
     is_active : ndarray of shape (m, b) of bool
-        Where the weights say that a unit is on for the recovered inputs.
+        Which units are active for the recovered inputs, by the weights.
     """
 
     hypothesis: Hypothesis
@@ -57,12 +57,12 @@ class Case:
 
     @cached_property
     def preactivations(self) -> torch.Tensor:
-        """``z`` of each input at the weights sent out, of shape (b, m)."""
+        """``z`` of each input at the initial weights, of shape (b, m)."""
         return as_tensor(self.hypothesis.problem.at(self.whitened)[0].T.copy())
 
     @property
     def nothing(self) -> tuple[np.ndarray, np.ndarray]:
-        """What a kind of evidence returns that proves no input."""
+        """The result of a criterion that certifies no input."""
         return np.zeros(len(self.columns), dtype=bool), np.full(len(self.columns), np.inf)
 
     @cached_property
@@ -72,7 +72,7 @@ class Case:
 
     @property
     def fits(self) -> np.ndarray:
-        """Whose pattern is that of its gradient, shape (b,)."""
+        """Which inputs have the pattern of their gradient, shape (b,)."""
         return self.agreement >= self.hypothesis.trusted_agreement
 
     @cached_property
@@ -82,21 +82,20 @@ class Case:
 
     @property
     def follows(self) -> np.ndarray:
-        """Whose other columns are all proven."""
+        """Which inputs have the columns of all others certified."""
         n_missing = np.sum(~self.columns)
         return np.full(len(self.columns), n_missing == 0) | ((n_missing == 1) & ~self.columns)
 
     @cached_property
     def log_chances_of_zeros(self) -> np.ndarray:
-        """Logarithm of the chance of each zero that the weights say a column has, shape (m, b); 0 where it is none.
+        """Log10 of the chance of each zero that a column has by the weights, shape (m, b); 0 where it is none.
 
-        Units that are on for the same inputs have gradients in one direction, which say the same: the first of them
-        counts.
+        Units that are active for the same inputs have parallel gradients: only the first of them counts.
         """
         left = self.hypothesis.problem.factors.left
         gradients = left @ self.disaggregation
-        n_on = np.maximum(self.is_active.sum(axis=1, keepdims=True), 1)
-        typical = np.sqrt(np.sum(gradients**2, axis=1, keepdims=True) / n_on)
+        n_active = np.maximum(self.is_active.sum(axis=1, keepdims=True), 1)
+        typical = np.sqrt(np.sum(gradients**2, axis=1, keepdims=True) / n_active)
         sizes = np.linalg.norm(left, axis=1)
         alike = np.abs(left @ left.T) > ALIKE * np.outer(sizes, sizes)
         is_first = ~np.tril(alike, -1).any(axis=1) & (sizes > LEAST_DISTANCE * sizes.max())
@@ -108,14 +107,14 @@ class Case:
     def consistency(self) -> np.ndarray:
         """Share of each input's units with a gradient that are active by the weights.
 
-        Dropout switches active units off and never the other way.
+        Dropout makes active units inactive, never the reverse.
         """
         has_gradient = ~self.hypothesis.likely_zeros
         return np.sum(self.is_active & has_gradient, axis=0) / np.maximum(has_gradient.sum(axis=0), 1)
 
 
 class EvidenceKind(StrEnum):
-    """What proves an input, in words."""
+    """The criterion that certifies an input, in words."""
 
     NONE = "none"
     ZEROS_OF_OTHERS = "zeros of the gradient"
@@ -128,23 +127,23 @@ class EvidenceKind(StrEnum):
 
 
 class Criterion(ABC):
-    """One kind of evidence.
+    """A criterion that certifies inputs.
 
     Attributes
     ----------
     kind : str
-        By what it is called: one of `EvidenceKind`, or another word of one's own.
+        Its name in results: one of `EvidenceKind`, or another word.
     """
 
     kind: ClassVar[str]
 
-    def may_add(self, case: Case, proven: np.ndarray) -> bool:
-        """Return whether it applies, and may say more than the kinds before, by which some inputs are proven.
+    def may_add(self, case: Case, certified: np.ndarray) -> bool:
+        """Return whether it applies and may add to the criteria before, which certify the inputs ``certified``.
 
-        Where it may not, it is not asked.
+        Where it may not, it is skipped.
         """
         return True
 
     @abstractmethod
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
-        """Return which inputs are proven, and how far they may be off by this alone; infinite where it says nothing."""
+        """Return which inputs it certifies, and their expected errors by this alone; infinite where not known."""

@@ -1,4 +1,4 @@
-"""A guess at the batch: a basis of columns, with everything that follows from it, each computed once.
+"""The hypothesis of a batch: a basis of columns, and what follows from it, computed once each.
 
 Notation: ``Qbar`` holds unit columns, ``P = Qbar^-1`` has one row an input, and with ``h = U^T g`` the scale of input
 ``i`` is ``s_i = P_i h`` [SPEAR Thm 3.5]. Its pre-activations are then ``Z_i = W V S P_i / s_i + bias``.
@@ -24,7 +24,7 @@ def pattern_agreement(is_active: np.ndarray, zeros: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     is_active : ndarray of shape (..., m, b) of bool
-        Where the weights say that a unit is on.
+        Which units are active, by the weights.
     zeros : ndarray of shape (..., m, b) of bool
         Where ``D`` is zero.
 
@@ -47,13 +47,13 @@ class Hypothesis:
     Attributes
     ----------
     problem : LayerProblem
-        What is known.
+        The layer's gradient.
     basis : ndarray of shape (b, b)
         Unit columns ``Qbar``.
     proposed : ndarray of shape (b,) of bool
         Which of them a search has found; the others complete the basis.
     known : ndarray of shape (b, b) or None, default=None
-        Rows ``p`` of the inputs that are known by themselves, in the order of the columns; NaN for the others.
+        Rows ``p`` of the inputs that were found by themselves, in the order of the columns; NaN for the others.
     known_errors : ndarray of shape (b,) or None, default=None
         Their expected errors, if all are right; infinite where nothing is known.
     is_interrupted : bool, default=False
@@ -84,22 +84,22 @@ class Hypothesis:
 
     @cached_property
     def preactivations(self) -> list[np.ndarray]:
-        """``Z`` of shape (m, b) at each end of the client's way; NaN for an input without scale."""
+        """``Z`` of shape (m, b) at initial (and final) weights; NaN for an input without scale."""
         return self.problem.forward.preactivations(self.inverse)
 
     @cached_property
     def is_active(self) -> np.ndarray:
-        """Where the weights say that a unit is on, shape (m, b)."""
+        """Which units are active, by the weights, shape (m, b)."""
         return self.problem.is_active(self.preactivations)
 
     @cached_property
     def zeros(self) -> np.ndarray:
-        """Where ``U Qbar`` cannot be told from zero, shape (m, b)."""
+        """Where ``U Qbar`` is zero up to noise, shape (m, b)."""
         return self.problem.factors.zeros(self.basis)
 
     @cached_property
     def likely_zeros(self) -> np.ndarray:
-        """Where it is likelier zero than not, shape (m, b)."""
+        """Where ``U Qbar`` is likelier zero than not, shape (m, b)."""
         return self.problem.factors.likely_zeros(self.basis)
 
     @cached_property
@@ -109,11 +109,11 @@ class Hypothesis:
 
     @property
     def fits(self) -> np.ndarray:
-        """Whose pattern is that of its gradient, shape (b,)."""
+        """Which inputs have the pattern of their gradient, shape (b,)."""
         return self.agreement >= self.trusted_agreement
 
     def swapped(self, index: int, column: np.ndarray) -> Hypothesis:
-        """Return the hypothesis with another column in one place."""
+        """Return the hypothesis with one column replaced."""
         basis = self.basis.copy()
         basis[:, index] = column
         known = None if self.known is None else np.where(np.arange(len(basis))[:, None] == index, np.nan, self.known)

@@ -1,4 +1,4 @@
-"""From inputs of a crowded batch to the batch with its certificate."""
+"""Certifies a batch of more samples than features."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ __all__ = ["many_samples_batch"]
 WORTHLESS, OFF_SCALE = Assembly.worthless, Assembly.off_scale
 
 UNEXPLAINED = 0.05
-"""Share of the gradient that a batch may leave: weights behind that are not the client's explain no more. Not
-varied."""
+"""Largest share of the gradient that a batch may leave unexplained: more shows that downstream weights are not the
+client's. Not varied."""
 
 LEAST_LEFT = 0.03
-"""Least share, squared and over ``1 - b / m``, by which any change of an input has to leave the span where not all
-other inputs and columns are there to hold it against. (Two mixtures of records nearly the same had 0.007 and 0.011, 64
+"""Least squared share, over ``1 - b / m``, by which any change of an input has to leave the activation subspace, where
+not all other inputs and columns are known to compare with. (Two mixtures of near-duplicates had 0.007 and 0.011, 64
 rows of Adult 0.03 to 0.1, 64 rows of 30 numbers 0.004 to 0.05; not varied.)"""
 
 OFF, WORTH_SAYING = 3.0, 3e-4
-"""Expected errors, and share of the size of an input, by which the other columns may say that it is off; not
-varied."""
+"""An input may be off by as many expected errors, or by that share of its size, according to the columns of the others;
+not varied."""
 
 
 def many_samples_batch(problem: ManySamplesProblem, whitened: np.ndarray) -> tuple[Batch, np.ndarray]:
-    """Return the batch that inputs make, and their labels.
+    """Return the batch of the inputs found, and their labels.
 
-    An input is proven by the spans of the gradients behind, each by itself; one whose gradient is not known beside may
-    stand for several. Where all are there, what they make of the layer's own gradient is a check of all.
+    Activation subspaces certify each input by itself; one whose column is unknown may be several near-duplicates. Where
+    all are found, the layer's own gradient is a check of all.
 
     Parameters
     ----------
     problem : ManySamplesProblem
-        What is known.
+        The layer, and the next one.
     whitened : ndarray of shape (k, r)
-        Rows ``p`` of inputs found, at their true scale, ``1 <= k <= b``; stand-ins for the others are what all share.
+        Rows ``p`` of inputs found, at their true scale, ``1 <= k <= b``; their mean stands in for the others.
 
     Returns
     -------
@@ -65,16 +65,16 @@ def many_samples_batch(problem: ManySamplesProblem, whitened: np.ndarray) -> tup
     sizes = np.sqrt(np.mean(inputs**2, axis=1))
     preactivations = layer.forward.preactivations(whitened)
     gradients, share_left = _gradients(problem, whitened)
-    _, labels, expected = NextColumns(problem).by_rest(as_tensor(whitened))
+    _, labels, expected = NextColumns(problem).by_tail(as_tensor(whitened))
     certificate = _by_subspaces(problem, whitened).without(np.isnan(gradients).any(axis=0))
     doubt = doubt_in_scale(layer, preactivations[0], layer.is_active(preactivations), np.zeros_like(preactivations[0]))
     errors = np.hypot(certificate.errors, doubt * sizes)
     is_worthless = errors > WORTHLESS * np.maximum(sizes, np.finfo(float).tiny)
     is_refuted = layer.is_noise_hidden or doubt > OFF_SCALE or share_left > UNEXPLAINED
     is_repeat = repeats(inputs, np.where(certificate.proven & ~is_worthless, errors, np.inf))
-    resolution, errors = _with_pairs(problem, preactivations, gradients, sizes, errors, expected.numpy())
+    resolution, errors = _with_near_duplicates(problem, preactivations, gradients, sizes, errors, expected.numpy())
     is_worthless |= errors >= np.maximum(sizes, np.finfo(float).tiny)
-    proven = certificate.without(is_worthless | is_repeat | is_refuted)
+    certified = certificate.without(is_worthless | is_repeat | is_refuted)
     missing = problem.batch_size - n_found
     shared = inputs.mean(axis=0)
     gradients = np.hstack([gradients, np.full((layer.width, missing), np.nan)])
@@ -85,40 +85,41 @@ def many_samples_batch(problem: ManySamplesProblem, whitened: np.ndarray) -> tup
         agreement=np.full(problem.batch_size, np.nan),
         relative_residual=np.nan if missing else share_left,
         residual_floor=layer.noise_share,
-        recovered=_padded(proven.proven, missing, False),
-        evidence=_padded(proven.evidence, missing, EvidenceKind.NONE),
+        recovered=_padded(certified.proven, missing, False),
+        evidence=_padded(certified.evidence, missing, EvidenceKind.NONE),
         uncertainty=_padded(errors, missing, np.inf),
         resolution=_padded(resolution, missing, np.inf),
     )
-    return batch, _padded(np.where(proven.proven, labels.numpy(), NO_LABEL), missing, NO_LABEL)
+    return batch, _padded(np.where(certified.proven, labels.numpy(), NO_LABEL), missing, NO_LABEL)
 
 
 def _by_subspaces(problem: ManySamplesProblem, whitened: np.ndarray) -> Certificate:
-    """Return what proves each input, and how far it may be off."""
+    """Return the certificate of each input by the activation subspaces."""
     layer, factors = problem.layer, problem.layer.factors
     here = layer.subspaces.at(problem.preactivations(whitened))
-    proven = here.is_proof.numpy() & are_vertices(here, layer.activation)
-    found, errors = whitened[proven], np.full(len(whitened), np.inf)
+    certified = here.is_proof.numpy() & are_vertices(here, layer.activation)
+    found, errors = whitened[certified], np.full(len(whitened), np.inf)
     forward, scale = layer.forward.regressors(), layer.forward.scale
     no_columns = np.zeros((0, whitened.shape[1])), np.zeros((len(found), 0))
-    by_view = errors_from_constraints(factors, forward, scale, layer.subspaces, found, *no_columns)
-    # What the noise of the gradient makes of the space that the inputs span, where they do not fill all features.
+    by_constraint = errors_from_constraints(factors, forward, scale, layer.subspaces, found, *no_columns)
+    # The noise of the gradient turns the span of the samples, where it is not that of all features.
     noise = np.linalg.norm((found @ factors.left.T) * factors.noise_level, axis=1)
     direct = noise * np.sqrt(1 + np.mean(problem.inputs(found) ** 2, axis=1))
-    errors[proven] = np.hypot(by_view, 0.0 if problem.is_free else direct) * here.beyond_noise.numpy()[proven]
+    errors[certified] = np.hypot(by_constraint, 0.0 if problem.is_free else direct)
+    errors[certified] *= here.beyond_noise.numpy()[certified]
     mixed, is_whole = _mixed(problem, whitened)
     sizes = np.sqrt(np.mean(problem.inputs(whitened) ** 2, axis=1))
-    proven &= np.isfinite(errors) & (mixed <= np.maximum(OFF * errors, WORTH_SAYING * sizes))
+    certified &= np.isfinite(errors) & (mixed <= np.maximum(OFF * errors, WORTH_SAYING * sizes))
     if not is_whole:
-        proven &= _least_left(problem, whitened) > LEAST_LEFT * (1 - problem.batch_size / layer.width)
-    return Certificate(np.where(proven, EvidenceKind.SPAN_OF_NEXT_LAYER, EvidenceKind.NONE), errors)
+        certified &= _least_left(problem, whitened) > LEAST_LEFT * (1 - problem.batch_size / layer.width)
+    return Certificate(np.where(certified, EvidenceKind.SPAN_OF_NEXT_LAYER, EvidenceKind.NONE), errors)
 
 
 def _mixed(problem: ManySamplesProblem, whitened: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Return how far off inputs are by the columns of the others, and whether all inputs and columns are there.
+    """Return how far off inputs are by the columns of the others, and whether all inputs and columns are known.
 
-    With ``P Q = M`` for the true columns, what was found is ``M X``: a mixture of inputs that switch the same units
-    lies in the span as they do, and the columns of these tell.
+    With ``P Q = M`` for the true columns, ``M X`` was found: a mixture of samples that activate the same units lies in
+    the subspace as they do, and their columns show it.
     """
     columns = NextColumns(problem)
     found, is_determined = columns.of(as_tensor(whitened))
@@ -131,10 +132,10 @@ def _mixed(problem: ManySamplesProblem, whitened: np.ndarray) -> tuple[np.ndarra
 
 
 def _least_left(problem: ManySamplesProblem, whitened: np.ndarray) -> np.ndarray:
-    """Return the least share of a change of each input, squared, by which it leaves the first span.
+    """Return the least squared share by which a change of each input leaves the first subspace.
 
-    Mixtures of two that are nearly the same, or switch nearly the same units, hardly leave it: of such a direction the
-    few units that differ have to say all, and a point between the two may fulfil what they say.
+    Mixtures of two samples that are nearly equal, or activate nearly the same units, hardly leave it: only the few
+    units that differ determine such a direction, and a point between the two may fulfil their equations.
     """
     layer, subspace = problem.layer, problem.layer.subspaces.levels[0]
     slopes = layer.activation.derivative(problem.preactivations(whitened)).numpy()
@@ -150,18 +151,18 @@ def _least_left(problem: ManySamplesProblem, whitened: np.ndarray) -> np.ndarray
 
 
 def _gradients(problem: ManySamplesProblem, whitened: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the columns of ``D`` of the inputs, NaN where they are not known, and what they leave of ``G``.
+    """Return the columns of ``D`` of the inputs, NaN where not known, and the share of ``G`` left unexplained.
 
-    The latter is the share of the layer's own gradients that no other inputs could explain.
+    That is the share of the layer's own gradients that no other samples could explain.
     """
     layer, given = problem.layer, problem.layer.layer_gradient
     activations = problem.activations(whitened).numpy()
     if len(whitened) < problem.batch_size or np.linalg.matrix_rank(activations) < problem.batch_size:
         gradients = NextColumns(problem).gradients(as_tensor(whitened)).numpy()
         return gradients, _left_by_some(problem, whitened, gradients)
-    behind = np.linalg.lstsq(activations.T, given.next_layer.weight_grad.astype(float).T, rcond=None)[0]
+    next_columns = np.linalg.lstsq(activations.T, given.next_layer.weight_grad.astype(float).T, rcond=None)[0]
     slopes = layer.activation.derivative(problem.preactivations(whitened)).numpy()
-    gradients = (slopes * (behind @ given.next_layer.weight.astype(float))).T
+    gradients = (slopes * (next_columns @ given.next_layer.weight.astype(float))).T
     residual = residual_norms(given.weight_grad, gradients, problem.inputs(whitened))[0]
     of_weights = np.linalg.norm(residual) / np.linalg.norm(row_norms(given.weight_grad))
     of_bias = np.linalg.norm(gradients.sum(axis=1) - given.bias_grad) / np.linalg.norm(given.bias_grad)
@@ -169,11 +170,11 @@ def _gradients(problem: ManySamplesProblem, whitened: np.ndarray) -> tuple[np.nd
 
 
 def _left_by_some(problem: ManySamplesProblem, whitened: np.ndarray, gradients: np.ndarray) -> float:
-    """Return what a part of the batch leaves of ``[G, g]`` beyond the rank of as many others, as a share of it.
+    """Return the share of ``[G, g]`` that a part of the batch and as many missing samples cannot explain.
 
-    Where the inputs of the batch fill nearly all features, any other fits in: the next layer's gradient may be that of
-    another batch, and shows its inputs then. (One of 52 was certified so, with 10 of 11 dimensions filled.) With as
-    many inputs missing as there are dimensions nothing tells.
+    Where the samples span nearly all features, any other sample lies in their span too: if the next layer's gradient is
+    that of another batch, it shows the samples of that. (One of 52 was certified so, with 10 of 11 dimensions spanned.)
+    With as many samples missing as there are dimensions everything can be explained: all counts as unexplained.
     """
     given, n_filled = problem.layer.layer_gradient, problem.layer.batch_size
     n_alive = int(given.weight_grad.any(axis=0).sum()) + 1
@@ -189,7 +190,7 @@ def _left_by_some(problem: ManySamplesProblem, whitened: np.ndarray, gradients: 
     return float(np.linalg.norm(np.linalg.svd(left, compute_uv=False)[n_missing:]) / np.linalg.norm(whole))
 
 
-def _with_pairs(
+def _with_near_duplicates(
     problem: ManySamplesProblem,
     preactivations: list[np.ndarray],
     gradients: np.ndarray,
@@ -197,31 +198,31 @@ def _with_pairs(
     errors: np.ndarray,
     expected: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return how far apart several inputs may lie that came back as one, and the errors expected with that.
+    """Return the ambiguity radius of each input, and the errors expected with that.
 
-    Inputs whose columns in the next layer are parallel come back as one there: what its gradient leaves shows them.
+    Samples whose columns in the next layer are parallel are found as one: the residual of its gradient shows them.
     """
     known = ~np.isnan(gradients).any(axis=0)
     resolution = np.full(len(sizes), np.inf)
     if known.any():
-        sizes_by_rest = expected[known] if (expected[known] > 0).all() else None
+        sizes_by_tail = expected[known] if (expected[known] > 0).all() else None
         none = np.zeros((int(known.sum()), int(known.sum())), dtype=bool)
-        seen = replace(problem.layer, factors=_as_seen_behind(problem))
+        seen = replace(problem.layer, factors=_factors_of_next(problem))
         at = [part[:, known] for part in preactivations]
         resolution[known], errors[known] = NearDuplicates().errors(
-            errors[known], seen, at, gradients[:, known], sizes[known], none, sizes_by_rest
+            errors[known], seen, at, gradients[:, known], sizes[known], none, sizes_by_tail
         )
-    # Records are alike more often than pictures: what is not as large as one input's gradient may be that of several.
+    # Records are alike more often than images: a gradient of another size than one sample's may be that of several.
     ratios = np.linalg.norm(gradients, axis=0) / np.where(expected > 0, expected, np.nan)
     is_single = np.abs(ratios / np.nanmedian(ratios) - 1) < ONE_INPUT if known.any() and (expected > 0).any() else False
-    # Beside one that is missing, what is not that of one input may be a mixture with it, which switches no unit. (Of
-    # three on a line one was found, and another one 0.04 off, where a pair was seen to be 0.003 apart at most.)
+    # Where a sample is missing, such a gradient may be that of a mixture with it at which no unit switches. (Of three
+    # samples on a line one was found, and a second one 0.04 off, with an ambiguity radius of 0.003.)
     is_mixture = len(sizes) < problem.batch_size and bool((expected > 0).any())
     return resolution, np.where(is_single, errors, np.inf if is_mixture else np.hypot(errors, resolution))
 
 
-def _as_seen_behind(problem: ManySamplesProblem) -> LowRankGradient:
-    """Return the next layer's factors, whose gradient is as large as the layer's own."""
+def _factors_of_next(problem: ManySamplesProblem) -> LowRankGradient:
+    """Return the next layer's factors with their noise scaled to the size of the layer's own gradient."""
     found = problem.next_layer
     share = float(np.linalg.norm(problem.layer.factors.singular_values) / np.linalg.norm(found.singular_values))
     return replace(found, noise_level=found.noise_level * share, beyond=found.beyond * share)

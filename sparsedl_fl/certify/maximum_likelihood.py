@@ -1,6 +1,6 @@
-"""The last step under noise: the maximum-likelihood batch, once it is known which units were active.
+"""The maximum-likelihood batch under noise, once it is known which units were active.
 
-With Gaussian noise on every entry of ``G`` and ``g``, and zeros of ``D`` where a unit is off, the likeliest
+With Gaussian noise on every entry of ``G`` and ``g``, and zeros of ``D`` where a unit is inactive, the likeliest
 batch minimises ``|G - D X^T|^2 + |g - D 1|^2`` over ``X`` and over the other entries of ``D``.
 """
 
@@ -16,14 +16,14 @@ from sparsedl_fl.layers.layer_gradient import LayerGradient
 __all__ = ["maximum_likelihood"]
 
 LOG_ODDS = -2.0
-"""A unit counts as active when its log odds exceed this: unless the odds are ``e^2`` against it, since a wrong zero
-costs far more than a needless parameter."""
+"""A unit counts as active above these log odds, odds of ``e^2`` against it: a wrong zero costs far more than a needless
+parameter."""
 
 SURELY_ACTIVE = 5.0
 """Deviations from which on an entry of ``D`` is surely not zero."""
 
 MOST_ROUNDS, SMALL_CHANGE = 30, 1e-4
-"""Rounds at most, and the relative change of the inputs at which they end."""
+"""Largest number of rounds, and the relative change of the inputs at which they stop."""
 
 _HALF_NORMAL_THIRD_MOMENT = 1.5957691216057308
 _NORMAL_DENSITY = 0.3989422804014327
@@ -32,10 +32,10 @@ _NORMAL_DENSITY = 0.3989422804014327
 def active_units(
     gradients: np.ndarray, gradient_noise: np.ndarray, preactivations: np.ndarray, activation: FlatPart
 ) -> np.ndarray:
-    """Decide which units were active for which input, from both sides of the activation.
+    """Decide which units were active for which input, by pre-activations and gradient.
 
-    How uncertain the pre-activations of an input are shows at the units whose gradient is surely not zero: these
-    are on, and those estimated to be off tell by how much.
+    The uncertainty of an input's pre-activations shows at the units whose gradient is surely not zero: they are active,
+    and those of them with a pre-activation in the zero-slope region show its error.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def active_units(
     preactivations : ndarray of shape (m, b)
         Estimate of ``Z``.
     activation : FlatPart
-        When a unit is on.
+        The activation, which says when a unit is active.
 
     Returns
     -------
@@ -100,7 +100,7 @@ def maximum_likelihood(
     active = active_units(gradients, gradient_noise, layer_gradient.preactivations(inputs), activation)
     for _ in range(MOST_ROUNDS):
         gradients = _masked_solve(inputs @ inputs.T + 1, times(G, inputs.T) + g[:, None], active)
-        # D X^T does not change when an input's column grows as its input shrinks; g alone has a say in that.
+        # D X^T does not change when a column grows as its input shrinks: only g determines the scale.
         gradients = gradients * np.linalg.lstsq(gradients, g, rcond=None)[0]
         updated = np.linalg.lstsq(gradients.T @ gradients, transposed_times(G, gradients).T, rcond=None)[0]
         change = np.linalg.norm(updated - inputs) / np.linalg.norm(inputs)

@@ -1,13 +1,13 @@
-"""Mixtures of inputs among straight pieces, which fulfil the equations of a span without being inputs.
+"""Mixtures of samples that lie in an activation subspace, for piecewise linear activations.
 
-Let ``x = sum_j t_j x_j`` with ``sum_j t_j = 1`` over some inputs ``J``. A unit with one slope at ``x`` and at all of
-them has the activation ``sum_j t_j phi(z_j)``, as the span asks: its equation holds by itself. Only units at which
-some slope differs say anything, and where these are no more than the shares ``t`` that are free, some mixture fulfils
-them all: an isolated end, as exact as inputs are. So every set ``J`` has to leave equations over. Hall's theorem asks
-all sets at once, by a matching of inputs to units at which their slopes differ.
+Let ``x = sum_j t_j x_j`` with ``sum_j t_j = 1`` over some samples ``J``. A unit with one slope at ``x`` and at all of
+them has the activation ``sum_j t_j phi(z_j)``, which lies in the subspace: its equation holds for any mixture. Only
+units at which slopes differ restrict ``t``, and where these are no more than the free shares, some mixture fulfils them
+all: a spurious minimiser, isolated and as exact as samples are. So every set ``J`` has to leave equations over. Hall's
+theorem decides on all sets at once, by a matching of samples to units at which their slopes differ.
 
-Such ends came up behind LeakyReLU where 13 inputs differed at 1 to 8 of 30 units: two of seven certified ones were off
-by their size, with expected errors of 2e-5.
+LeakyReLU had such minimisers where 13 samples differed at 1 to 8 of 30 units: two of seven certified inputs were off by
+their size, with expected errors of 2e-5.
 """
 
 from __future__ import annotations
@@ -22,29 +22,28 @@ __all__ = ["are_no_mixtures"]
 def are_no_mixtures(
     slopes: np.ndarray, is_clear: np.ndarray, *, has_two_kinks: bool = False, n_missing: int = 0
 ) -> np.ndarray:
-    """Return which inputs differ from the others at more units than a mixture of these could make up for.
+    """Return which inputs differ from the others at more units than the free shares of a mixture of these.
 
-    ``n`` others have to differ from an input at ``n + 1`` units together, whichever these are: two equations are left
-    over once one share is settled by the scale. One alone may differ at a single unit, or at none: no mixture
-    of two fulfils the equation of a kink unless it is one of the two, and that of two inputs which differ nowhere shows
-    in how far they may be off.
+    Any ``n`` others have to differ from an input at ``n + 1`` units together: two equations are left over, as the scale
+    settles one share. One alone may differ at a single unit, or at none: a mixture of two fulfils the equation of a
+    kink only if it is one of the two, and two that differ at no unit are near-duplicates, which expected errors cover.
 
     Parameters
     ----------
     slopes : ndarray of shape (b, m)
         ``phi'(z)``.
     is_clear : ndarray of shape (b, m) of bool
-        Where ``z`` is clearly not at the kink, so that the equation would break by more than noise.
+        Where ``z`` is clearly off the kink, so that a mixture would break the equation by more than noise.
     has_two_kinks : bool, default=False
-        Whether units are flat on both sides. Beyond one of two inputs, where a unit is flat on the other side, their
-        mixture may fulfil its equation, so that one alone has to differ at two.
+        Whether units have a zero-slope region on both sides. Then a mixture of two that lies beyond one of them may
+        fulfil the equation of a unit on its other side, so that one alone has to differ at two.
     n_missing : int, default=0
-        Inputs of the batch that are not among these: each may differ where the others do, and nowhere else. (A search
-        that was cut short: three of four that were certified were off by 100 expected errors and more.)
+        Number of samples that are not among these: each may differ where the others do, and nowhere else. (Of a search
+        that was cut short, three of four certified inputs were off by 100 expected errors and more.)
 
     Examples
     --------
-    Four inputs that differ in two units are told apart by nothing: a mixture of three has two free shares.
+    Four inputs that differ in two units may be mixtures: one of three has two free shares.
 
     >>> slopes = np.array([[1.0, 1, 1], [1, 1, 0.1], [1, 0.1, 1], [1, 0.1, 0.1]])
     >>> are_no_mixtures(slopes, slopes > 0).tolist()
@@ -61,7 +60,7 @@ def are_no_mixtures(
 def _is_no_mixture(differs: np.ndarray, has_two_kinks: bool, n_missing: int) -> bool:
     """Return whether any ``n`` of the others, of shape (b - 1, m), differ at more than ``n`` units together.
 
-    Of those that differ at a single one ``n`` will do, where there is one kink.
+    Where there is one kink, ``n`` units are enough for those that differ at a single one.
     """
     differs = differs[differs.any(axis=1)]
     differs = np.vstack([differs, np.repeat(differs.any(axis=0, keepdims=True), n_missing, axis=0)])
@@ -73,5 +72,5 @@ def _is_no_mixture(differs: np.ndarray, has_two_kinks: bool, n_missing: int) -> 
 
 
 def _has_matching(differs: np.ndarray) -> bool:
-    """Return whether each row finds a column of its own."""
+    """Return whether each row can be matched with a column of its own."""
     return bool((maximum_bipartite_matching(csr_array(differs), perm_type="column") >= 0).all())

@@ -1,8 +1,8 @@
-"""Inputs that come back as one: how far apart they may lie, and when an input has to be taken for several.
+"""Near-duplicates: samples that are recovered as one, their mean. How far apart they may lie, and when to expect them.
 
-Two inputs of one label that are nearly the same have nearly parallel gradients, and what is parallel adds up. Their
-mean comes back, with all the evidence of a single input. What tells are the units that only one of them switches, and
-how large their gradient is together: twice that of the others, before training.
+Two samples of one label that are nearly equal have nearly parallel gradients, which add up. Their mean is recovered,
+and every criterion certifies it as one sample. Only two things show the pair: units that one of them activates alone,
+and the size of their joint gradient: twice that of the others, before training.
 """
 
 from __future__ import annotations
@@ -18,47 +18,48 @@ from sparsedl_fl.layers.blocks import row_norms
 __all__ = ["NearDuplicates"]
 
 N_HALVINGS = 40
-"""Halvings of the interval of distances: down to the end of double precision."""
+"""Number of halvings of the interval of distances: down to double precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NearDuplicates:
-    """Says how far apart two inputs may lie that come back as one, and which inputs have to be taken for such a pair.
+    """Computes the ambiguity radius of each input, and decides which have to be taken for a pair of near-duplicates.
 
     The numbers were chosen on some 250 float16, bfloat16 and noisy batches of 3 to 20 with a pair 0.2 to 5 % apart and
-    56 without, behind untrained networks 60 to 200 wide. With ``likely_more`` at 0.1 one mean of 158 batches with a
-    pair was certified wrongly, at 0.05 four of 89 others; pairs much closer or coarser formats were not looked at.
+    56 without, at untrained networks 60 to 200 wide. With ``likely_more`` at 0.1 one mean of 158 batches with a
+    pair was certified wrongly, at 0.05 four of 89 others; closer pairs or coarser formats were not measured.
 
     Parameters
     ----------
     pair_prior : float, default=0.02
-        Probability that an input stands for two as close as the gradient can tell apart.
+        Prior probability that an input is a pair as near as the gradient cannot resolve.
     traced_prior, maybe_more : float, default=0.2 and 1.3
-        The same where something is left behind the batch that is this input's and exceeds the largest singular value of
+        The same where the first singular vector beyond the batch belongs to this input and its value exceeds that of
         white noise by this factor; rounding does so up to 2.3 in half precision.
     surely_more, fewest_inputs : float and int, default=4 and 3
-        Factor from which on it is no rounding, and the inputs from which on this says much.
+        Factor from which on it is no rounding, in a batch of at least so many.
     own_share : float, default=0.85
-        Share of its square in the active units of an input that makes it this one's; half by chance.
+        Share of the square of that vector in the active units of an input that makes it belong to it; half by chance.
     far_smaller, hardly_any : float, default=0.2 and 1e-3
-        Size of the gradient of a difference, relative to that of its pair; and the size up to which its entries say
-        nothing of whose it is, since the errors of all other inputs show in them (chosen on one hostile problem, not
-        varied: seed 2500573, where it was 1e-5 to 2e-5).
+        Largest gradient of a difference, relative to that of its pair; and the size below which a difference may belong
+        to any pair, since its entries hold the errors of all other inputs (chosen on one hostile problem, seed 2500573,
+        where it was 1e-5 to 2e-5; not varied).
     typical_spread, prior_inputs : float, default=0.15 and 4
-        Standard deviation of the logarithm of how large the gradients of a batch are (untrained networks), which counts
-        as that of so many inputs.
+        Prior standard deviation of the logarithm of gradient sizes in a batch (untrained networks), and the number of
+        inputs that it counts as.
     spread_by_rest : float, default=0.02
-        The same for sizes relative to what the rest of the network says, which are all alike but for errors.
+        The same for sizes relative to the network tail's gradient, which are equal but for errors.
     most_copies : int, default=4
-        An input may stand for up to so many.
+        Largest number of near-duplicates in one input.
     single : float, default=0.3
-        Probability for an input with fewer than ``fewest_inputs`` in its batch, itself counted: tokens come back as two
-        where sixteen are repetitions, and their gradients are about equally large.
+        Probability of a pair in a batch of fewer than ``fewest_inputs``: sixteen tokens with repetitions are recovered
+        as two, with gradients about equally large.
     likely_more, surely_pair, visibly_apart : float, default=0.1, 0.9 and 0.01
-        Probability from which an input is taken for a pair; the same for pairs that cannot be further apart than a
-        distance; and that distance, relative to their size.
+        Probability from which an input is taken for a pair; the same where the ambiguity radius, relative to the size
+        of the input, is below the third number.
     fewest_switches, surely_switches : float, default=3 and 10
-        Units that switch between two inputs, expected, from which on hardly a pair goes without any (5 %), and none.
+        Expected number of units that only one of a pair activates, from which on hardly a pair has none (5 %), and
+        none does.
     smooth_change : float, default=0.01
         Relative change of a gradient, other than in size, over that of the input, as long as no unit switches
         (untrained networks of three hidden layers, 60 to 1000 wide: 0.005 to 0.03).
@@ -93,28 +94,28 @@ class NearDuplicates:
         sizes: np.ndarray,
         by_activations: np.ndarray | bool = False,
     ) -> np.ndarray:
-        """Return how far apart two inputs may lie that come back as one, their mean.
+        """Return the ambiguity radius: how far apart two samples may lie that are recovered as one, their mean.
 
-        Two inputs of one label that switch the same units have parallel gradients, and what is parallel adds up. They
-        show as two by the units that only one of them switches, of which there have to be some, or by how their errors
-        differ. A pair at a distance ``r`` (root mean square) in a random direction leaves a trace of about
-        ``r sqrt(n) / 4`` times the norm of ``d`` at the units that switch, or times ``c |d| r / |x|``.
+        Two samples of one label that activate the same units have parallel gradients, which add up. They show as two by
+        units that only one of them activates, or by how their gradients differ smoothly. A pair at a distance ``r``
+        (root mean square) in a random direction leaves a singular value of about ``r sqrt(n) / 4`` times the norm of
+        ``d`` at the units that switch, or times ``c |d| r / |x|``.
 
         Parameters
         ----------
         level : float or ndarray of shape (b,)
-            Largest trace that goes unseen, a singular value of the gradient.
+            Largest singular value of the gradient that goes unseen.
         weight : ndarray of shape (m, n)
             Weights of the layer.
         distances : ndarray of shape (m, b)
-            By how much a pre-activation has to change for a unit to switch.
+            Distance of each pre-activation from the nearest kink.
         gradients : ndarray of shape (m, b)
             ``D``.
         sizes : ndarray of shape (b,)
             Root mean square of each input.
         by_activations : ndarray of shape (b,) of bool, default=False
-            Which inputs the next layer's gradient proves: among straight pieces the mean of two lies in its span, and
-            of those that switch units it does not, whatever the layer's own gradient shows.
+            Which inputs the next layer's activation subspace certifies, for a piecewise linear activation: it excludes
+            the mean of two samples between which units switch, whatever the layer's own gradient shows.
 
         Returns
         -------
@@ -147,30 +148,29 @@ class NearDuplicates:
         expected: np.ndarray | None = None,
         by_activations: np.ndarray | bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return how far apart two inputs may lie that come back as one, and the errors expected with that.
+        """Return the ambiguity radius of each input, and the expected errors, which include it for a likely pair.
 
-        An input is taken to stand for a pair where its gradient is as large as that of two others, or where something
-        that has entries only where this input has some is left in the gradient and no noise, or came back as an input
-        of its own and is none. So are all where they make no whole samples (``rows_per_sample``): a token that is
-        missing may be in any other.
+        An input is taken for a pair where its gradient is as large as that of two others, or where the gradient has a
+        residual above noise at the active units of this input, or another input is only the difference of the pair. So
+        are all where the batch is no whole number of samples (``rows_per_sample``): each may hold a missing token.
 
         Parameters
         ----------
         errors : ndarray of shape (b,)
-            Expected errors of inputs that stand for themselves.
+            Expected errors of inputs that are no pairs.
         problem : LayerProblem
-            What is known.
-        ends : list of ndarray of shape (m, b)
-            ``Z`` at each end of the client's way.
+            The layer's gradient.
+        preactivations : list of ndarray of shape (m, b)
+            ``Z`` at initial (and final) weights.
         gradients : ndarray of shape (m, b)
             ``D``.
         sizes : ndarray of shape (b,)
             Root mean square of each input.
         may_be_difference : ndarray of shape (b, b) of bool
-            Which inputs, in rows, may be anything, such as the difference of a pair that each stands for.
+            Whether the input of the row may be the difference of the pair in that of the column.
         expected : ndarray of shape (b,) or None, default=None
-            How large the gradient of each is, up to a common factor, where the rest of the network says so: that of a
-            pair is twice as large.
+            Size of the gradient of each as one sample by the network tail, up to a common factor, where it is known:
+            that of a pair is twice as large.
         by_activations : ndarray of shape (b,) of bool, default=False
             As of `resolutions`.
 
@@ -200,11 +200,11 @@ class NearDuplicates:
         return distances, np.where(is_seen, np.hypot(errors, distances), errors)
 
     def _traces(self, may_be_difference: np.ndarray, gradients: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Return the size of what passed for an input and is the difference of a pair, for that pair; zero without any.
+        """Return the size of the largest input that may be the difference of each pair; zero without any.
 
-        Such a difference has entries only where the pair has some, and they are far smaller. One that is smaller still
-        may be any pair's: a mean of two 0.01 apart was certified to 1e-6 where the difference was twenty
-        times the rounding, and had but four fifths of its square in the units of the pair.
+        Such a difference has entries only at the active units of the pair, and they are far smaller. If smaller still,
+        it may be any pair's: a mean of two 0.01 apart was certified to 1e-6 where the difference was twenty times the
+        rounding, with four fifths of its square in the units of the pair.
         """
         norms, tiny = np.linalg.norm(gradients, axis=0), np.finfo(float).tiny
         squares = (gradients / np.maximum(norms, tiny)) ** 2
@@ -213,9 +213,9 @@ class NearDuplicates:
         return np.max(np.where(belongs & may_be_difference, (norms * lengths)[:, None], 0.0), axis=0)
 
     def _probabilities_of_copies(self, sizes: np.ndarray, prior: np.ndarray, spread: float) -> np.ndarray:
-        """Return how likely each input stands for several, by how large its gradient is beside those of the others.
+        """Return how likely each input is several samples, by the size of its gradient relative to the others'.
 
-        Those of a batch are about equally large before training, and all the less so behind it: then this says little.
+        Sizes in a batch are about equal before training, and spread more after it: then this decides little.
         """
         if len(sizes) == 1:
             return np.full(1, self.single)

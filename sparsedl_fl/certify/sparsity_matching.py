@@ -1,4 +1,4 @@
-"""From candidates to a hypothesis: the greedy filter that maximises the sparsity matching coefficient, and the repair.
+"""From candidates to a hypothesis: the greedy filter that maximises the sparsity matching coefficient, and a repair.
 
 A swap of one column of ``Qbar`` changes ``P``, its scale ``s = P h`` and the pre-activations by rank-one formulas.
 """
@@ -19,21 +19,21 @@ from sparsedl_fl.constraints.problem import LayerProblem
 __all__ = ["choose", "first_choice", "greedy_filter", "repair"]
 
 LEAST_PIVOT = 1e-3
-"""Share of a candidate along the column it replaces below which the basis is singular with it: a definition."""
+"""Share of a candidate along the column it replaces below which the basis counts as singular with it."""
 
 HALF_A_UNIT = 0.5
 """Gain in the sum of the agreements, which come in whole units of the layer, that is more than rounding."""
 
 
 def choose(problem: LayerProblem, candidates: Candidates) -> Hypothesis:
-    """Filter the candidates and repair what is doubtful; an interrupt keeps what was chosen before."""
+    """Filter the candidates and repair doubtful columns; an interrupt keeps the choice so far."""
     chosen = first_choice(problem, candidates)
     if not problem.activation.has_flat_part:
         return chosen  # without zeros there is no pattern to match
     try:
         chosen = greedy_filter(chosen, candidates)
         chosen = repair(chosen) if chosen.proposed.any() else chosen
-        return _with_known(chosen, candidates)  # columns were changed, and the inputs are what they were
+        return _with_known(chosen, candidates)  # columns have changed: assign the known inputs again
     except KeyboardInterrupt:
         return replace(chosen, is_interrupted=True)
 
@@ -41,8 +41,7 @@ def choose(problem: LayerProblem, candidates: Candidates) -> Hypothesis:
 def first_choice(problem: LayerProblem, candidates: Candidates) -> Hypothesis:
     """Take the sparsest independent candidates, and complete them to a basis.
 
-    What completes it is orthogonal to the inputs that are known by themselves, so that these do not depend on what is
-    missing.
+    The completing columns are orthogonal to the inputs found by themselves, so that these do not depend on them.
     """
     columns = candidates.directions[:, select_independent(candidates.directions, candidates.n_zeros)]
     n_found, b = columns.shape[1], problem.batch_size
@@ -54,7 +53,7 @@ def first_choice(problem: LayerProblem, candidates: Candidates) -> Hypothesis:
 
 
 def _with_known(hypothesis: Hypothesis, candidates: Candidates) -> Hypothesis:
-    """Return the hypothesis with the inputs known, each beside its own column, or the likeliest that is left."""
+    """Return the hypothesis with the known inputs, each assigned to its own column or the likeliest one left."""
     inputs = candidates.inputs
     if inputs is None or len(inputs) == 0:
         return hypothesis
@@ -67,7 +66,7 @@ def _with_known(hypothesis: Hypothesis, candidates: Candidates) -> Hypothesis:
 
 
 def _overlaps(inputs: np.ndarray, columns: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the cosine of each ``x = V S p`` and what each column is dual to (see `SampleCoordinates.overlaps`)."""
+    """Return the cosine of each ``x = V S p`` and the dual of each column (see `SampleCoordinates.overlaps`)."""
     inputs, duals = inputs * sizes, columns / sizes[:, None]
     return inputs @ duals / np.linalg.norm(inputs, axis=1, keepdims=True) / np.linalg.norm(duals, axis=0)
 
@@ -75,22 +74,22 @@ def _overlaps(inputs: np.ndarray, columns: np.ndarray, sizes: np.ndarray) -> np.
 def _completed_by_inputs(
     columns: np.ndarray, inputs: np.ndarray, sizes: np.ndarray, *, own_overlap: float = 1e-3
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return a basis whose inverse has the inputs known among its rows, and which of its columns are no stand-ins.
+    """Return a basis whose inverse has the known inputs among its rows, and which of its columns are no stand-ins.
 
-    Its inverse is made of the inputs; of the dual vectors of columns without an input of theirs, which overlaps with
-    them in the space of ``x = V S p`` by more than ``own_overlap``; and of what is orthogonal to all columns found.
-    None where these are no basis.
+    The inverse consists of these inputs; of the duals of columns that have no known input, none that overlaps with them
+    in the space of ``x = V S p`` by more than ``own_overlap``; and of a complement of all columns found. None where
+    these are no basis.
     """
     is_alone = np.all(np.abs(_overlaps(inputs, columns, sizes)) <= own_overlap, axis=0)
     duals = np.linalg.pinv(columns)[is_alone]
-    rest = complete_basis(columns)[:, columns.shape[1] :].T
-    rows = np.vstack([inputs, duals, rest])
+    completing = complete_basis(columns)[:, columns.shape[1] :].T
+    rows = np.vstack([inputs, duals, completing])
     rows /= np.linalg.norm(rows * sizes, axis=1, keepdims=True)
     kept = np.sort(select_independent((rows * sizes).T, -np.arange(len(rows))))
     if len(kept) < len(columns):
         return None
     basis = np.linalg.inv(rows[kept])
-    return basis / np.linalg.norm(basis, axis=0), kept < len(rows) - len(rest)
+    return basis / np.linalg.norm(basis, axis=0), kept < len(rows) - len(completing)
 
 
 def greedy_filter(hypothesis: Hypothesis, candidates: Candidates) -> Hypothesis:
@@ -99,7 +98,7 @@ def greedy_filter(hypothesis: Hypothesis, candidates: Candidates) -> Hypothesis:
     Parameters
     ----------
     hypothesis : Hypothesis
-        Where to start.
+        The first choice.
     candidates : Candidates
         The pool.
 
@@ -133,13 +132,13 @@ def greedy_filter(hypothesis: Hypothesis, candidates: Candidates) -> Hypothesis:
 
 
 def repair(hypothesis: Hypothesis, *, most_repairs: int = 32, out_of_line: float = 3.0) -> Hypothesis:
-    """Estimate doubtful columns again from the pattern of their own input, the one that helps most first.
+    """Estimate doubtful columns again from the pattern of their own input, the one with the largest gain first.
 
     Row ``i`` of ``P`` is orthogonal to every column but the ``i``-th: where the others are right it is right whatever
     the ``i``-th is, and so is its pattern, at whose inactive units ``U q_i`` has to vanish. This finds the last missing
-    column, and a mixture of columns that passed for one. A column that was repaired counts as proposed.
+    column, and replaces a mixture of columns. A repaired column counts as proposed.
     In each pass ``most_repairs`` columns are tried, the most doubtful first: those whose input's pattern is not that of
-    its gradient, or disagrees with it ``out_of_line`` times as often as is usual in the batch, and at two units more.
+    its gradient, or disagrees with it ``out_of_line`` times as often as the median of the batch, and at two units more.
     (A mixture of 30 columns in 8 bits agreed at 91.5 % of the units, and the others at 98.5 % and more.)
     """
     problem = hypothesis.problem

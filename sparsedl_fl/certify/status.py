@@ -1,4 +1,4 @@
-"""What a fit has found, in words."""
+"""The result of a fit in words: the status."""
 
 from __future__ import annotations
 
@@ -11,29 +11,31 @@ __all__ = ["in_words"]
 
 
 def in_words(batch: Batch, search: str) -> str:
-    """Say how many inputs are certified and how exactly, how the search ended, and how well it all fits."""
+    """Return how many inputs are certified and how exactly, how the search ended, and how well the batch fits."""
     numbers = {
-        "sparsity matching {:.4f}": batch.agreement.mean(),
+        "weights and gradient agree on {:.2%} of units": batch.agreement.mean(),
         "relative residual {:.1e}": batch.relative_residual,
     }
-    told = ", ".join(text.format(value) for text, value in numbers.items() if not np.isnan(value))
+    fit = ", ".join(text.format(value) for text, value in numbers.items() if not np.isnan(value))
     certified = f"{int(batch.recovered.sum())} of {len(batch.inputs)} inputs certified{_precision_of(batch)}"
-    return "; ".join([certified, search, *([f"{told} (noise {batch.residual_floor:.1e})"] if told else [])])
+    return "; ".join([certified, search, *([f"{fit} (noise {batch.residual_floor:.1e})"] if fit else [])])
 
 
 def _precision_of(batch: Batch, *, worth_saying: float = 1e-3) -> str:
-    """Say how exact the certified inputs are, what they may stand for, and what was not confirmed.
+    """Return how exact the certified inputs are, whether one may be several near-duplicates, and what is unconfirmed.
 
-    A distance of inputs that come back as one is worth saying from that share of their size on.
+    An ambiguity radius is mentioned above that share of an input's size.
     """
-    proven = batch.recovered
-    if not proven.any():
+    certified = batch.recovered
+    if not certified.any():
         return ""
-    text = f" to within {batch.uncertainty[proven].max():.1g} (expected error of the worst, in its units)"
-    sizes = np.sqrt(np.mean(batch.inputs[proven] ** 2, axis=1))
-    if np.any(batch.resolution[proven] > worth_saying * sizes):
-        text += f", one of which may stand for several up to {batch.resolution[proven].max():.1g} apart"
+    text = f" to within {batch.uncertainty[certified].max():.1g} (expected error of the worst, in its units)"
+    sizes = np.sqrt(np.mean(batch.inputs[certified] ** 2, axis=1))
+    if np.any(batch.resolution[certified] > worth_saying * sizes):
+        apart = batch.resolution[certified].max()
+        text += f", one of which may be the mean of several records up to {apart:.1g} apart"
     alone = int(np.sum(batch.evidence == EvidenceKind.ZEROS_OF_ALL))
     if alone:
-        text += f"; {alone} of them by their columns alone, since the pattern does not fit (dropout, other weights)"
+        reason = "since the weights do not predict which units are active (dropout, other weights)"
+        text += f"; {alone} of them by zeros of the gradient alone, {reason}"
     return text

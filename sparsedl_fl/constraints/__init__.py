@@ -1,15 +1,15 @@
-"""What ties a candidate to a true input, one file a fact.
+"""Constraints: what a true sample fulfils, one file a fact.
 
-- `ForwardPass`: the weights say what the pre-activations of a candidate are, and so which units it switches.
-- `ActivationSubspace`: the next layer's gradient spans the activations of the batch.
-- `DownstreamSubspaces`: the gradients of all layers behind do, each at its own layer.
-- `BackwardSubspaces`: what the loss sends back passes all layers, at each within the column space of its gradient.
-- `TailGradient`: the rest of the network says what gradient comes back for a candidate and a label.
-- `KnownWeights`: the next layer's weights say what may reach the activations of a known input from behind.
+- `ForwardPass`: the weights give the pre-activations of a candidate, and so which units are active.
+- `ActivationSubspace`: the activations of every sample lie in the row space of the next layer's gradient.
+- `DownstreamSubspaces`: the same for the gradients of all downstream layers, each at its own layer.
+- `BackwardSubspaces`: backpropagated gradients lie in the column space of each layer's gradient.
+- `TailGradient`: the network tail gives the gradient for a candidate and a label.
+- `KnownWeights`: the weights of downstream layers restrict the gradient at the activations of a known sample.
 
-`Constraint.without` leaves out what some inputs account for: each that is known leaves the others more equations, in
-the spans by its `SubspaceDeflation`. `Stacked` adds up the equations of several views. The zeros of the gradient are
-`sparsedl_fl.lowrank.factors.LowRankGradient`'s.
+`Constraint.without` deflates: each known sample leaves the others more equations, in the activation subspaces by its
+`SubspaceDeflation`. `Stacked` joins the equations of several constraints. The zeros of the gradient are in
+`sparsedl_fl.lowrank.factors.LowRankGradient`.
 """
 
 from sparsedl_fl.constraints.activation_subspace import ActivationSubspace

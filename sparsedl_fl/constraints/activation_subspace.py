@@ -1,8 +1,7 @@
-"""The span: the gradient of the next layer spans the activations of the batch.
+"""The activation subspace: the row space of the next layer's gradient, in which all activations of the batch lie.
 
-``dL/dW2 = D2 phi(Z)^T``, so that a ``p`` belongs to an input exactly when ``phi(F p)`` lies in the row space of that
-gradient: ``m - b`` equations for ``b`` unknowns, which no sparsity is needed for. Up to half the width they leave the
-inputs alone.
+``dL/dW2 = D2 phi(Z)^T``, so ``p`` is a sample exactly when ``phi(F p)`` lies in the row space of that gradient:
+``m - b`` equations for ``b`` unknowns, without any sparsity. Up to half the width only samples fulfil them.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from sparsedl_fl.lowrank.spectrum import leading_left
 __all__ = ["ROUNDING_SHARE", "ActivationSubspace", "lengths"]
 
 ROUNDING_SHARE = 10.0
-"""Times the expected rounding that counts as inside."""
+"""Distance, over the expected rounding, up to which activations count as inside."""
 
 UNUSABLE = 3.0
-"""Times the noise over the largest singular value beyond the width of a span, for it to be of no use: inputs that left
-much of a gradient are off by half the noise (int8, 16 inputs at 400)."""
+"""The subspace is unusable where this times the noise, over the largest singular value, exceeds its largest tolerance:
+samples with a large gradient are off by half the noise (int8, 16 samples at 400 units)."""
 
 WIDTH, WIDTH_OF_FEW = 1e-3, 0.08
-"""Widest a span may be up to half the width of the layer, and for a single input of many units.
+"""Largest tolerance for a batch of half the width, and for a single sample of many units.
 
-The nearest ends that are none stay at ``0.2 (1 - 2 b / m)^2`` (LeakyReLU 0.2, the least of 400 starts each at
+The nearest spurious minimisers stay at ``0.2 (1 - 2 b / m)^2`` (LeakyReLU 0.2, the least of 400 starts each at
 (16, 100), (30, 100) and (40, 100): 0.11, 0.04 and 0.007; GELU and tanh had none there)."""
 
 
 NO_GAP, CLEAR_GAP = 30.0, 1e4
-"""Times the noise up to which a singular value is none, and gap in the layer's own gradient from which on
-that cannot be for inputs that left little of a gradient: then columns of the next layer depend on each other (LeNet
-``fc1``, ten batches of 45: gaps of 1e5; 3 times the noise were too little for one of them; not varied else)."""
+"""A singular value up to this many times the noise counts as noise, where the layer's own gradient has a gap beyond
+the batch larger than the second number: no sample has a small gradient then, and columns of the next layer depend on
+each other (LeNet ``fc1``, ten batches of 45: gaps of 1e5; 3 times the noise missed one of them; not varied else)."""
 
 
 @dataclass(frozen=True)
@@ -49,24 +48,23 @@ class ActivationSubspace:
     Attributes
     ----------
     basis : torch.Tensor of shape (m, b)
-        Orthogonal columns ``V``, of unit length but for those whose singular value comes near the noise: these count
-        for less.
+        Orthogonal columns ``V``, of unit length; shorter where the singular value comes near the noise.
     tolerance : float
-        Largest relative distance from the span that rounding may explain. The nearest ends that are no inputs stay at a
+        Largest relative distance from the subspace that rounding may explain. The nearest spurious minimisers stay at a
         few thousandths.
     activation : Activation
         ``phi``.
     duals : torch.Tensor of shape (m, b) or None, default=None
-        What takes activations to how far rounding moves them; None where that is the same for all.
+        Matrix that maps activations to how far rounding moves them; None where that is the same for all.
     allowance : float, default=0
-        Distance that counts as inside for all: a candidate is not exact itself.
+        Distance that always counts as inside: a candidate is not exact itself.
     stand_for : torch.Tensor of shape (m,) or None, default=None
-        How many units each stands for, itself included: 0 where another one does. What units that are copies of each
-        other say twice is no evidence, every end fulfils that. None where there are no copies.
+        Number of equal units that each represents, itself included: 0 where another one represents it. Equations of
+        copies are no evidence, as every candidate fulfils them. None where there are no copies.
     least_rounding : float, default=1e-5
         Distance that the client's own rounding explains.
     largest_tolerance : float, default=1e-3
-        No width of a span is larger: the nearest ends that are none come as close, the larger the batch the closer.
+        Upper limit of the tolerance: spurious minimisers come as near, the nearer the larger the batch.
     """
 
     basis: torch.Tensor
@@ -87,12 +85,12 @@ class ActivationSubspace:
         layer: tuple[np.ndarray, np.ndarray] | None = None,
         gap: float = 1.0,
     ) -> ActivationSubspace | None:
-        """Return the span, or None where there is no gradient, too narrow a layer, or too much noise to use it.
+        """Return the subspace, or None where there is no gradient, too narrow a layer, or too much noise to use it.
 
-        Noise is too much where it would take every input about as far out as the nearest ends that are none. Where
-        columns of the next layer depend on each other, its gradient spans the activations of the other inputs alone:
-        behind few units that switch and ten classes, in half of all batches of 45 at LeNet's ``fc1``. A tolerance is
-        `ROUNDING_SHARE` times what rounding as large as the largest singular value behind the batch explains.
+        Noise is too much where it moves every sample about as far out as the nearest spurious minimisers. Where columns
+        of the next layer depend on each other, its gradient does not span all activations: with few units that switch
+        and ten classes, in half of all batches of 45 at LeNet's ``fc1``. The tolerance is `ROUNDING_SHARE` times what
+        rounding as large as the first singular value beyond the batch explains.
 
         Parameters
         ----------
@@ -103,9 +101,9 @@ class ActivationSubspace:
         activation : Activation
             ``phi``.
         layer : (ndarray of shape (m, n), ndarray of shape (m,)) or None, default=None
-            Weights and biases in front, which show units that are copies; None takes all for different.
+            Weights and biases of the layer, which show copies of units; None takes all for different.
         gap : float, default=1
-            Gap behind the batch in the singular values of the gradient in front.
+            Gap beyond the batch in the singular values of the layer's own gradient.
         """
         if next_weight_grad is None or min(next_weight_grad.shape) <= batch_size or not next_weight_grad.any():
             return None
@@ -116,13 +114,13 @@ class ActivationSubspace:
         largest_tolerance = _largest_tolerance(len(V), batch_size, activation)
         if UNUSABLE * noise > largest_tolerance * S[0]:
             return None
-        # Smooth activations hardly differ from affine ones: their weak directions are there, within the noise or not.
+        # Smooth activations are nearly affine: their weak directions are real, within the noise or not.
         is_there = (NO_GAP * noise <= S) | (gap <= CLEAR_GAP) | (not activation.has_flat_part)
-        # Where a singular value is no larger than the noise, its direction is as good as any. With squares for fourth
-        # powers weak directions were held against inputs: two tokens of a picture were off by 14 expected errors.
+        # The direction of a singular value within the noise is arbitrary. With squares in place of fourth powers weak
+        # directions shifted samples: two tokens of a picture were off by 14 expected errors.
         kept = torch.where(is_there, S**4 / (S**4 + noise**4), 0.0)
         tolerance = min(max(cls.least_rounding, float(ROUNDING_SHARE * noise / S[is_there][-1])), largest_tolerance)
-        # A candidate is not exact itself: below a tenth of the largest, all are given what the worst may need.
+        # A candidate is not exact itself: below a tenth of the largest tolerance, all are allowed that of the worst.
         allowance, duals = min(tolerance, largest_tolerance / 10), ROUNDING_SHARE * noise * V * (kept / S)
         return cls(
             V * kept.sqrt(),
@@ -141,45 +139,45 @@ class ActivationSubspace:
 
     @property
     def n_equations(self) -> int:
-        """Units that are no copies of others, less those that inputs of a batch need."""
+        """Number of units that are no copies of others, less ``b``."""
         m, b = self.basis.shape
         return (m if self.stand_for is None else int((self.stand_for > 0).sum())) - b
 
     @property
     def identifies(self) -> bool:
-        """Whether the batch is small enough for the span to leave nothing but its inputs."""
+        """Whether the batch is in range: only its samples have activations in the subspace."""
         return self.n_equations - self.basis.shape[1] >= LEAST_SURPLUS
 
     def orthogonal_to(self, duals: torch.Tensor) -> ActivationSubspace:
-        """Return the part of the span that is orthogonal to rows of shape (n, m) in it."""
+        """Return the part of the subspace that is orthogonal to rows of shape (n, m) in it."""
         return replace(self, basis=self.basis @ complement(normalized(duals @ self.basis, dim=1)))
 
     def outside(self, activations: torch.Tensor) -> torch.Tensor:
-        """Return the part of activations of shape (n, m) that lies outside of the span."""
+        """Return the part of activations of shape (n, m) that lies outside of the subspace."""
         return activations - (activations @ self.basis) @ self.basis.T
 
     def distances(self, preactivations: torch.Tensor) -> torch.Tensor:
-        """Return how far the activations of pre-activations of shape (n, m) lie from the span, relative."""
+        """Return how far the activations of pre-activations of shape (n, m) lie from the subspace, relative."""
         return self.distances_of(self.activation.value(preactivations))
 
     def distances_of(self, activations: torch.Tensor) -> torch.Tensor:
-        """Return how far activations of shape (n, m) lie from the span, relative."""
+        """Return how far activations of shape (n, m) lie from the subspace, relative."""
         return torch.linalg.vector_norm(self.outside(activations), dim=1) / lengths(activations)
 
     def tolerances_of(self, activations: torch.Tensor) -> torch.Tensor:
-        """Return how far activations of shape (n, m) may lie from the span, relative, to count as inside."""
+        """Return how far activations of shape (n, m) may lie from the subspace, relative, to count as inside."""
         return self.rounding_of(activations).clamp(min=self.allowance)
 
     def rounding_of(self, activations: torch.Tensor) -> torch.Tensor:
-        """Return how far rounding may move activations of shape (n, m) out of the span, relative.
+        """Return how far rounding may move activations of shape (n, m) out of the subspace, relative.
 
-        They are ``y = G2^T a``, and the rounding of ``G2`` moves them by ``|a|`` times its own: far for an input that
-        left little of a gradient, hardly at all for the others, whatever the smallest singular value is.
+        With ``y = G2^T a``, the rounding of ``G2`` moves ``y`` by ``|a|`` times its own: far for a sample with a small
+        gradient, hardly for the others, whatever the smallest singular value is.
         """
         return self._explained(activations).clamp(min=self.least_rounding, max=self.tolerance)
 
     def noise_of(self, activations: torch.Tensor) -> torch.Tensor:
-        """Return how far the noise moves activations of shape (n, m), or changes of some, out of the span, relative."""
+        """Return how far the noise moves activations of shape (n, m), or changes, out of the subspace, relative."""
         return self._explained(activations) / ROUNDING_SHARE
 
     def _explained(self, activations: torch.Tensor) -> torch.Tensor:
@@ -188,10 +186,10 @@ class ActivationSubspace:
         return torch.linalg.vector_norm(activations @ self.duals, dim=1) / lengths(activations)
 
     def strengths_of(self, activations: torch.Tensor) -> torch.Tensor:
-        """Return how much each equation says of activations of shape (n, m) with the same units off, of shape (n, m).
+        """Return how strongly each equation constrains activations with the same inactive units, of shape (n, m).
 
-        The singular values of what lies outside of the span, on the units that are on: those beyond their number, and
-        as many as the span holds with these units alone, are zero.
+        These are the singular values of the projection out of the subspace, restricted to the active units; as many
+        are zero as the subspace holds vectors of these units alone.
         """
         b, n_equations = self.basis.shape[1], self.n_equations
         basis, stands = normalized(self.basis, dim=0), torch.ones(len(self.basis), dtype=torch.bool)
@@ -199,23 +197,23 @@ class ActivationSubspace:
             basis, stands = basis * self.stand_for[:, None].sqrt(), self.stand_for > 0
         found = torch.zeros_like(activations)
         for index, is_active in enumerate((activations != 0) & stands):
-            n_on = int(is_active.sum())
-            if n_on == n_equations + b:
+            n_active = int(is_active.sum())
+            if n_active == n_equations + b:
                 found[index, : max(0, n_equations)] = 1.0
                 continue
-            held = torch.linalg.eigvalsh(basis[is_active].T @ basis[is_active])[max(0, b - n_on) :]
-            found[index, : n_on - len(held)] = 1.0
-            found[index, n_on - len(held) : n_on] = (1 - held).clamp(min=0).sqrt()
+            held = torch.linalg.eigvalsh(basis[is_active].T @ basis[is_active])[max(0, b - n_active) :]
+            found[index, : n_active - len(held)] = 1.0
+            found[index, n_active - len(held) : n_active] = (1 - held).clamp(min=0).sqrt()
         return found
 
     def up_to_scale(self) -> ActivationSubspace | None:
-        """Return the span for a search whose pre-activations have no scale yet, or None where these need one."""
+        """Return the subspace for pre-activations without a scale yet, or None where the activation needs one."""
         shape = self.activation.shape_at_kink()
         return None if shape is None else replace(self, activation=shape)
 
 
 def _largest_tolerance(width: int, batch_size: int, activation: Activation) -> float:
-    """Return how wide a span may be; behind flat parts, where ends with few units on come near to it, no wider."""
+    """Return the largest tolerance; with a zero-slope region, candidates with few active units come near to it."""
     surplus = 0.0 if activation.has_flat_part else max(0.0, 1 - 2 * batch_size / width)
     return max(WIDTH, WIDTH_OF_FEW * surplus**2)
 
@@ -223,10 +221,10 @@ def _largest_tolerance(width: int, batch_size: int, activation: Activation) -> f
 def _stand_for(
     weight: torch.Tensor, bias: torch.Tensor, *, alike: float = 1 - 1e-4, n_probes: int = 32, n_first: int = 8
 ) -> torch.Tensor | None:
-    """Return how many units each stands for, of shape (m,); None where all differ.
+    """Return how many equal units each represents, of shape (m,); None where all differ.
 
-    Units whose weights and biases have one direction are copies. One without either says the same of all inputs.
-    Copies are near by their first few probes, of which a tree finds the pairs: all products are too many.
+    Units are copies where their weights and biases are proportional; one of zeros is constant, and counts for none. A
+    tree over the first few random projections finds the pairs, as all products are too many.
     """
     probes = torch.randn((weight.shape[1], n_probes), generator=torch.Generator().manual_seed(0), dtype=torch.float32)
     probed = normalized(torch.cat([weight.float() @ probes, n_probes**0.5 * bias.float()[:, None]], dim=1), dim=1)

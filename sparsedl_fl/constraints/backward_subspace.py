@@ -1,8 +1,8 @@
-"""The way back: what the loss sends back through all layers to the one that is attacked, for a label.
+"""Backward subspaces: the gradient of the loss for a label, backpropagated to the attacked layer.
 
-With ``d`` the gradient at a layer's outputs and ``e`` that at its activations, ``d`` is ``e`` where a unit is on and
-zero elsewhere, ``e = W'^T d'`` with the next layer's, and every ``d`` lies in the column space of its layer's gradient.
-The last ``e`` is what the loss of the outputs makes of a label.
+With ``d`` the gradient at a layer's outputs and ``e`` that at its activations, ``d`` is ``e`` where a unit is active
+and zero elsewhere, ``e = W'^T d'`` with the next layer's, and every ``d`` lies in the column space of its layer's
+gradient. The last ``e`` is that of the loss for a label.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BackwardSubspaces:
     head : Head
         The last layer, and the loss.
     activations : tuple of FlatPart
-        Of each layer: a unit is on, with the slope one, or off.
+        Of each layer: a unit is active, with slope one, or inactive.
     """
 
     bases: tuple[torch.Tensor, ...]
@@ -47,7 +47,7 @@ class BackwardSubspaces:
 
     @classmethod
     def of(cls, given: LayerGradient, factors: LowRankGradient) -> BackwardSubspaces | None:
-        """Return the chain, or None where the head is not known, units are not on or off, or weights moved."""
+        """Return the subspaces, or None where the head is unknown, a slope is not zero or one, or weights moved."""
         head, hidden = given.tail.head, given.layers[:-1]
         names = [given.activation, *(layer.activation for layer in hidden)]
         activations = tuple(phi for phi in map(resolve, names) if isinstance(phi, FlatPart))
@@ -60,7 +60,7 @@ class BackwardSubspaces:
 
     @property
     def is_two_pieces(self) -> bool:
-        """Whether units are off on one side alone."""
+        """Whether units are inactive on one side alone."""
         return all(math.isinf(phi.upper) for phi in self.activations)
 
     def to(self, dtype: torch.dtype) -> BackwardSubspaces:

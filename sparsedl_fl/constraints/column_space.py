@@ -1,4 +1,4 @@
-"""Where the columns of ``D`` lie, with how exactly that is known."""
+"""The column space of a layer's gradient, in which the columns of ``D`` lie, with its noise."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ __all__ = ["ColumnSpace"]
 
 @dataclass(frozen=True)
 class ColumnSpace:
-    """The column space of a gradient, in units of the noise of each output.
+    """The column space of a gradient, each output weighted by its noise.
 
-    The rows of a head's gradient that belong to the labels of the batch are a hundred times larger than the others, and
-    so is their rounding.
+    The rows of a head's gradient for the labels of the batch are a hundred times larger than the others, and so is
+    their rounding.
 
     Attributes
     ----------
     weights : torch.Tensor of shape (m,)
-        What columns are multiplied with: outputs count by how exact they are.
+        Factor of each output, by how exact it is.
     basis : torch.Tensor of shape (m, b)
         Orthonormal basis, weighted.
     mixing : torch.Tensor of shape (b, b)
-        What takes coordinates in it to columns ``q``.
+        Matrix from coordinates in the basis to columns ``q``.
     duals : torch.Tensor of shape (b, b)
-        What takes them to how far rounding moves a unit column.
+        Matrix from these coordinates to how far rounding moves a unit column.
     precision : torch.Tensor of shape ()
-        Of the client's numbers.
+        Relative precision of the client's numbers.
     """
 
     weights: torch.Tensor
@@ -43,7 +43,7 @@ class ColumnSpace:
 
     @classmethod
     def of(cls, factors: LowRankGradient, *, least_noise: float = 1e-3) -> ColumnSpace:
-        """Take the left factor; no output has less noise than that share of what is typical."""
+        """Return the column space of factors; no output counts as having less noise than that share of the typical."""
         U, S, noise = (as_tensor(part) for part in (factors.left, factors.singular_values, factors.noise_level))
         m, b = U.shape
         typical = noise.square().mean().sqrt()
@@ -58,7 +58,7 @@ class ColumnSpace:
         return ColumnSpace(*(getattr(self, field.name).to(dtype) for field in fields(self)))
 
     def orthogonal_to(self, inputs: torch.Tensor) -> ColumnSpace:
-        """Return the space of the columns orthogonal to rows ``p`` of shape (n, b): those of the other inputs."""
+        """Return the space of the columns orthogonal to rows ``p`` of shape (n, b): those of the other samples."""
         rotation = complement(inputs @ self.mixing)
         basis, mixing, duals = self.basis @ rotation, self.mixing @ rotation, rotation.T @ self.duals
         return replace(self, basis=basis, mixing=mixing, duals=duals)
@@ -68,7 +68,7 @@ class ColumnSpace:
         return weighted - (weighted @ self.basis) @ self.basis.T
 
     def distances_of(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the distances of rows of shape (n, m) from the space, relative; one of zeros is no column of it."""
+        """Return the relative distances of rows of shape (n, m) from the space; that of a zero row is one."""
         weighted = rows * self.weights
         found = torch.linalg.vector_norm(self.outside(weighted), dim=1) / lengths(weighted)
         return torch.where(rows.any(dim=1), found, 1.0)

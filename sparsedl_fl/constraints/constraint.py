@@ -1,4 +1,4 @@
-"""What a view is: equations that the pre-activations of a true input fulfil, and how they change with these."""
+"""Base classes of constraints: equations that the pre-activations of a true sample fulfil, and their derivatives."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ __all__ = [
 ]
 
 LEAST_SURPLUS = 4
-"""Equations beyond the unknowns from which on they identify inputs, where tolerances are a thousandth: one of the wrong
-ends that a search comes across fulfils each with a chance of about the tolerance."""
+"""Surplus of equations over unknowns that identifies samples at tolerances of a thousandth: a spurious minimiser
+fulfils each equation with a chance of about the tolerance."""
 
 LEAST_DISTANCE = 1e-7
-"""Nearer than that a single-precision client never comes: smaller distances say no more."""
+"""Smallest distance that a single-precision client reaches; smaller ones count as this."""
 
 LOG_CHANCE, LOG_LIKELY = -10.0, -2.0
-"""Logarithm of the chance for one wrong end that is small enough for a proof, of all that are ever looked at none
-passes; and the largest that a search goes on with."""
+"""Largest log10 p-value of a candidate that certifies it, so small that no spurious minimiser of all ever seen passes;
+and the largest with which a search goes on."""
 
 
 @dataclass(frozen=True)
 class Constraint(ABC):
-    """Equations for the pre-activations ``z`` of one input, each by itself."""
+    """Equations that the pre-activations ``z`` of each true sample fulfil."""
 
     @property
     @abstractmethod
@@ -51,11 +51,11 @@ class Constraint(ABC):
     @property
     @abstractmethod
     def n_unknowns(self) -> int:
-        """How many numbers a candidate is made of."""
+        """Number of unknowns of a candidate."""
 
     @property
     def identifies(self) -> bool:
-        """Whether the batch is small enough for the equations to leave nothing but its inputs."""
+        """Whether the batch is in range: the equations outnumber the unknowns, and only its samples fulfil them."""
         return self.n_equations - self.n_unknowns >= LEAST_SURPLUS
 
     def scaled_to(self, preactivations: torch.Tensor) -> Constraint:
@@ -63,15 +63,15 @@ class Constraint(ABC):
         return self
 
     def by_noise(self, preactivations: torch.Tensor) -> Constraint:
-        """Return the same with residuals in units of the noise that inputs have, about these pre-activations."""
+        """Return the same with residuals in units of the noise of samples near these pre-activations."""
         return self
 
     def by_rounding(self, preactivations: torch.Tensor) -> Constraint:
-        """Return the same with residuals in units of the rounding, before inputs show how large these are."""
+        """Return the same with residuals in units of the expected rounding, where no samples show the noise yet."""
         return self.by_noise(preactivations)
 
     def balanced(self, preactivations: torch.Tensor) -> Constraint:
-        """Return the same with parts of different noise in units of it: the noisier would pull ends away."""
+        """Return the same with each part in units of its own noise: the noisiest would shift the minimisers."""
         return self
 
     @property
@@ -84,23 +84,23 @@ class Constraint(ABC):
         return self
 
     def weighted(self, n: int, spread: float, generator: torch.Generator) -> Constraint:
-        """Return the same for ``n`` inputs, with random weights of its parts for each: other ways to the same ends."""
+        """Return the same for ``n`` starts, each with random weights of the parts: another path to them."""
         return self
 
     def unweighted(self) -> Constraint:
-        """Return the same with its parts as they are, and whatever else is settled for each input."""
+        """Return the same without random weights; what was settled for each row stays."""
         return self
 
     def settled(self, preactivations: torch.Tensor) -> Constraint:
-        """Return the same with what only candidates show, a label for one, settled for each of these."""
+        """Return the same with what depends on the candidate, such as its label, fixed for each of these."""
         return self
 
     def without(self, inputs: Inputs) -> Constraint:
-        """Return the same for the other inputs of the batch, where it knows anything of these."""
+        """Return the same for the other samples of the batch, deflated by these where it can be."""
         return self
 
     def of_some(self, index: torch.Tensor) -> Constraint:
-        """Return the same for some of the inputs that it was weighted for."""
+        """Return the same for some of the rows that it was weighted for."""
         return self
 
     def to(self, dtype: torch.dtype) -> Constraint:
@@ -111,7 +111,7 @@ class Constraint(ABC):
 
 @dataclass(frozen=True)
 class Inputs:
-    """Some inputs of the batch, as the layer has them.
+    """Some samples of the batch, in the layer's coordinates.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ class Inputs:
 
 
 class Counted(Protocol):
-    """Equations that are counted."""
+    """Anything with a number of equations and of unknowns."""
 
     @property
     def n_equations(self) -> int:
@@ -141,21 +141,18 @@ class Counted(Protocol):
 
 
 class Linearization(ABC):
-    """How badly pre-activations fulfil the equations, and how that changes, to first order."""
+    """The residual of the equations at some pre-activations, and its derivatives."""
 
     constraint: Counted
 
     @property
     @abstractmethod
     def residual(self) -> torch.Tensor:
-        """What is left of the equations, weighted, of shape (n, k)."""
+        """The weighted residual of the equations, of shape (n, k)."""
 
     @abstractmethod
     def jvp(self, changes: torch.Tensor) -> torch.Tensor:
-        """Return how changes of shape (n, m) change the residual, to first order: ``J dz``, of shape (n, k).
-
-        Of a single sample any number of changes is asked for at once.
-        """
+        """Return ``J dz``, of shape (n, k), for changes ``dz`` of shape (n, m); a single row takes any number."""
 
     @abstractmethod
     def vjp(self, rows: torch.Tensor) -> torch.Tensor:
@@ -172,47 +169,47 @@ class Linearization(ABC):
         return self.vjp(self.residual)
 
     def curve(self, changes: torch.Tensor) -> torch.Tensor:
-        """Return the product of Gauss and Newton's matrix with changes of shape (n, m): ``J^T J dz``."""
+        """Return the Gauss-Newton product ``J^T J dz`` for changes of shape (n, m)."""
         return self.vjp(self.jvp(changes))
 
     def gram(self, changes: torch.Tensor) -> torch.Tensor:
-        """Return the products of what changes of shape (k, m) of a single sample make, of shape (k, k)."""
+        """Return ``dZ J^T J dZ^T``, of shape (k, k), for changes ``dZ`` of a single sample, of shape (k, m)."""
         changed = self.jvp(changes)
         return changed @ changed.T
 
     @property
     @abstractmethod
     def distances(self) -> torch.Tensor:
-        """How far each is from fulfilling them, relative, of shape (n,)."""
+        """Relative distance of each row from fulfilling the equations, of shape (n,)."""
 
     @property
     @abstractmethod
     def is_inside(self) -> torch.Tensor:
-        """Which fulfil them up to rounding, of shape (n,)."""
+        """Which rows fulfil the equations up to rounding, of shape (n,)."""
 
     @property
     @abstractmethod
     def log_chances(self) -> torch.Tensor:
-        """Logarithm, to the base of ten, of the chance that a wrong end fulfils each equation as nearly, (n, k)."""
+        """Log10 of the chance that a spurious minimiser fulfils each equation as nearly, of shape (n, k)."""
 
     @property
     @abstractmethod
     def least_log_chances(self) -> torch.Tensor:
-        """The same for inputs as exact as they can be."""
+        """The same for samples as exact as they can be."""
 
     @property
     def own_log_chances(self) -> torch.Tensor:
-        """Those of the equations alone that an end with the same units off could break; they prove, (n, k)."""
+        """The same for the equations that a candidate with the same inactive units could break; only these certify."""
         return self.log_chances
 
     @property
     def is_proof(self) -> torch.Tensor:
-        """Which fulfil more of them than chance explains, and all up to rounding, of shape (n,)."""
+        """Which are certified: they fulfil more equations than chance explains, and all up to rounding; (n,)."""
         return self.is_inside & (log_chance(self.own_log_chances, self.constraint.n_unknowns) <= LOG_CHANCE)
 
     @property
     def is_likely(self) -> torch.Tensor:
-        """Which a search goes on with: proofs, or what comes near to them where there are too few equations for any."""
+        """Which a search goes on with: certified ones, or the nearest to it where there are too few equations."""
         unknowns = self.constraint.n_unknowns
         enough = (log_chance(self.least_log_chances, unknowns) / 2).clamp(min=LOG_CHANCE, max=LOG_LIKELY)
         return self.is_inside & (log_chance(self.log_chances, unknowns) <= enough)
@@ -224,21 +221,21 @@ def total(parts: Iterable[torch.Tensor]) -> torch.Tensor:
 
 
 def log_chance(log_chances: torch.Tensor, n_unknowns: int) -> torch.Tensor:
-    """Return the logarithm of the chance that a wrong end fulfils all equations as nearly, of shape (n,).
+    """Return log10 of the chance that a spurious minimiser fulfils all equations as nearly, of shape (n,).
 
-    It fulfils as many as there are unknowns, and these may be the strongest.
+    It fulfils as many equations as there are unknowns; the strongest count as these.
 
     Parameters
     ----------
     log_chances : torch.Tensor of shape (n, k)
         Of each equation.
     n_unknowns : int
-        Numbers that an end is made of.
+        Number of unknowns of a candidate.
     """
     weakest = log_chances.sort(dim=1, descending=True).values
     return weakest[:, : max(0, weakest.shape[1] - n_unknowns)].sum(dim=1)
 
 
 def complement(rows: torch.Tensor) -> torch.Tensor:
-    """Return an orthonormal basis of what is orthogonal to rows of shape (n, b), of shape (b, b - n)."""
+    """Return an orthonormal basis of the complement of rows of shape (n, b), of shape (b, b - n)."""
     return torch.linalg.qr(rows.T, mode="complete")[0][:, len(rows) :]

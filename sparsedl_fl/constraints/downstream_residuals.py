@@ -1,4 +1,4 @@
-"""How far the activations at some pre-activations lie from the spans, and how that changes with these."""
+"""Residuals of the activation subspaces at some pre-activations, and their derivatives."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from sparsedl_fl.constraints.constraint import LEAST_DISTANCE, Counted, Lineariz
 __all__ = ["BESIDE", "FAR", "IN_LINE", "SubspacesAt"]
 
 USUAL_SHARE = 0.3
-"""What is not linear in activations, relative, from which on the largest tolerance holds: ReLU has 0.35 to 0.5,
-GELU 0.07 to 0.5, tanh 0.01 to 0.2, sigmoid 0.001 to 0.03 (one CIFAR-10 batch of 50 behind two layers of 200)."""
+"""Nonlinear share of the activations from which on the largest tolerance holds: ReLU has 0.35 to 0.5, GELU 0.07 to 0.5,
+tanh 0.01 to 0.2, sigmoid 0.001 to 0.03 (one CIFAR-10 batch of 50 at two layers of 200)."""
 
 BESIDE, FAR, EXACT = 2.0, 5.0, 1e-6
-"""Times its noise from which on an input may be fitted better, and up to which it lies within a span (98 % of 1,159 of
-hostile problems had less than 3), and what rounding of a forward pass explains (sigmoid: 78 times the noise)."""
+"""Distance over its noise from which on a sample may be fitted better, and up to which it lies within a subspace (98 %
+of 1,159 samples of hostile problems had less than 3); and the distance that rounding of a forward pass explains
+(sigmoid: 78 times the noise)."""
 
 IN_LINE = 0.5
-"""Times its noise up to which an input is in line with the others, however near these lie: true ones leave about 0.4;
-not varied."""
+"""Distance over its noise up to which a sample always agrees with the others, however near these lie: true ones leave
+about 0.4; not varied."""
 
 
 class Weighted(Counted, Protocol):
-    """Spans one after the other, with the layers between them and their weights: what residuals are taken of."""
+    """Subspaces of successive layers with their weights, and the layers between them: what residuals are taken of."""
 
     @property
     def levels(self) -> tuple[ActivationSubspace, ...]: ...
@@ -46,14 +47,14 @@ class Weighted(Counted, Protocol):
 
 @dataclass(frozen=True)
 class SubspacesAt(Linearization):
-    """The spans at some pre-activations.
+    """Residuals of the activation subspaces at some pre-activations.
 
     Attributes
     ----------
-    view : Weighted
-        The spans.
+    constraint : Weighted
+        The subspaces.
     preactivations, activations, slopes : sequence of torch.Tensor of shape (n, m)
-        ``z``, ``phi(z)`` and ``phi'(z)`` at each span.
+        ``z``, ``phi(z)`` and ``phi'(z)`` at each level.
     """
 
     constraint: Weighted
@@ -63,23 +64,23 @@ class SubspacesAt(Linearization):
 
     @cached_property
     def _weights(self) -> list[torch.Tensor]:
-        """Roots of what the squares of each span count for."""
+        """Square roots of the weights of each level."""
         constraint = self.constraint
         pairs = zip(constraint.weights, constraint.factors or (torch.ones(()),) * len(constraint.weights), strict=True)
         return [(weight * factor).sqrt() for weight, factor in pairs]
 
     @cached_property
     def outside(self) -> list[torch.Tensor]:
-        """The parts of the activations outside of each span."""
+        """The parts of the activations outside of each subspace."""
         return [subspace.outside(y) for subspace, y in zip(self.constraint.levels, self.activations, strict=True)]
 
     @cached_property
     def residual(self) -> torch.Tensor:
-        """The parts of the activations outside of the spans, weighted, one after the other."""
+        """The parts of the activations outside of the subspaces, weighted, one after the other."""
         return _side_by_side([weight * part for weight, part in zip(self._weights, self.outside, strict=True)])
 
     def jvp(self, changes: torch.Tensor) -> torch.Tensor:
-        """Return how changes of the pre-activations move the activations out of each span, weighted."""
+        """Return how changes of the pre-activations move the activations out of each subspace, weighted."""
         moved, outside = changes, []
         for level, slopes in enumerate(self.slopes):
             if level:
@@ -89,7 +90,7 @@ class SubspacesAt(Linearization):
         return _side_by_side(outside)
 
     def vjp(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the sum of what each part says of the pre-activations; each lies outside of its span already."""
+        """Return ``J^T r``, summed over the levels; each part of ``r`` lies outside of its subspace already."""
         parts, pulled = rows.split([y.shape[1] for y in self.activations], dim=1), torch.zeros(())
         for level in reversed(range(len(parts))):
             pulled = self.slopes[level] * (self._weights[level] * parts[level] + pulled)
@@ -104,12 +105,12 @@ class SubspacesAt(Linearization):
 
     @property
     def distances(self) -> torch.Tensor:
-        """Return the largest relative distance from any of the spans."""
+        """Return the largest relative distance from any of the subspaces."""
         return torch.stack(self._distances).amax(dim=0)
 
     @cached_property
     def _limits(self) -> list[torch.Tensor]:
-        """How near to each span no wrong end comes: these fulfil whatever is linear, and no more than that."""
+        """Distances that no spurious minimiser reaches: these fulfil what is linear in the activations, and no more."""
         limits = []
         for subspace, z, y in zip(self.constraint.levels, self.preactivations, self.activations, strict=True):
             limits.append(subspace.largest_tolerance * (_nonlinear_share(z, y) / USUAL_SHARE).clamp(max=1))
@@ -117,28 +118,28 @@ class SubspacesAt(Linearization):
 
     @property
     def is_inside(self) -> torch.Tensor:
-        """Return which are no further from each span than rounding explains."""
+        """Return which are no further from each subspace than rounding explains."""
         inside = []
         parts = zip(self.constraint.levels, self.activations, self._limits, self._distances, strict=True)
         for subspace, y, limit, distance in parts:
             allowed = torch.maximum(subspace.rounding_of(y), limit.clamp(max=subspace.allowance))
-            # Where noise alone reaches further than wrong ends, the span says nothing of it: others have to.
+            # Where noise alone exceeds the distance of spurious minimisers, this level decides nothing: others have to.
             allowed = torch.where(subspace.noise_of(y) > limit, torch.maximum(allowed, subspace.noise_of(y)), allowed)
             inside.append(distance <= allowed)
         return torch.stack(inside).all(dim=0)
 
     @property
     def over_noise(self) -> torch.Tensor:
-        """Return how far each is from any span, over what the noise of the span moves its activations, at most."""
+        """Return the largest distance of each from a subspace, over its noise there."""
         parts = zip(self.constraint.levels, self.activations, self._distances, strict=True)
         ratios = [distance / subspace.noise_of(y).clamp(min=LEAST_DISTANCE) for subspace, y, distance in parts]
         return torch.stack(ratios).amax(dim=0)
 
     @property
     def beyond_noise(self) -> torch.Tensor:
-        """Return by how many times each is further from a span than its noise takes it, one where it is not.
+        """Return the largest distance of each from a subspace, over its noise there, or one where it is less.
 
-        The rest is no noise: a layer scaled a little, or an end beside an input, off by as much more.
+        More is no noise: a layer was scaled a little, or the candidate lies beside a sample.
         """
         parts = zip(self.constraint.levels, self.activations, self._distances, strict=True)
         ratios = [distance / subspace.noise_of(y).clamp(min=EXACT) for subspace, y, distance in parts]
@@ -146,16 +147,16 @@ class SubspacesAt(Linearization):
 
     @property
     def log_chances(self) -> torch.Tensor:
-        """Return the logarithms of the distances, once for each equation of a span that is nearer than wrong ends."""
+        """Return log10 of the distances, once for each equation, where they are smaller than of spurious minimisers."""
         parts = []
         for subspace, limit, distance in zip(self.constraint.levels, self._limits, self._distances, strict=True):
-            told = torch.where(distance <= limit, torch.log10(distance.clamp(min=LEAST_DISTANCE)), 0.0)
-            parts.append(told[:, None].expand(-1, max(0, subspace.n_equations)))
+            logs = torch.where(distance <= limit, torch.log10(distance.clamp(min=LEAST_DISTANCE)), 0.0)
+            parts.append(logs[:, None].expand(-1, max(0, subspace.n_equations)))
         return torch.cat(parts, dim=1)
 
     @cached_property
     def own_log_chances(self) -> torch.Tensor:
-        """Return those of the equations that are left where some units are off."""
+        """Return the same for the equations that are left where some units are inactive."""
         parts = []
         for subspace, limit, y, distance in zip(
             self.constraint.levels, self._limits, self.activations, self._distances, strict=True
@@ -167,7 +168,7 @@ class SubspacesAt(Linearization):
 
     @property
     def least_log_chances(self) -> torch.Tensor:
-        """Return those of inputs at the least distance."""
+        """Return the same for samples at the least distance."""
         n = len(self.activations[0])
         return torch.full((n, self.constraint.n_equations), math.log10(LEAST_DISTANCE), dtype=self.activations[0].dtype)
 

@@ -1,8 +1,8 @@
-"""The spans behind: every hidden layer behind adds equations for the same unknowns.
+"""Activation subspaces of all downstream layers: every hidden layer adds equations for the same unknowns.
 
-With ``z' = W' phi(z) + bias'``, the activations ``phi'(z')`` of a true input lie in the row space of the gradient of
-the layer behind that, and so on: ``m' - b`` equations each. With ``L`` spans as wide as the layer they leave the inputs
-alone up to ``b = L m / (L + 1)``.
+With ``z' = W' phi(z) + bias'``, the activations ``phi'(z')`` of a true sample lie in the row space of the gradient of
+the layer after that, and so on: ``m' - b`` equations each. With ``L`` subspaces as wide as the layer, only samples
+fulfil them up to ``b = L m / (L + 1)``.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ __all__ = ["DownstreamSubspaces"]
 
 @dataclass(frozen=True)
 class DownstreamSubspaces(Constraint):
-    """One span after the other, with the known layers between them.
+    """The activation subspaces of successive layers, with the known layers between them.
 
     Attributes
     ----------
-    spans : tuple of ActivationSubspace
-        The next layer's first.
+    levels : tuple of ActivationSubspace
+        The subspaces, the next layer's first.
     layers : tuple of (weight, bias)
-        ``W'`` and ``bias'`` between one span and the next, one fewer.
+        ``W'`` and ``bias'`` between one level and the next, one fewer.
     weights : tuple of torch.Tensor
-        What the squares of the residuals of each span are multiplied with, of shape ().
+        Weight of the squared residuals of each level, of shape ().
     factors : tuple of torch.Tensor
-        The same for each of ``n`` inputs, of shape (n, 1); none where all have the same weights.
+        Factors on these for each of ``n`` rows, of shape (n, 1); none where all have the same weights.
     unknowns : int or None, default=None
-        Numbers that a candidate is made of; None takes as many as there are inputs.
+        Number of unknowns of a candidate; None takes the batch size.
     deflations : tuple of SubspaceDeflation, default=()
-        The layer behind each span, as far as these are known.
+        The layer after each subspace, as far as these are known.
     """
 
     levels: tuple[ActivationSubspace, ...]
@@ -58,13 +58,13 @@ class DownstreamSubspaces(Constraint):
     def of(
         cls, given: LayerGradient, batch_size: int, activation: Activation, gap: float = 1.0, *, whole: bool = False
     ) -> DownstreamSubspaces | None:
-        """Return all spans that the gradients behind have, or None where the next one has none.
+        """Return the subspaces of all downstream gradients, or None where the next layer has none.
 
-        Where zeros and the first span identify the inputs, the others cost more than they bring, unless all are asked
-        for. A FedAvg client's weights behind move, and the spans behind the next one need them.
+        Where zeros and the first subspace identify the samples, the others cost more than they bring, and are left out
+        unless ``whole``. They need the weights of downstream layers, which move at a FedAvg client.
         """
-        in_front = given.weight, given.bias
-        first = ActivationSubspace.of(given.next_layer.weight_grad, batch_size, activation, in_front, gap)
+        own = given.weight, given.bias
+        first = ActivationSubspace.of(given.next_layer.weight_grad, batch_size, activation, own, gap)
         if first is None:
             return None
         subspaces, layers = [first], []
@@ -87,11 +87,11 @@ class DownstreamSubspaces(Constraint):
 
     @property
     def first(self) -> DownstreamSubspaces:
-        """The next layer's span alone."""
+        """The next layer's subspace alone."""
         return self.up_to(1)
 
     def up_to(self, n_levels: int) -> DownstreamSubspaces:
-        """Return the first spans."""
+        """Return the first ``n_levels`` subspaces."""
         return replace(
             self,
             levels=self.levels[:n_levels],
@@ -103,7 +103,7 @@ class DownstreamSubspaces(Constraint):
 
     @property
     def n_equations(self) -> int:
-        """The sum of ``m - b`` over the spans, without units that are copies."""
+        """The sum of ``m - b`` over the levels, without units that are copies."""
         return sum(max(0, subspace.n_equations) for subspace in self.levels)
 
     @property
@@ -117,18 +117,18 @@ class DownstreamSubspaces(Constraint):
         return replace(self, weights=tuple(1 / y.square().sum(dim=1).mean() for y in levels))
 
     def by_noise(self, preactivations: torch.Tensor) -> DownstreamSubspaces:
-        """Return the same with residuals in units of what they are at inputs."""
+        """Return the same with residuals relative to those at these pre-activations, of samples."""
         here = replace(self, weights=()).at(preactivations)
         return replace(self, weights=tuple(1 / part.square().sum(dim=1).mean() for part in here.outside))
 
     def by_rounding(self, preactivations: torch.Tensor) -> DownstreamSubspaces:
-        """Return the same with residuals in units of the rounding that the spans themselves show."""
+        """Return the same with residuals in units of the rounding that the gradients themselves show."""
         levels = zip(self.levels, self.at(preactivations).activations, strict=True)
         expected = [(lengths(y) * subspace.rounding_of(y) / ROUNDING_SHARE).square().mean() for subspace, y in levels]
         return replace(self, weights=tuple(1 / square for square in expected))
 
     def weighted(self, n: int, spread: float, generator: torch.Generator) -> DownstreamSubspaces:
-        """Return the same with weights of the spans that differ from input to input."""
+        """Return the same with random weights of the levels for each of ``n`` starts."""
         factors = [
             torch.exp(spread * torch.randn((n, 1), generator=generator, dtype=torch.float32)) for _ in self.weights
         ]
@@ -139,9 +139,9 @@ class DownstreamSubspaces(Constraint):
         return replace(self, factors=())
 
     def without(self, inputs: Inputs) -> DownstreamSubspaces:
-        """Return the spans of the activations of the other inputs; one whose way back is not right stays within.
+        """Return the subspaces of the other samples' activations; a sample whose column is wrong is not deflated.
 
-        (GELU, 550 inputs behind two layers of 1000: all come back in 13 minutes, where 63 did in 24.)
+        (GELU, 550 samples at two layers of 1000: all are recovered in 13 minutes, without it 63 in 24.)
         """
         if len(inputs.whitened) == 0:
             return self
@@ -150,14 +150,14 @@ class DownstreamSubspaces(Constraint):
             list(self.levels),
             inputs.gradients,
         )
-        for level, way in enumerate(self.deflations):
-            duals, is_right = way.duals(subspaces[level], gradients, here.activations[level], here.slopes[level])
+        for level, deflation in enumerate(self.deflations):
+            duals, is_right = deflation.duals(subspaces[level], gradients, here.activations[level], here.slopes[level])
             subspaces[level] = subspaces[level].orthogonal_to(duals[is_right])
-            gradients = duals @ way.gradient.T
+            gradients = duals @ deflation.gradient.T
         return replace(self, levels=tuple(subspaces))
 
     def of_some(self, index: torch.Tensor) -> DownstreamSubspaces:
-        """Return the same for some of the inputs."""
+        """Return the same for some of the rows."""
         return replace(self, factors=tuple(factor[index] for factor in self.factors))
 
     def to(self, dtype: torch.dtype) -> DownstreamSubspaces:
@@ -168,7 +168,7 @@ class DownstreamSubspaces(Constraint):
         return replace(self, levels=subspaces, layers=layers, weights=weights, factors=factors)
 
     def at(self, preactivations: torch.Tensor) -> SubspacesAt:
-        """Return the spans at pre-activations of shape (n, m)."""
+        """Return the residuals at pre-activations of shape (n, m)."""
         preactivations_of: list[torch.Tensor] = []
         activations: list[torch.Tensor] = []
         slopes: list[torch.Tensor] = []

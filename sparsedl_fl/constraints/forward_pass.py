@@ -1,4 +1,4 @@
-"""The forward view: the weights say what the pre-activations of a candidate are."""
+"""The forward pass: the weights give the pre-activations of a candidate."""
 
 from __future__ import annotations
 
@@ -15,15 +15,12 @@ __all__ = ["ForwardPass"]
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """What the known weights say about the pre-activations of a hypothesis.
-
-    A FedAvg client moves its weights, and both ends of the way are known.
+    """The forward pass of a layer, at its initial weights and, of a FedAvg client, at its final ones as well.
 
     Attributes
     ----------
-    ends : tuple of (matrix, bias)
-        ``W V S`` of shape (m, b) and the bias of shape (m,): at the weights sent out, then, for FedAvg, at those sent
-        back.
+    passes : tuple of (matrix, bias)
+        ``W V S`` of shape (m, b) and the bias of shape (m,): at the initial weights, then, for FedAvg, at the final.
     scale : ndarray of shape (b,)
         ``h = U^T g``.
     """
@@ -33,7 +30,7 @@ class ForwardPass:
 
     @classmethod
     def of(cls, layer_gradient: LayerGradient, factors: LowRankGradient) -> ForwardPass:
-        """Multiply the weights with the right factor."""
+        """Return the forward pass for the factors of a layer's gradient."""
         U, S, bias = factors.left, factors.singular_values, layer_gradient.bias
         matrix = times(layer_gradient.weight, (S[:, None] * factors.right).T)
         passes = [(matrix, bias)]
@@ -46,31 +43,31 @@ class ForwardPass:
 
     @property
     def moves(self) -> bool:
-        """Whether the client's weights moved between two ends."""
+        """Whether initial and final weights differ: those of a FedAvg client."""
         return len(self.passes) > 1
 
     def regressors(self, kink: float = 0.0) -> np.ndarray:
         """Return the matrix ``F`` of shape (m, b) with ``z - kink = F p`` for the row ``p`` of ``Q^-1`` of every input.
 
-        Bias and kink enter as ``(bias - kink) h^T``, since ``h^T p = 1``. Of a FedAvg update it is the one half way.
+        Bias and kink enter as ``(bias - kink) h^T``, since ``h^T p = 1``. For FedAvg it is the mean over both passes.
         """
         return np.mean([matrix + np.outer(bias - kink, self.scale) for matrix, bias in self.passes], axis=0)
 
     def half_way(self) -> np.ndarray | None:
-        """Return the matrix of shape (m, b) that takes ``p`` to half of what pre-activations move by; None without."""
+        """Return the matrix of shape (m, b) from ``p`` to half the change of pre-activations; None without a change."""
         if not self.moves:
             return None
         (first, bias), *_, (last, moved) = self.passes
         return (last - first + np.outer(moved - bias, self.scale)) / 2
 
     def preactivations(self, inverse: np.ndarray) -> list[np.ndarray]:
-        """Return ``Z`` of shape (m, b) at each end for ``P`` of shape (b, b); an input without scale gets NaN."""
+        """Return ``Z`` of shape (m, b) of each pass for ``P`` of shape (b, b); an input without scale gets NaN."""
         return self.at_weights(self.project(inverse), inverse @ self.scale)
 
     def typical(self, sizes: np.ndarray, n: int) -> np.ndarray:
-        """Draw pre-activations of shape (n, m) from the natural prior.
+        """Draw pre-activations of shape (n, m) from the prior.
 
-        With the singular values ``S``, the sizes, ``sqrt(S) p`` is isotropic around what the inputs share.
+        With ``sizes`` the singular values ``S``, ``sqrt(S) p`` is isotropic around the mean of the samples.
         """
         prior = sizes**-0.5
         common = self.scale * prior / np.sum((self.scale * prior) ** 2)
@@ -79,11 +76,11 @@ class ForwardPass:
         return (prior * (common + np.linalg.norm(common) * drawn)) @ self.regressors().T
 
     def project(self, inverse: np.ndarray) -> list[np.ndarray]:
-        """Return ``W V S P^T`` at each end."""
+        """Return ``W V S P^T`` of each pass."""
         return [matrix @ inverse.T for matrix, _ in self.passes]
 
     def at_weights(self, projected: list[np.ndarray], scale: np.ndarray) -> list[np.ndarray]:
-        """Return ``Z`` of shape (..., m, b) at each end, from `project` and the scale of shape (..., b)."""
+        """Return ``Z`` of shape (..., m, b) of each pass, from `project` and the scale of shape (..., b)."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return [
                 part / scale[..., None, :] + bias[:, None]

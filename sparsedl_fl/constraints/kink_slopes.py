@@ -1,4 +1,4 @@
-"""Slopes that an activation near its kink does not tell, and the column space of the gradient does."""
+"""Slopes of units near a kink, decided by the column space of the gradient."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from sparsedl_fl.activations import Activation
 __all__ = ["sent_through"]
 
 MOST_SLIPS = 3
-"""Slopes of one column that may be wrong, one after the other."""
+"""Number of wrong slopes of a column that are corrected one after the other."""
 
 
 def sent_through(phi: Activation, slopes: np.ndarray, sent_back: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """Return ``phi'(z) * sent_back``, with the other slope of one or two units a column where that alone explains it.
+    """Return ``phi'(z) * sent_back``, with slopes of a few units a column corrected where that alone explains it.
 
-    A unit may be on by less than the error of its activation, and one wrong slope spoils all inputs: then the column
-    lies outside the column space, until this slope is right.
+    A unit may be active by less than the error of its activation. One wrong slope spoils all samples: the column lies
+    outside the column space until this slope is right.
 
     Parameters
     ----------
     phi : Activation
-        Mended where it is piecewise linear.
+        Slopes are corrected where it is piecewise linear.
     slopes : ndarray of shape (m, b)
-        Its derivative, as far as the activations tell.
+        Its derivative at the pre-activations.
     sent_back : ndarray of shape (m, b)
         Gradient at the activations.
     left : ndarray of shape (m, b)

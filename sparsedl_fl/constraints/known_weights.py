@@ -1,9 +1,9 @@
-"""The column of an input whose pre-activations are known, by the weights behind.
+"""The column of a sample whose pre-activations are known, by the weights of the downstream layers.
 
-The gradient at the activations of one input is ``W2^T d2``, with its ``d2`` in the column space of the next layer's
+The gradient at the activations of a sample is ``W2^T d2``, with ``d2`` in the column space of the next layer's
 gradient: ``D_i = phi'(z_i) * (W2^T U2 r)`` for some ``r``, and it lies in the column space of ``G``. That is ``m - b``
-equations for ``b`` unknowns, in which zeros of the gradient are no more than a part. From further behind, ``d2`` is
-``phi'(z2) * (W3^T U3 r)``, which adds as many equations and no unknowns.
+equations for ``b`` unknowns, zeros of the gradient among them. One layer further, ``d2`` is ``phi'(z2) * (W3^T U3 r)``,
+which adds as many equations and no unknowns.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ __all__ = ["KnownWeights"]
 
 @dataclass(frozen=True)
 class KnownWeights:
-    """What the weights behind say of the columns.
+    """The equations of downstream weights for the columns of known samples.
 
     Attributes
     ----------
-    behind : DownstreamSubspaces
-        The way forward, one level for each layer behind that is used.
+    downstream : DownstreamSubspaces
+        The forward propagation, one level for each downstream layer that is used.
     weights : tuple of torch.Tensor
-        ``W2``, ``W3``, ...: what takes gradients back to the activations of each level.
+        ``W2``, ``W3``, ...: they backpropagate gradients to the activations of each level.
     outputs : tuple of torch.Tensor
         ``U1``, ``U2``, ...: orthonormal bases of the column spaces of the gradients, from the layer's own on, one more.
     distinct : float, default=0.1
-        Ratio of the smallest distances of two directions from the column spaces up to which the nearer is a column.
+        Largest ratio of the two smallest distances from the column spaces for the nearer direction to be a column.
     open : float, default=1e-10
-        Square of a distance up to which a direction is inside as well: then there are fewer equations than unknowns.
-        Rounding leaves 1e-17 there (34 inputs behind 60 units); not varied.
+        Squared distance up to which the second direction is inside as well: there are fewer equations than unknowns.
+        Rounding leaves 1e-17 (34 samples at 60 units); not varied.
     """
 
-    behind: DownstreamSubspaces
+    downstream: DownstreamSubspaces
     weights: tuple[torch.Tensor, ...]
     outputs: tuple[torch.Tensor, ...]
     distinct: float = 0.1
@@ -52,27 +52,27 @@ class KnownWeights:
         cls,
         layer_gradient: LayerGradient,
         factors: LowRankGradient,
-        behind: DownstreamSubspaces | None,
+        downstream: DownstreamSubspaces | None,
         *,
         enough: float = 1.5,
     ) -> KnownWeights | None:
-        """Return the view, or None where the next layer's weights or the span of its gradient are not known.
+        """Return the equations, or None where the next layer's weights or its activation subspace are not known.
 
-        As many layers are used as make ``enough`` equations for each unknown (a number not varied); each
-        has ``m - b``. The weights of a FedAvg client move, and no one step's are those that were sent out.
+        Layers are added, ``m - b`` equations each, until there are ``enough`` for each unknown (not varied). Weights of
+        a FedAvg client move, so its steps have others than the initial ones: None.
         """
         known = [layer for layer in layer_gradient.layers if layer.weight is not None]
-        if not known or behind is None or layer_gradient.is_update:
+        if not known or downstream is None or layer_gradient.is_update:
             return None
         outputs, n_equations, b = [as_tensor(factors.left)], 0, factors.batch_size
-        for subspace, layer in zip(behind.levels, known, strict=False):
+        for subspace, layer in zip(downstream.levels, known, strict=False):
             n_equations += len(outputs[-1]) - b
             outputs.append(torch.linalg.qr(as_tensor(layer.weight_grad.astype(float, copy=False)) @ subspace.basis)[0])
             if n_equations >= enough * b:
                 break
         n_levels = len(outputs) - 1
         weights = tuple(as_tensor(layer.weight.astype(float, copy=False)) for layer in known[:n_levels])
-        return cls(behind.up_to(n_levels), weights, tuple(outputs))
+        return cls(downstream.up_to(n_levels), weights, tuple(outputs))
 
     def columns(self, preactivations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a unit ``q`` for each row of pre-activations, and whether it is the only one.
@@ -80,7 +80,7 @@ class KnownWeights:
         Parameters
         ----------
         preactivations : torch.Tensor of shape (n, m)
-            Of inputs, at their true scale.
+            Of samples, at their true scale.
 
         Returns
         -------
@@ -91,7 +91,7 @@ class KnownWeights:
         b = left.shape[1]
         columns = torch.zeros((len(preactivations), b), dtype=left.dtype)
         is_only = torch.zeros(len(preactivations), dtype=torch.bool)
-        slopes = self.behind.at(preactivations).slopes
+        slopes = self.downstream.at(preactivations).slopes
         for index in range(len(preactivations)):
             if slopes[0][index].count_nonzero() <= b:
                 continue
@@ -100,12 +100,12 @@ class KnownWeights:
             for level in reversed(range(len(self.weights))):
                 possible = slopes[level][index, :, None] * (self.weights[level].T @ possible)
                 inside = self.outputs[level].T @ possible
-                # What lies outside of the column space, squared, in units of the whole.
+                # Squares of the part outside of the column space, relative to the whole.
                 outside, size = possible - self.outputs[level] @ inside, possible.square().sum()
                 outside_gram, gram = outside_gram + outside.T @ outside / size, gram + possible.T @ possible / size
             try:
                 values, axes = eigh(outside_gram.numpy(), gram.numpy(), subset_by_index=[0, min(1, b - 1)])
-            except LinAlgError:  # some directions reach no unit that is on
+            except LinAlgError:  # some directions reach no active unit
                 continue
             columns[index] = inside @ torch.from_numpy(axes[:, 0])
             is_only[index] = b == 1 or bool(values[1] > max(values[0] / self.distinct**2, self.open))

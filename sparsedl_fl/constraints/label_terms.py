@@ -1,4 +1,4 @@
-"""What labels say: how likely each is, and how far its gradient is from the column space of the layer's."""
+"""Label likelihood, and how far the gradient for each label is from the column space of the layer's gradient."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from sparsedl_fl.layers.network_tail import RestOfNetwork
 __all__ = ["ANYWHERE", "NO_LABEL", "LabelTerms", "distances_but_rounding", "distances_by_label", "likely_labels"]
 
 NO_LABEL = -1
-"""What stands for a label that is not known."""
+"""Stands for an unknown label."""
 
 ANYWHERE = 0.2
-"""Share of labels that estimates deny."""
+"""Probability that goes to all labels alike, whatever the estimate of their shares."""
 
 VISIBLE = 0.1
-"""Share of a tolerance up to which rounding moves no gradient that shows. With 0 and with 0.1 labels are the same on 96
-batches of 16 (ReLU, GELU and tanh, trained to losses of 3 to 3e-6); not varied otherwise."""
+"""Share of a tolerance up to which gradients moved by rounding are not looked at. With 0 and 0.1 labels are the same on
+96 batches of 16 (ReLU, GELU and tanh, trained to losses of 3 to 3e-6); not varied otherwise."""
 
 
 @dataclass(frozen=True)
 class LabelTerms:
-    """What a label adds to the gradient, where that is the same for all inputs: behind a classifier's last layer.
+    """What a label adds to the gradient, where that is the same for all inputs: at a classifier's last layer.
 
-    The square of ``d + t`` outside of the column space is that of ``d``, that of ``t`` and twice their product, so that
-    a thousand labels take two products of matrices and no way through the loss for each. In double precision alone:
-    squares that nearly cancel say nothing in single.
+    The square of ``d + t`` outside of the column space is that of ``d``, that of ``t`` and twice their product, so a
+    thousand labels take two matrix products and no pass through the loss for each. Only in double precision: in single,
+    the squares nearly cancel.
 
     Attributes
     ----------
     terms : torch.Tensor of shape (n_labels, m)
-        ``t``: what is added to the gradient of the first label.
+        ``t``, added to the gradient of the first label.
     weighted, outside : torch.Tensor of shape (n_labels, m)
-        The same in units of the noise of each output, and what of that lies outside of the column space.
+        The same weighted by the noise of each output, and its part outside of the column space.
     """
 
     terms: torch.Tensor
@@ -44,20 +44,20 @@ class LabelTerms:
     outside: torch.Tensor
 
     @classmethod
-    def of(cls, rest: RestOfNetwork, space: ColumnSpace) -> LabelTerms | None:
-        """Return the terms, or None where what labels add depends on the input."""
-        terms = rest.label_terms(len(space.weights))
+    def of(cls, tail: RestOfNetwork, space: ColumnSpace) -> LabelTerms | None:
+        """Return the terms, or None where they depend on the input."""
+        terms = tail.label_terms(len(space.weights))
         if terms is None:
             return None
         weighted = terms * space.weights
         return cls(terms, weighted, space.outside(weighted))
 
-    def gradients(self, rest: RestOfNetwork, preactivations: torch.Tensor) -> torch.Tensor:
-        """Return the gradients of the first label, at the scale of the terms: those of the second tell it.
+    def gradients(self, tail: RestOfNetwork, preactivations: torch.Tensor) -> torch.Tensor:
+        """Return the gradients of the first label at the scale of the terms, which those of the second determine.
 
-        A loss that is a mean over its rows has a scale that depends on how many there are.
+        The scale of a loss that is a mean over its rows depends on their number.
         """
-        first, second = (rest.gradients_for(preactivations, label) for label in (0, 1))
+        first, second = (tail.gradients_for(preactivations, label) for label in (0, 1))
         term = self.terms[1]
         return first * (term.square().sum() / ((second - first) @ term).mean())
 
@@ -74,7 +74,7 @@ class LabelTerms:
 
 
 def distances_by_label(
-    rest: RestOfNetwork,
+    tail: RestOfNetwork,
     space: ColumnSpace,
     terms: LabelTerms | None,
     preactivations: torch.Tensor,
@@ -85,8 +85,8 @@ def distances_by_label(
 
     Parameters
     ----------
-    rest, space : RestOfNetwork, ColumnSpace
-        What lies behind the layer, and where the columns of ``D`` lie.
+    tail, space : RestOfNetwork, ColumnSpace
+        The network tail, and the column space of ``D``.
     terms : LabelTerms or None
         What a label adds, where that is the same for all inputs.
     preactivations : torch.Tensor of shape (n, m)
@@ -102,10 +102,10 @@ def distances_by_label(
         Relative distances and cosines.
     """
     if terms is not None:
-        gradients = terms.gradients(rest, preactivations)
+        gradients = terms.gradients(tail, preactivations)
         distances = terms.distances(gradients, space)[among]
         return distances, torch.zeros_like(distances) if own is None else terms.cosines(gradients, own)[among]
-    by_label = [rest.directions(preactivations, int(label)) for label in among]
+    by_label = [tail.directions(preactivations, int(label)) for label in among]
     distances = torch.stack([space.distances_of(directions) for directions in by_label])
     if own is None:
         return distances, torch.zeros_like(distances)
@@ -113,7 +113,7 @@ def distances_by_label(
 
 
 def distances_but_rounding(
-    rest: RestOfNetwork,
+    tail: RestOfNetwork,
     space: ColumnSpace,
     preactivations: torch.Tensor,
     enough: float,
@@ -121,22 +121,22 @@ def distances_but_rounding(
     units: float = 4.0,
     n_draws: int = 16,
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return the label that leaves each row least gradient, and how far that is from the space but for rounding.
+    """Return the label with the smallest gradient for each row, and its least distance from the space within rounding.
 
     Parameters
     ----------
-    rest, space : RestOfNetwork, ColumnSpace
-        What lies behind the layer, and where the columns of ``D`` lie.
+    tail, space : RestOfNetwork, ColumnSpace
+        The network tail, and the column space of ``D``.
     preactivations : torch.Tensor of shape (n, m)
         ``z``.
     enough : float
-        Distance that needs to be no smaller.
+        Distance at which the search for a smaller one stops.
     units : float, default=4
-        Units of rounding that the difference of two numbers near one may be off by: half a unit each of an exponential,
-        a sum, a logarithm, an exponential again and the difference make 2.5.
+        Rounding of the difference of two numbers near one, in units of the last place: half a unit each for an
+        exponential, a sum, a logarithm, an exponential again and the difference make 2.5.
     n_draws : int, default=16
-        Places within the rounding that are tried as well: training leaves units at their kinks, where it says on which
-        side of them the client was.
+        Number of perturbations within the rounding that are tried as well: training leaves units at their kinks, and
+        rounding decides on which side the client was.
 
     Returns
     -------
@@ -147,7 +147,7 @@ def distances_but_rounding(
     sizes, labels, least = preactivations.square().mean(dim=1, keepdim=True).sqrt(), None, None
     for number in range(n_draws + 1):
         drawn = torch.randn(preactivations.shape, generator=generator, dtype=preactivations.dtype)
-        found = rest.with_doubt(preactivations + most * sizes * drawn if number else preactivations, labels)
+        found = tail.with_doubt(preactivations + most * sizes * drawn if number else preactivations, labels)
         if found is None:
             return None
         labels, gradients, changes = found
@@ -156,7 +156,7 @@ def distances_but_rounding(
         best = (-(outside * along).sum(dim=1) / squares).clamp(-most, most)
         distances = space.distances_of(gradients + best[:, None] * changes)
         least = distances if least is None else torch.minimum(least, distances)
-        # Where the network is not sure, rounding moves nothing that shows.
+        # Where the network is not sure of a label, rounding moves its gradient too little to show.
         may_move = most * changes.norm(dim=1) > VISIBLE * enough * gradients.norm(dim=1)
         if not (may_move & (least > enough)).any():
             break
@@ -164,41 +164,41 @@ def distances_but_rounding(
 
 
 def likely_labels(
-    rest: RestOfNetwork, terms: LabelTerms | None, places: torch.Tensor, mean_gradient: torch.Tensor, batch_size: int
+    tail: RestOfNetwork, terms: LabelTerms | None, drawn: torch.Tensor, mean_gradient: torch.Tensor, batch_size: int
 ) -> torch.Tensor:
     """Return how likely each label is, from the mean of all gradients and that of each label, of shape (n_labels,).
 
     Parameters
     ----------
-    rest : RestOfNetwork
-        What lies behind the layer.
+    tail : RestOfNetwork
+        The network tail.
     terms : LabelTerms or None
         What a label adds, where that is the same for all inputs.
-    places : torch.Tensor of shape (n, m)
-        Typical pre-activations.
+    drawn : torch.Tensor of shape (n, m)
+        Pre-activations of prior draws.
     mean_gradient : torch.Tensor of shape (m,)
         ``g``, the gradient of the bias.
     batch_size : int
         Number of inputs.
     """
-    n_labels = rest.n_labels(len(mean_gradient))
+    n_labels = tail.n_labels(len(mean_gradient))
     if terms is None:
-        by_label = torch.stack([rest.gradients_for(places, label).mean(dim=0) for label in range(n_labels)])
+        by_label = torch.stack([tail.gradients_for(drawn, label).mean(dim=0) for label in range(n_labels)])
     else:
-        by_label = terms.terms + terms.gradients(rest, places).mean(dim=0)
-    by_label, mean_gradient = rest.in_own_units(by_label), rest.in_own_units(mean_gradient)
+        by_label = terms.terms + terms.gradients(tail, drawn).mean(dim=0)
+    by_label, mean_gradient = tail.in_own_units(by_label), tail.in_own_units(mean_gradient)
     counts = torch.from_numpy(nnls(by_label.T.numpy(), mean_gradient.numpy())[0])
-    if n_labels > 2 * batch_size:  # most labels are not there
+    if n_labels > 2 * batch_size:  # most labels are absent
         counts = (counts - _open_share(by_label, counts)).clamp(min=0)
-    leaves_some = by_label.any(dim=1).to(counts.dtype)  # a label that the loss leaves out is that of no column
-    anything = leaves_some / leaves_some.sum()
+    has_gradient = by_label.any(dim=1).to(counts.dtype)  # no column has a label that the loss leaves out
+    anything = has_gradient / has_gradient.sum()
     return anything if counts.sum() == 0 else (1 - ANYWHERE) * counts / counts.sum() + ANYWHERE * anything
 
 
 def _open_share(by_label: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Return how much of counts, of which most are zero, is a mixture of all labels that adds up to no gradient.
+    """Return the part of counts, of which most are zero, that is a mixture of all labels with no gradient.
 
-    With cross-entropy that mixture is what the network itself takes to be likely.
+    With cross-entropy that mixture is the network's own prediction.
     """
     mixture = torch.linalg.eigh(by_label @ by_label.T)[1][:, 0]
     mixture = mixture * mixture.sum().sign()

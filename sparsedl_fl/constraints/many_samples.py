@@ -1,4 +1,4 @@
-"""When a batch is crowded, and what is known of it."""
+"""Batches of more samples than features: when that is so, and what is known of one."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ __all__ = ["ManySamplesProblem"]
 
 @dataclass(frozen=True)
 class ManySamplesProblem:
-    """A layer whose batch has more inputs than its features have dimensions.
+    """A layer whose batch has more samples than its features have dimensions.
 
-    The bias is one more input, which is one for all: ``[G, g] = D [X, 1]^T = U S V^T`` has the rank ``r < b`` of these,
-    and every input is ``(x, 1) = V S p`` for some ``p`` of ``r`` numbers, with ``h^T p = 1`` and ``z = F p`` as ever.
+    The bias is one more feature, equal to one: ``[G, g] = D [X, 1]^T = U S V^T`` has the rank ``r < b`` of the
+    features, and every sample is ``(x, 1) = V S p`` for some ``p`` of ``r`` numbers, with ``h^T p = 1`` and
+    ``z = F p`` as ever.
 
     Attributes
     ----------
     layer : LayerProblem
-        The layer with its bias as one more input; its "batch size" is ``r``.
+        The layer with its bias as one more feature; its "batch size" is ``r``.
     next_layer : LowRankGradient
         ``G2^T`` of the next layer, ``A D2^T`` for the activations ``A``; its batch size is ``b``.
     """
@@ -48,20 +49,21 @@ class ManySamplesProblem:
         clear_gap: float = 10.0,
         clearly_more: float = 100.0,
     ) -> ManySamplesProblem | None:
-        """Return the problem, or None where the batch is not crowded or the next layer does not show it.
+        """Return the problem, or None where there are no more samples than features or the next layer hides that.
 
         Parameters
         ----------
         layer_gradient : LayerGradient
             Weights and gradients, those of the next layer with them, of one step.
         batch_size : int or None, default=None
-            Number of inputs; None takes the rank of the next layer's gradient.
+            Number of samples; None takes the rank of the next layer's gradient.
         clear_gap : float, default=10
-            Gap behind the rank of the inputs, where they do not fill all features, for it to be theirs and not that of
-            those that left a gradient at all.
+            Gap in the singular values beyond the rank of the features, where samples do not span all features, for that
+            rank to be theirs and not the number of those with a gradient.
         clearly_more : float, default=100
-            Times the noise of the next layer's gradient from which on a singular value beyond that rank is an input.
-            (Where the batch ends need not be as clear: a trained network is sure of some, which leave next to nothing.)
+            Size of a singular value of the next layer's gradient beyond that rank, over its noise, from which on it is
+            a sample. (The gap beyond the batch may be smaller: samples of which a trained network is sure have next to
+            no gradient.)
         """
         given = layer_gradient
         activation = resolve(given.activation)
@@ -78,26 +80,26 @@ class ManySamplesProblem:
         next_layer = None if factors is None else _next_layer(given, batch_size)
         if next_layer is None or not _is_crowded(factors, next_layer, clearly_more):
             return None
-        behind = DownstreamSubspaces.of(given, next_layer.batch_size, activation)
-        if behind is None:
+        downstream = DownstreamSubspaces.of(given, next_layer.batch_size, activation)
+        if downstream is None:
             return None
-        behind = replace(behind, unknowns=factors.batch_size)
-        if not behind.identifies:
+        downstream = replace(downstream, unknowns=factors.batch_size)
+        if not downstream.identifies:
             return None
         features = factors.right[:, :-1]
         matrix = times(given.weight, (factors.singular_values[:, None] * features).T)
         scale = factors.singular_values * factors.right[:, -1] / unit_of_bias(given)
         forward = ForwardPass(((matrix, given.bias),), scale)
-        return cls(LayerProblem(given, factors, activation, forward, behind), next_layer)
+        return cls(LayerProblem(given, factors, activation, forward, downstream), next_layer)
 
     @property
     def batch_size(self) -> int:
-        """The number of inputs, ``b``."""
+        """The number of samples, ``b``."""
         return self.next_layer.batch_size
 
     @cached_property
     def is_free(self) -> bool:
-        """Whether inputs fill all features, so that the layer's own gradient says nothing of any of them."""
+        """Whether samples span all features, so that the layer's own gradient restricts none of them."""
         return self.layer.batch_size == self.layer.factors.right.shape[1]
 
     def inputs(self, whitened: np.ndarray) -> np.ndarray:
@@ -106,7 +108,7 @@ class ManySamplesProblem:
         return (whitened * factors.singular_values) @ factors.right[:, :-1]
 
     def whitened(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the rows ``p`` of inputs of shape (k, n), the nearest there are."""
+        """Return the rows ``p`` nearest to inputs of shape (k, n)."""
         factors, unit = self.layer.factors, unit_of_bias(self.layer.layer_gradient)
         return (inputs @ factors.right[:, :-1].T + unit * factors.right[:, -1]) / factors.singular_values
 
@@ -128,12 +130,12 @@ def _with_bias(given: LayerGradient, clear_gap: float) -> LowRankGradient | None
     if rank == 0 or (rank < limit and (len(S) <= rank or S[rank - 1] < clear_gap * S[rank])):
         return None
     factors = cut(G, U, S, rank)
-    # Of features that are all filled nothing is left to show noise, and none of it would move an input.
+    # Where samples span all features, no residual shows noise, and none of it would move a sample.
     return replace(factors, precision=0.0) if rank == G.shape[1] else factors
 
 
 def _next_layer(given: LayerGradient, batch_size: int | None, *, clear_gap: float = 10.0) -> LowRankGradient | None:
-    """Return the factors of ``G2^T``, or None where they show no end of the batch."""
+    """Return the factors of ``G2^T``, or None where their rank is not clear."""
     G = in_double(given.next_layer.weight_grad.T)
     limit = int(min(G.any(axis=1).sum(), G.any(axis=0).sum()))
     if batch_size is not None and batch_size >= limit:
@@ -141,14 +143,14 @@ def _next_layer(given: LayerGradient, batch_size: int | None, *, clear_gap: floa
     U, S, b = leading_left(G, batch_size, limit)
     if batch_size is None:
         b = rank_above_white_noise(S, b, G)
-        if len(S) <= b or S[b - 1] < clear_gap * S[b]:  # inputs that a network is sure of fade into the rounding
+        if len(S) <= b or S[b - 1] < clear_gap * S[b]:  # samples that a network is sure of fade into the rounding
             faded = rank_above_floor(S[:limit], G)
             b = faded if b < faded < limit else b
     return None if b >= limit or len(S) <= b else cut(G, U, S, b)
 
 
 def _is_crowded(factors: LowRankGradient, next_layer: LowRankGradient, clearly_more: float) -> bool:
-    """Return whether there are more inputs than dimensions; the bias may be what makes these as many."""
+    """Return whether there are more samples than dimensions; the bias may be the one that makes these as many."""
     rank, n_all, b = factors.batch_size, factors.right.shape[1], next_layer.batch_size
     needed = rank if rank < n_all else rank - 1
     return b > needed and next_layer.singular_values[needed] > clearly_more * next_layer.beyond

@@ -1,7 +1,7 @@
-"""The next layer's column of an input that is known, which takes one dimension from the span of all others.
+"""Deflation by the next layer's columns: each known sample takes one dimension from the others' activation subspace.
 
 With ``G2 = D2 A^T = U2 S2 V2^T`` every activation is ``a_i = V2 S2 p_i`` and every column ``d_i = U2 q_i``, and
-``p_i q_j = 0`` for different inputs: what is known as an input and its column leaves the others fewer dimensions.
+``p_i q_j = 0`` for different samples: a known sample with its column leaves the others one dimension less.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ TINY = torch.finfo(torch.float64).tiny
 
 @dataclass(frozen=True)
 class NextColumns:
-    """What tells the next layer's column of an input: zeros where its units are off, or the rest of the network.
+    """The next layer's columns of known samples, by zeros where its units are inactive, or by the network tail.
 
     Attributes
     ----------
     problem : ManySamplesProblem
-        What is known.
+        The layer, and the next one.
     surely_off : float, default=1e-3
-        A unit of the next layer counts as off when it is so by this share of the spread of its pre-activations.
+        Share of the spread of pre-activations by which a unit of the next layer has to be inactive to count as that.
     of_others : float, default=0.1
-        Weight of other inputs, which are orthogonal to the column, beside zeros.
+        Weight of the other samples, which are orthogonal to the column, relative to zeros.
     determined : float, default=1e-6
-        A second smallest eigenvalue, over their mean, above this means that nothing is left open.
+        Second smallest eigenvalue, over the mean of all, above which the column is determined.
     vanishing, alike : float, default=1e-9 and 1e-3
-        The smallest, up to which there are such zeros; and the part of a gradient that a column leaves, up to which the
-        one belongs to the other.
+        Smallest eigenvalue, over the mean, up to which the zeros exist; and the residual of the tail's gradient for a
+        label, relative, up to which that gradient and a column agree.
     distinct : float, default=10
-        How many times more the gradient of any other label has to leave.
+        Factor by which the residual of every other label has to be larger.
     own_product : float, default=1e-3
-        Overlap of an input with the column of another one up to which both may be right.
+        Overlap of a sample with the column of another one up to which both may be right.
     """
 
     problem: ManySamplesProblem
@@ -58,8 +58,8 @@ class NextColumns:
         """``U2``, of shape (k, b)."""
         return as_tensor(self.problem.next_layer.right.T.copy())
 
-    def span_without(self, whitened: torch.Tensor) -> torch.Tensor:
-        """Return an orthonormal basis, as columns, of the activations that inputs beside those known may have."""
+    def subspace_without(self, whitened: torch.Tensor) -> torch.Tensor:
+        """Return an orthonormal basis, as columns, of the activation subspace of the others, given known samples."""
         factors = self.problem.next_layer
         columns, is_determined = self.of(whitened)
         known = columns[is_determined]
@@ -67,7 +67,7 @@ class NextColumns:
         return torch.linalg.qr(as_tensor(factors.left * factors.singular_values) @ free)[0]
 
     def of(self, whitened: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the columns ``q`` of inputs at their true scale, ``p q = 1``, and which are determined.
+        """Return the columns ``q`` of samples at their true scale, ``p q = 1``, and which are determined.
 
         Parameters
         ----------
@@ -83,9 +83,9 @@ class NextColumns:
         found, is_determined = self._by_zeros(activations, normalized(coordinates, dim=1))
         missing = torch.nonzero(~is_determined)[:, 0]
         if len(missing):
-            found[missing], labels, _ = self.by_rest(whitened[missing])
+            found[missing], labels, _ = self.by_tail(whitened[missing])
             is_determined[missing] = labels != NO_LABEL
-        # A column that is not orthogonal to another input is none, or that input is.
+        # Where a column is not orthogonal to another sample, one of the two is wrong.
         overlaps = self._overlaps(activations, found).fill_diagonal_(0.0)
         is_determined &= overlaps.amax(dim=0) <= self.own_product
         is_determined &= torch.linalg.matrix_rank(found[is_determined]) == is_determined.sum()
@@ -93,7 +93,7 @@ class NextColumns:
         return found / torch.where(products == 0, 1.0, products), is_determined
 
     def gradients(self, whitened: torch.Tensor) -> torch.Tensor:
-        """Return the columns of ``D`` of inputs at their true scale, of shape (m, k), NaN where none is determined."""
+        """Return the columns of ``D`` of samples at their true scale, of shape (m, k), NaN where not determined."""
         columns, is_determined = self.of(whitened)
         weight = as_tensor(self.problem.layer.layer_gradient.next_layer.weight.astype(float))
         slopes = self.problem.layer.activation.derivative(self.problem.preactivations(whitened.numpy()))
@@ -101,18 +101,18 @@ class NextColumns:
         return torch.where(is_determined[:, None], found, torch.nan).T
 
     def coordinates(self, whitened: torch.Tensor) -> torch.Tensor:
-        """Return the ``p`` of inputs in the next layer, of shape (k, b)."""
+        """Return the ``p`` of samples in the next layer, of shape (k, b)."""
         factors = self.problem.next_layer
         return self.problem.activations(whitened.numpy()) @ as_tensor(factors.left / factors.singular_values)
 
     def _overlaps(self, activations: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        """Return the cosine between activations and what each column is dual to (see `SampleCoordinates.overlaps`)."""
+        """Return the cosine between activations and the dual of each column (see `SampleCoordinates.overlaps`)."""
         factors = self.problem.next_layer
         inside = normalized(activations @ as_tensor(factors.left), dim=1)
         return (inside @ normalized(columns / as_tensor(factors.singular_values), dim=1).T).abs()
 
     def _by_zeros(self, activations: torch.Tensor, coordinates: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a column for each input, and whether zeros and the other inputs determine it."""
+        """Return a column for each sample, and whether zeros and the other samples determine it."""
         n, b = coordinates.shape
         found, is_determined = torch.zeros((n, b), dtype=coordinates.dtype), torch.zeros(n, dtype=torch.bool)
         layer = self.problem.layer.layer_gradient.next_layer
@@ -133,11 +133,11 @@ class NextColumns:
             found[index] = column[0]
         return found, is_determined
 
-    def by_rest(self, whitened: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return what the rest of the network says of inputs, whose gradient it returns for one label and no other.
+    def by_tail(self, whitened: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return column and label of samples, where the tail's gradient agrees with a column for one label only.
 
-        That is ``phi'(z) * (W2^T U2 q)`` with ``p q > 0``, up to a factor that all share. (The gradients of two classes
-        differ in sign alone.)
+        A column's gradient is ``phi'(z) * (W2^T U2 q)`` with ``p q > 0``, up to a factor that all share. (The gradients
+        of two classes differ in sign alone.)
 
         Parameters
         ----------
@@ -149,7 +149,7 @@ class NextColumns:
         columns : torch.Tensor of shape (k, b)
             Unit rows ``q``.
         labels : torch.Tensor of shape (k,) of int
-            `NO_LABEL` where there is no such label, or none that is alone.
+            `NO_LABEL` where no label or several agree.
         sizes : torch.Tensor of shape (k,)
             Length of the gradient.
         """
@@ -158,13 +158,13 @@ class NextColumns:
         n, b = coordinates.shape
         found, labels = torch.zeros((n, b), dtype=torch.float64), torch.full((n,), NO_LABEL)
         sizes = torch.zeros(n, dtype=torch.float64)
-        rest = given.tail.rest
-        if rest is None or n == 0:
+        tail = given.tail.rest
+        if tail is None or n == 0:
             return found, labels, sizes
         possible = as_tensor(given.next_layer.weight.astype(float)).T @ self.left
         slopes = self.problem.layer.activation.derivative(preactivations)
-        n_labels = rest.n_labels(preactivations.shape[1])
-        returned = torch.stack([rest.gradients_for(preactivations, label) for label in range(n_labels)], dim=2)
+        n_labels = tail.n_labels(preactivations.shape[1])
+        returned = torch.stack([tail.gradients_for(preactivations, label) for label in range(n_labels)], dim=2)
         lengths = torch.linalg.vector_norm(returned, dim=1)
         for index in range(n):
             left, values, axes = torch.linalg.svd(slopes[index][:, None] * possible, full_matrices=False)

@@ -1,4 +1,4 @@
-"""Several views at once: their equations add up."""
+"""Several constraints as one: their equations add up."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ __all__ = ["Stacked"]
 
 @dataclass(frozen=True)
 class Stacked(Constraint):
-    """The equations of several views.
+    """The equations of several constraints.
 
     Attributes
     ----------
-    views : tuple of Constraint
-        They count alike: each has residuals relative to what it looks at.
+    constraints : tuple of Constraint
+        They count alike, as each has relative residuals.
     """
 
     constraints: tuple[Constraint, ...]
 
     @classmethod
     def of(cls, *constraints: Constraint | None) -> Constraint | None:
-        """Return the views there are as one, or None where there is none."""
+        """Return those constraints that are not None as one, or None where there is none."""
         there = tuple(constraint for constraint in constraints if constraint is not None)
         return there[0] if len(there) == 1 else cls(there) if there else None
 
     @property
     def n_equations(self) -> int:
-        """The sum over the views."""
+        """The sum over the constraints."""
         return sum(constraint.n_equations for constraint in self.constraints)
 
     @property
@@ -53,11 +53,11 @@ class Stacked(Constraint):
         return self._each(lambda constraint: constraint.by_noise(preactivations))
 
     def balanced(self, preactivations: torch.Tensor) -> Stacked:
-        """Return the same with residuals in units of the rounding: that of spans may be far larger than the rest's."""
+        """Return the same with residuals in units of the rounding, which may differ much between constraints."""
         return self._each(lambda constraint: constraint.by_rounding(preactivations))
 
     def weighted(self, n: int, spread: float, generator: torch.Generator) -> Stacked:
-        """Return the same for ``n`` inputs, each view with random weights."""
+        """Return the same for ``n`` starts, each constraint with random weights."""
         return self._each(lambda constraint: constraint.weighted(n, spread, generator))
 
     def unweighted(self) -> Stacked:
@@ -65,36 +65,36 @@ class Stacked(Constraint):
         return self._each(lambda constraint: constraint.unweighted())
 
     def without(self, inputs: Inputs) -> Stacked:
-        """Return the same for the other inputs of the batch."""
+        """Return the same for the other samples of the batch."""
         return self._each(lambda constraint: constraint.without(inputs))
 
     def settled(self, preactivations: torch.Tensor) -> Stacked:
-        """Return the same with all settled that candidates show."""
+        """Return the same with what depends on the candidates fixed."""
         return self._each(lambda constraint: constraint.settled(preactivations))
 
     def of_some(self, index: torch.Tensor) -> Stacked:
-        """Return the same for some of the inputs."""
+        """Return the same for some of the rows."""
         return self._each(lambda constraint: constraint.of_some(index))
 
     def to(self, dtype: torch.dtype) -> Stacked:
         """Return the same in another precision."""
         return self._each(lambda constraint: constraint.to(dtype))
 
-    def at(self, preactivations: torch.Tensor) -> TogetherAt:
+    def at(self, preactivations: torch.Tensor) -> StackedAt:
         """Return the equations at pre-activations of shape (n, m)."""
-        return TogetherAt(self, [constraint.at(preactivations) for constraint in self.constraints])
+        return StackedAt(self, [constraint.at(preactivations) for constraint in self.constraints])
 
 
 @dataclass(frozen=True)
-class TogetherAt(Linearization):
-    """Several views at some pre-activations.
+class StackedAt(Linearization):
+    """The residuals of several constraints at some pre-activations.
 
     Attributes
     ----------
-    view : Stacked
-        The views.
+    constraint : Stacked
+        The constraints.
     parts : sequence of Linearization
-        Each of them.
+        One for each.
     """
 
     constraint: Stacked
@@ -102,39 +102,39 @@ class TogetherAt(Linearization):
 
     @cached_property
     def residual(self) -> torch.Tensor:
-        """Those of all views, side by side."""
+        """The residuals of all constraints, side by side."""
         return torch.cat([part.residual for part in self.parts], dim=1)
 
     def jvp(self, changes: torch.Tensor) -> torch.Tensor:
-        """Return those of all views, side by side."""
+        """Return the changes of all residuals, side by side."""
         return torch.cat([part.jvp(changes) for part in self.parts], dim=1)
 
     def vjp(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the sum over the views."""
+        """Return the sum over the constraints."""
         by_part = rows.split([part.residual.shape[1] for part in self.parts], dim=1)
         return total(part.vjp(own) for part, own in zip(self.parts, by_part, strict=True))
 
     @property
     def distances(self) -> torch.Tensor:
-        """Return the largest over the views."""
+        """Return the largest distance over the constraints."""
         return torch.stack([part.distances for part in self.parts]).amax(dim=0)
 
     @property
     def is_inside(self) -> torch.Tensor:
-        """Return which are inside for all views."""
+        """Return which fulfil all constraints."""
         return torch.stack([part.is_inside for part in self.parts]).all(dim=0)
 
     @property
     def log_chances(self) -> torch.Tensor:
-        """Return those of all views."""
+        """Return those of all constraints."""
         return torch.cat([part.log_chances for part in self.parts], dim=1)
 
     @property
     def own_log_chances(self) -> torch.Tensor:
-        """Return those of all views."""
+        """Return those of all constraints."""
         return torch.cat([part.own_log_chances for part in self.parts], dim=1)
 
     @property
     def least_log_chances(self) -> torch.Tensor:
-        """Return those of all views."""
+        """Return those of all constraints."""
         return torch.cat([part.least_log_chances for part in self.parts], dim=1)

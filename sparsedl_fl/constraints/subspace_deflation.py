@@ -1,4 +1,4 @@
-"""What leads from the gradients of known inputs at a layer to those at the next, and so out of its span."""
+"""Deflation of an activation subspace: removes known samples by their gradients at the layer and the next."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["SubspaceDeflation"]
 
 @dataclass(frozen=True)
 class SubspaceDeflation:
-    """The layer behind a span.
+    """The layer that follows an activation subspace.
 
-    Its gradient is ``G' = D' Y^T``: the ``a`` in the span with ``G' a = d'`` of one input is orthogonal
-    to the activations of all others. And ``d'`` comes back as ``d = phi'(z) * (W'^T d')``, which is known: ``m``
-    equations for the ``b`` unknowns of ``a``.
+    Its gradient is ``G' = D' Y^T``: the dual ``a`` in the subspace, with ``G' a = d'`` of one sample, is orthogonal to
+    the activations of all others. Backpropagation gives ``d = phi'(z) * (W'^T d')``, which is known: ``m`` equations
+    for the ``b`` unknowns of ``a``.
 
     Attributes
     ----------
@@ -39,25 +39,26 @@ class SubspaceDeflation:
         ridge: float = 1e-12,
         least: float = 1e-2,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return ``a`` of some inputs, and of which it is right.
+        """Return the dual ``a`` of some samples, and for which it is right.
 
         Parameters
         ----------
-        span : ActivationSubspace
-            All of the span, or what is left of it.
+        subspace : ActivationSubspace
+            The activation subspace, deflated or not.
         gradients : torch.Tensor of shape (n, m)
-            ``d`` of ``n`` inputs, up to a factor.
+            ``d`` of ``n`` samples, up to a factor.
         activations, slopes : torch.Tensor of shape (n, m)
             ``phi(z)`` and ``phi'(z)`` of these.
         ridge : float, default=1e-12
-            Keeps the systems regular, relative.
+            Relative ridge that keeps the systems regular.
         least : float, default=1e-2
-            How much of ``d`` may be left, relative, and of the activations of the other inputs given; not varied.
+            Largest relative residual of ``d``, and largest relative overlap with the other samples' activations; not
+            varied.
 
         Returns
         -------
         duals : torch.Tensor of shape (n, m)
-            Unit rows in the span.
+            Unit rows in the subspace.
         is_right : torch.Tensor of shape (n,) of bool
             Whether the equations hold.
         """

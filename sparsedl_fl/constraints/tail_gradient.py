@@ -1,8 +1,8 @@
-"""The rest of the network as a view: one layer's gradient alone, any smooth activation, any loss.
+"""The constraint of the network tail: from one layer's gradient alone, for any smooth activation and any loss.
 
-The server knows the whole model. So a candidate and a label say what the gradient at the outputs of the layer is,
-``d(p, y)``: forward to the loss and back. For a true input with its label it is, up to a factor, a column of ``D``, in
-the column space of ``G``: ``m - b`` equations for the ``b - 1`` unknowns of ``p``, and the label the only further one.
+The server knows the whole model. So a candidate and a label give the gradient at the outputs of the layer,
+``d(p, y)``, by forward and backward propagation. For a true sample with its label it is, up to a factor, a column of
+``D``, in the column space of ``G``: ``m - b`` equations for the ``b - 1`` unknowns of ``p`` and the label.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from sparsedl_fl.lowrank.factors import LowRankGradient
 __all__ = ["TailGradient"]
 
 LEAST_VISIBLE = 10 * LEAST_DISTANCE
-"""Distance of typical places from the column space along an axis from which on it tells them from inputs."""
+"""Typical distance of prior draws from the column space along an axis, above which the axis is an equation."""
 
 
 @dataclass(frozen=True)
 class TailGradient(Constraint):
-    """The gradients that come back through the rest of the network lie in the column space of the layer's.
+    """Gradients that the network tail backpropagates lie in the column space of the layer's gradient.
 
     Attributes
     ----------
     rest, space : RestOfNetwork, ColumnSpace
-        What lies behind, and where the columns of ``D`` lie.
+        The network tail, and the column space of ``D``.
     shares : torch.Tensor of shape (n_labels,)
         How likely each label is.
     reach : torch.Tensor of shape (k,)
-        How far typical places are from the column space, root mean square, along each axis: ``m - b``, or enough. Where
-        what lies behind is nearly linear, they are not far along most.
+        Root mean square distance of prior draws from the column space along each axis: ``m - b``, or enough. Where the
+        tail is nearly linear, it is small along most.
     labels : torch.Tensor of shape (n,) of int, or None
-        Of each input; None takes for each the one that fits best.
+        Label of each row; None takes for each the one that fits best.
     terms : LabelTerms or None, default=None
         What labels add to gradients, where that is the same for all inputs.
     largest_tolerance : float
-        Relative distance from the column space above which nothing is proven.
+        Relative distance from the column space above which nothing is certified.
     typical_size : float
-        Length of the gradients at typical places, weighted.
+        Weighted length of the gradients at prior draws.
     weight : float, default=1
-        What the squares of the distances are multiplied with.
+        Weight of the squared distances.
     least_rounding : float, default=1e-5
         Distance that the client's own rounding explains.
     spreads : tuple of float, default=()
-        Standard deviations of what each function with a kink is fed at typical places.
+        Standard deviation of the arguments of each function with a kink, at prior draws.
     """
 
     rest: RestOfNetwork
@@ -69,47 +69,47 @@ class TailGradient(Constraint):
     spreads: tuple[float, ...] = ()
 
     @classmethod
-    def unseen(cls, rest: RestOfNetwork, factors: LowRankGradient) -> TailGradient:
-        """Return the view with nothing known of places and labels: it shows labels, and proves nothing."""
-        space, anything = ColumnSpace.of(factors), torch.ones(rest.n_labels(len(factors.left)), dtype=torch.float64)
+    def unseen(cls, tail: RestOfNetwork, factors: LowRankGradient) -> TailGradient:
+        """Return the constraint without prior draws and label likelihood: it shows labels, and certifies nothing."""
+        space, anything = ColumnSpace.of(factors), torch.ones(tail.n_labels(len(factors.left)), dtype=torch.float64)
         return cls(
-            rest, space, anything / len(anything), torch.zeros(0, dtype=torch.float64), terms=LabelTerms.of(rest, space)
+            tail, space, anything / len(anything), torch.zeros(0, dtype=torch.float64), terms=LabelTerms.of(tail, space)
         )
 
     @classmethod
     def of(
-        cls, rest: RestOfNetwork, factors: LowRankGradient, forward: ForwardPass, *, usual_distance: float = 0.3
+        cls, tail: RestOfNetwork, factors: LowRankGradient, forward: ForwardPass, *, usual_distance: float = 0.3
     ) -> TailGradient:
-        """Look at the rest from typical places.
+        """Return the constraint, scaled by prior draws.
 
-        Wrong ends fulfil whatever does not depend on the input, and that is nearly all where the network is nearly
-        linear: the tolerance is as much smaller than usual as typical places are nearer to the column space.
+        Spurious minimisers fulfil equations that do not depend on the sample: nearly all, where the network is nearly
+        linear. So the tolerance shrinks with the typical distance of prior draws from the column space.
         """
-        (m, b), constraint = factors.left.shape, cls.unseen(rest, factors)
-        n_places = min(m, 2 * b + 16)  # as many as could show that there are equations enough
-        places = as_tensor(forward.typical(factors.singular_values, n_places))
+        (m, b), constraint = factors.left.shape, cls.unseen(tail, factors)
+        n_draws = min(m, 2 * b + 16)  # as many as could show that there are equations enough
+        drawn = as_tensor(forward.typical(factors.singular_values, n_draws))
         mean = as_tensor(factors.left @ forward.scale)
-        likely = likely_labels(rest, constraint.terms, places[:16], mean, b)
-        constraint = replace(constraint, shares=likely, spreads=rest.spreads(places))
-        # A single input is at every place, and wrong labels are what it is told from.
+        likely = likely_labels(tail, constraint.terms, drawn[:16], mean, b)
+        constraint = replace(constraint, shares=likely, spreads=tail.spreads(drawn))
+        # All draws of a single sample are that sample, and only its label is unknown.
         labels = (
-            constraint._nearest(places, constraint._likely)[0]
+            constraint._nearest(drawn, constraint._likely)[0]
             if b > 1
-            else torch.arange(n_places) % len(constraint.shares)
+            else torch.arange(n_draws) % len(constraint.shares)
         )
-        here = replace(constraint, labels=labels).at(places)
-        reach = torch.linalg.svdvals(here.outside)[: m - b] / n_places**0.5
+        here = replace(constraint, labels=labels).at(drawn)
+        reach = torch.linalg.svdvals(here.outside)[: m - b] / n_draws**0.5
         tolerance = cls.largest_tolerance * min(1.0, float(here.distances.median()) / usual_distance)
         return replace(constraint, reach=reach, largest_tolerance=tolerance, typical_size=float(here.lengths.median()))
 
     def counts(self, batch_size: int) -> torch.Tensor:
-        """Return how often each label seems to come in a batch, of shape (n_labels,) of int."""
-        told = (self.shares - ANYWHERE / len(self.shares)).clamp(min=0) / (1 - ANYWHERE)
-        return (batch_size * told).round().long()
+        """Return the estimated count of each label in a batch, of shape (n_labels,) of int."""
+        estimated = (self.shares - ANYWHERE / len(self.shares)).clamp(min=0) / (1 - ANYWHERE)
+        return (batch_size * estimated).round().long()
 
     @property
     def n_equations(self) -> int:
-        """Axes along which gradients leave the column space visibly."""
+        """Number of axes along which gradients at prior draws leave the column space visibly."""
         return int((self.reach > LEAST_VISIBLE).sum())
 
     @property
@@ -123,12 +123,12 @@ class TailGradient(Constraint):
         return self.n_equations > self.n_unknowns
 
     def weighted(self, n: int, spread: float, generator: torch.Generator) -> TailGradient:
-        """Return the same with a label drawn for each input."""
+        """Return the same with a label drawn for each of ``n`` starts."""
         return replace(self, labels=torch.multinomial(self.shares, n, replacement=True, generator=generator))
 
     @property
     def has_kinks(self) -> bool:
-        """Whether there are functions with kinks behind the layer."""
+        """Whether the network tail has functions with kinks."""
         return bool(self.spreads)
 
     def smoothed(self, share: float) -> TailGradient:
@@ -136,13 +136,13 @@ class TailGradient(Constraint):
         return replace(self, rest=self.rest.smoothed([share * spread for spread in self.spreads]))
 
     def without(self, inputs: Inputs) -> TailGradient:
-        """Return the same for the other inputs: of the labels one less for each, and the other columns' space."""
+        """Return the same for the other samples: their labels are left, and the space of their columns."""
         if len(inputs.whitened) == 0:
             return self
         return replace(self.without_labels(inputs.preactivations), space=self.space.orthogonal_to(inputs.whitened))
 
     def without_labels(self, preactivations: torch.Tensor) -> TailGradient:
-        """Return the same with the labels of these inputs less likely, by one of the batch each."""
+        """Return the same with the labels of these samples less likely, by one of the batch each."""
         if len(preactivations) == 0:
             return self
         labels = self._nearest(preactivations, self._likely)[0]
@@ -166,11 +166,11 @@ class TailGradient(Constraint):
 
     @property
     def _likely(self) -> torch.Tensor:
-        """Labels that the batch seems to have."""
+        """Labels that the batch is likely to have."""
         return torch.nonzero(self.shares >= self.shares.mean() / 2)[:, 0]
 
     def _nearest(self, preactivations: torch.Tensor, among: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return which of some labels fits each row best, and how far it is off."""
+        """Return which of some labels fits each row best, and its distance."""
         distances, best = self.compared(preactivations, among)[0].min(dim=0)
         return among[best], distances
 
@@ -181,7 +181,7 @@ class TailGradient(Constraint):
         return distances_by_label(self.rest, self.space, self.terms, z, among, own)
 
     def of_some(self, index: torch.Tensor) -> TailGradient:
-        """Return the same for some of the inputs."""
+        """Return the same for some of the rows."""
         return self if self.labels is None else replace(self, labels=self.labels[index])
 
     def to(self, dtype: torch.dtype) -> TailGradient:
@@ -196,17 +196,17 @@ class TailGradient(Constraint):
             return TailGradientAt(constraint, z, self.rest.gradients(z, constraint.labels))
 
     def sizes(self, preactivations: torch.Tensor) -> torch.Tensor:
-        """Return how large the gradient of each row is, for the label that fits best, of shape (n,)."""
+        """Return the length of the gradient of each row, for the label that fits best, of shape (n,)."""
         return torch.linalg.vector_norm(self.at(preactivations).gradients.detach(), dim=1)
 
     def overlaps(self, preactivations: torch.Tensor, inputs: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        """Return ``P Q``, (b, b), with the columns that come back; those of a true batch add up to ``h``, the scale."""
+        """Return ``P Q``, (b, b), with the columns of these gradients, scaled to add up to ``h`` as a batch's do."""
         here = self.at(preactivations)
         columns = self.space.columns(here.directions) * here.lengths
         total = columns.sum(dim=0)
         return inputs @ columns.T * (scale @ total / total.square().sum())
 
     def columns(self, preactivations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a unit ``q`` for pre-activations of inputs at their true scale, (n, b), and which fit, (n,)."""
+        """Return a unit ``q`` for pre-activations of samples at their true scale, (n, b), and which fit, (n,)."""
         here = self.at(preactivations)
         return normalized(self.space.columns(here.directions), dim=1), here.is_inside

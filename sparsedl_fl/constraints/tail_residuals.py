@@ -1,4 +1,4 @@
-"""What comes back through the rest of the network at some pre-activations, and how that changes with these."""
+"""Residuals of the network tail's gradients at some pre-activations, and their derivatives."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Target(Counted, Protocol):
 class TailGradientAt(Linearization):
     """The gradients at some pre-activations, for one label each.
 
-    Their Jacobian is the Hessian of the loss, which is symmetric: one more way back for each product.
+    Their Jacobian is the Hessian of the loss, which is symmetric: one more backward pass for each product.
 
     Attributes
     ----------
-    view : Target
-        With the labels.
+    constraint : Target
+        The column space with its tolerances.
     preactivations : torch.Tensor of shape (n, m)
         ``z``, as leaves of a graph.
     gradients : torch.Tensor of shape (n, m)
@@ -69,7 +69,7 @@ class TailGradientAt(Linearization):
 
     @cached_property
     def outside(self) -> torch.Tensor:
-        """The part of these outside of the column space."""
+        """The part of the directions outside of the column space."""
         return self.constraint.space.outside(self.directions)
 
     @cached_property
@@ -82,7 +82,7 @@ class TailGradientAt(Linearization):
         return self.constraint.weight**0.5 * self.constraint.space.outside(self.turned_by(self.along(changes)))
 
     def vjp(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return what rows outside of the column space say of the pre-activations."""
+        """Return ``J^T r`` for rows outside of the column space."""
         return self.along(
             self.constraint.weight**0.5 * self.constraint.space.weights * self._across(rows) / self.lengths
         )
@@ -92,13 +92,13 @@ class TailGradientAt(Linearization):
         return self._across(self.constraint.space.weights * changes) / self.lengths
 
     def _across(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the part of rows across the gradients."""
+        """Return the part of rows orthogonal to the gradients."""
         return rows - (rows * self.directions).sum(dim=1, keepdim=True) * self.directions
 
     def along(self, rows: torch.Tensor) -> torch.Tensor:
         """Return how the gradients change along rows of shape (n, m): the Hessian of the loss times these.
 
-        At a single place any number of rows goes back at once, with no copies of it.
+        For a single sample any number of rows is backpropagated at once, without copies of it.
         """
         if not self.gradients.requires_grad or len(rows) == 0:
             return torch.zeros_like(rows)
@@ -109,7 +109,7 @@ class TailGradientAt(Linearization):
             return grad(rows)[0]
         try:
             return grad(rows[:, None], is_grads_batched=True)[0][:, 0]
-        except RuntimeError:  # a module of the user's may have no way back for many at once
+        except RuntimeError:  # a module of the user's may not backpropagate many rows at once
             return torch.cat([self.along(row[None]) for row in rows])
 
     @property
@@ -121,8 +121,8 @@ class TailGradientAt(Linearization):
     def expected(self) -> torch.Tensor:
         """Return how far the noise moves each unit gradient out of the column space, root mean square.
 
-        The client's own way is rounded too, which does not show behind the rank: where an input is sure of its label
-        next to nothing is left of its gradient, and no direction.
+        The client's own passes are rounded too, which does not show in the singular values beyond the rank: where the
+        network is sure of a label, rounding is all that is left of the gradient.
         """
         constraint = self.constraint
         of_client = constraint.space.precision * (constraint.typical_size / self.lengths[:, 0]).clamp(min=1.0)
@@ -140,7 +140,7 @@ class TailGradientAt(Linearization):
 
     @property
     def log_chances(self) -> torch.Tensor:
-        """Return the logarithm of the distance over the typical one along each axis."""
+        """Return log10 of the distance over that of prior draws along each axis."""
         return self._log_chances(torch.maximum(self.distances, self.expected))
 
     @property

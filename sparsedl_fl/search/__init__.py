@@ -1,14 +1,14 @@
-"""What the activation search is made of: the forward pass says where the gradient vanishes, while searching.
+"""The search for samples by the activation: the forward pass predicts where the gradient vanishes.
 
-- `loop`: the search; `recipes`: which stages serve which kind of layer; `scheduler`, `schedule`, `budget`: whose turn
-  it is, with how many starts, and when to give up.
-- `stage`, `stages`: what a stage is, and all there are; each hands over to its numerics: `alternation`, `reflection`,
-  `projection`, `scaled_reflection`, `paired_reflection`, `class_starts`, `descent`, whose numbers are their fields.
-- `state`: what they work on; `knowledge`: what is found, `remaining`: what that leaves of the constraints,
-  `single_fits`, `joint_refinement`, `input_zeros`, `settling`: the last digits.
+- `loop`: the search; `recipes`: which stages serve which kind of layer; `scheduler`, `schedule`, `budget`: which stage
+  is next, with how many starts, and when to give up.
+- `stage`, `stages`: the base class and all stages; each calls its numerics: `alternation`, `reflection`, `projection`,
+  `scaled_reflection`, `paired_reflection`, `class_starts`, `descent`, whose numbers are their fields.
+- `state`: the state of a search; `knowledge`: known samples and columns, `remaining`: the deflated constraints;
+  `single_fits`, `joint_refinement`, `input_zeros`, `settling`: final fits.
 - `columns_and_forward_pass`, `natural_coordinates`, `linear_links`, `dual_estimates`, `residual_systems`: coordinates
   and matrices.
-- `withheld`: what goes first behind activations that are straight around zero, where most units are active.
+- `withheld`: the search for activations that are linear around zero, where most units are active.
 """
 
 from sparsedl_fl.search.alternation import Alternation

@@ -1,4 +1,4 @@
-"""Many starts of the two views at once, by alternation between the columns of the gradient and the forward pass."""
+"""Alternation between the columns of the gradient and the forward pass, from many random starts at once."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ Observer = Callable[[torch.Tensor, torch.Tensor], None]
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Alternation(BaseEstimator):
-    """The stage for layers up to a few hundred units, and for what reflections leave over.
+    """The stage for layers up to a few hundred units, and for columns that reflections miss.
 
-    A coarse stage alternates between ``q``, which should vanish at the rows thought off (the smallest eigenvector of
-    ``U^T diag(depth(z)) U``), and ``z``, a ridge regression of ``tanh|U q|`` on ``F``. A fine stage reweights the rows
-    by ``1 / |U q|`` as well, with shrinking smoothing, until ``U q`` has exact zeros; of starts that have come to the
-    same place by then, one goes on for all, and each only as long as it moves. It works in single precision: whoever
-    accepts a direction estimates it again.
+    A coarse phase alternates between ``q``, which should vanish at the units that look inactive (the smallest
+    eigenvector of ``U^T diag(depth(z)) U``), and ``z``, a ridge regression of ``tanh|U q|`` on ``F``. A fine phase
+    reweights the rows by ``1 / |U q|`` as well, with shrinking smoothing, until ``U q`` has exact zeros. Starts that
+    have merged by then go on as one, each only as long as it moves. All is in single precision: a direction is
+    estimated again where it is accepted.
 
-    The numbers were tuned on CIFAR-10 batches behind layers 200 to 4000 wide; which ones was not recorded.
+    The numbers were tuned on CIFAR-10 batches at layers 200 to 4000 wide; which ones was not recorded.
 
     Parameters
     ----------
     n_coarse, n_fine : int, default=12 and 20
         Iterations at most.
     coarse_floor, fine_floor : float, default=1e-3 and 0.05
-        Weight of a row that looks active: it may yet be off.
+        Weight of a row that looks active: it may be inactive.
     settled : float, default=0.9995
         Cosine of the pre-activations before and after a coarse iteration above which a start has settled.
     vanished, enough : float, default=0.01 and 0.98
-        A start is done when this share (the second) of the units thought off is this close to zero (the first).
+        A start is done when this share (the second) of the units that look inactive is this close to zero (the first).
     smoothing, shrinkage : float, default=0.3 and 0.75
-        First scale on which entries count as zeros in the fine stage, and its factor in each iteration.
+        First scale on which entries count as zeros in the fine phase, and its factor in each iteration.
     deflation : (float, float), default=(0.3, 4)
-        Range of the weight of the deflation of the column view; drawn for each start, since the ``p`` are estimates.
+        Range of the weight of the deflation of columns; drawn for each start, since the ``p`` are estimates.
     deflation_fading : float, default=0.5
         Its factor in each fine iteration.
     crowded_above : float, default=0.26
-        Batch size over width above which the fine stage separates units by a classifier: better, and twice the work.
+        Batch size over width above which the fine phase separates units by a classifier: better, and twice the work.
     active_above : float, default=0.3
         Modulus of ``U q`` from which a unit is active for that classifier.
     classifier_ridge : float, default=1e-3
@@ -79,17 +79,17 @@ class Alternation(BaseEstimator):
         generator: torch.Generator,
         observe: Observer | None = None,
     ) -> torch.Tensor:
-        """Run random starts and return where they end, as unit rows ``q`` of shape (n_starts, b), or more.
+        """Run random starts and return their candidates, as unit rows ``q`` of shape (n_starts, b), or more.
 
         Parameters
         ----------
-        views : SampleCoordinates
-            Both views, deflated by what is known.
+        coordinates : SampleCoordinates
+            The unknowns, deflated by known columns.
         n_starts : int
             Number of starts.
         ridge : float
             Variance of the noise of the regression over that of ``z``. A large one leads most starts to the same few
-            inputs, a small one spreads them.
+            samples, a small one spreads them.
         generator : torch.Generator
             Source of randomness.
         observe : callable or None, default=None
@@ -110,7 +110,7 @@ class Alternation(BaseEstimator):
         return normalized(torch.cat([q[follows], kernels]).to(coordinates.left.dtype), dim=1)
 
     def _kernels(self, shared: _Shared, z: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Return what vanishes at random rows that starts think off, of shape (n_draws * n_starts, b)."""
+        """Return the ``q`` that vanish at random rows of units that look inactive, (n_draws * n_starts, b)."""
         b = shared.left.shape[1]
         if shared.half_way is None or b == 1:
             return torch.zeros((0, b), dtype=WORKING)
@@ -120,7 +120,7 @@ class Alternation(BaseEstimator):
     def _coarse(
         self, shared: _Shared, q: torch.Tensor, z: torch.Tensor, strength: torch.Tensor, watch: Observer
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Find out which units a start has active; one that has settled waits for the others."""
+        """Estimate the active units of each start; one that has settled waits for the others."""
         running = torch.arange(len(q))
         for iteration in range(self.n_coarse):
             before = z[running]
@@ -140,7 +140,7 @@ class Alternation(BaseEstimator):
     def _fine(
         self, shared: _Shared, q: torch.Tensor, z: torch.Tensor, strength: torch.Tensor, watch: Observer
     ) -> torch.Tensor:
-        """Bring each start to exact zeros; one that has enough of them is done."""
+        """Refine each start to exact zeros; one that has enough of them is done."""
         m, b = shared.left.shape
         activation, smoothing, running = shared.coordinates.activation, self.smoothing, torch.arange(len(q))
         for _ in range(self.n_fine):
@@ -158,15 +158,15 @@ class Alternation(BaseEstimator):
             z = z.index_copy(0, running, after)
             smoothing *= self.shrinkage
             watch(q, z)
-            is_off = activation.is_off(after)
-            is_done = ((moduli < self.vanished) & is_off).sum(dim=1) >= self.enough * is_off.sum(dim=1)
+            is_inactive = activation.is_off(after)
+            is_done = ((moduli < self.vanished) & is_inactive).sum(dim=1) >= self.enough * is_inactive.sum(dim=1)
             running = running[~is_done]
             if len(running) == 0:
                 break
         return q
 
     def _classify(self, moduli: torch.Tensor, targets: torch.Tensor, shared: _Shared) -> torch.Tensor:
-        """Separate active units from others, as the moduli of shape (n, m) have them, with a squared hinge loss."""
+        """Separate active from inactive units, by moduli of shape (n, m), with a squared hinge loss."""
         forward = shared.forward
         threshold = moduli.median(dim=1, keepdim=True).values.clamp(max=self.active_above)
         signs = torch.where(moduli > threshold, 1.0, -1.0).to(moduli.dtype)
@@ -183,7 +183,7 @@ class Alternation(BaseEstimator):
 
 @dataclass(frozen=True)
 class _Shared:
-    """What all starts share, in single precision; ``known`` is ``P^T P`` of the ``p`` known."""
+    """Matrices that all starts share, in single precision; ``known`` is ``P^T P`` of the known ``p``."""
 
     coordinates: SampleCoordinates
     left: torch.Tensor
@@ -200,7 +200,7 @@ class _Shared:
         return cls(coordinates, left, forward, _ridge_operator(forward, ridge * len(left)), known, half_way)
 
     def preactivations(self, coordinates: torch.Tensor) -> torch.Tensor:
-        """Return the larger pre-activations of both ends, of shape (n, m): a unit on at either has a gradient."""
+        """Return the larger pre-activations of initial and final weights, (n, m): a unit active at either counts."""
         z = coordinates @ self.forward.T
         return z if self.half_way is None else z + (coordinates @ self.half_way.T).abs()
 

@@ -1,4 +1,4 @@
-"""What a search may cost: starts, or effort counted from sizes; seconds alone depend on the machine."""
+"""The budget of a search: starts, effort counted from sizes, or seconds, which alone depend on the machine."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from sparsedl_fl.activations import Activation
 __all__ = ["Budget", "effort"]
 
 WITH_ZEROS, WITHOUT_ZEROS = 2.5e-7, 1.2e-6
-"""Effort of a start for each input and unit, where zeros of the gradient lead the search and where equations do.
+"""Effort of a start for each sample and unit, where the search uses zeros of the gradient and where it uses equations.
 
-Seconds on one core over starts, inputs and units, in the records of 2,705 batches behind 84 to 4096 units that took
-more than a second: in the median 2e-7 behind ReLU where a batch did not come back and 5e-7 where it did, and 0.4e-6 to
-2.8e-6 behind the others, 4.6e-6 at most. The width made no difference."""
+Seconds on one core over starts, samples and units, in the records of 2,705 batches at 84 to 4096 units that took more
+than a second: in the median 2e-7 for ReLU where a batch was not recovered and 5e-7 where it was, and 0.4e-6 to 2.8e-6
+for the others, 4.6e-6 at most. The width made no difference."""
 
 
 def effort(n_starts: int, batch_size: int, width: int, activation: Activation) -> float:
-    """Return what starts cost: about seconds on one core, and the same number on any machine.
+    """Return the cost of starts: about seconds on one core, and the same number on any machine.
 
     Parameters
     ----------
     n_starts : int
-        Starts.
+        Number of starts.
     batch_size, width : int
         ``b`` and ``m``.
     activation : Activation
-        ``phi``; one that is straight around zero is searched by equations, whatever its flat parts are, and so is a
+        ``phi``; one that is linear around zero is searched by equations, even with zero-slope regions, and so is a
         batch beyond half of the width.
     """
     has_zeros = activation.has_flat_part and not activation.is_straight_around_zero and 2 * batch_size <= width
@@ -34,14 +34,14 @@ def effort(n_starts: int, batch_size: int, width: int, activation: Activation) -
 
 
 class Budget:
-    """Starts or effort, and an optional cap on the time; what has ended a search stays so, and is said.
+    """Starts or effort, and an optional cap on the time; a spent budget stays spent, and says why.
 
     Parameters
     ----------
     price : float
         Effort of a start.
     max_starts, max_effort, max_seconds : int, float, float or None
-        What may be spent; None sets no limit, and without a limit of seconds nothing looks at the clock.
+        Limits; None sets no limit, and the clock is read only with a limit of seconds.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Budget:
         self.spent += n_starts
 
     def ended(self, n_more: int = 0) -> str:
-        """Return what ends the search, in words, or nothing; ``n_more`` starts are not counted yet."""
+        """Return why the search ends, in words, or nothing; ``n_more`` starts are not counted yet."""
         spent = self.spent + n_more
         if self.cut:
             return self.cut

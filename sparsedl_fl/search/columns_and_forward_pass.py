@@ -1,8 +1,8 @@
-"""Both views of the batch: the columns of the gradient, and the pre-activations that say where they vanish.
+"""Coordinates of samples: ``q`` of the columns of the gradient, and ``p`` of the forward pass.
 
-For input ``i`` the column ``U q_i`` of the gradient is zero exactly where its pre-activations ``F p_i`` say that a unit
-is off. Here ``p = S^-1 V^T x``, so that ``F = W V S + bias h^T`` with ``h = U^T g`` (every true ``p`` has
-``h^T p = 1``; a kink elsewhere than at zero is subtracted from the bias), the natural prior of ``p`` is isotropic, and
+For sample ``i`` the column ``U q_i`` of the gradient is zero exactly where a unit is inactive by its pre-activations
+``F p_i``. Here ``p = S^-1 V^T x``, so that ``F = W V S + bias h^T`` with ``h = U^T g`` (every true ``p`` has
+``h^T p = 1``; a kink elsewhere than at zero is subtracted from the bias), the prior of ``p`` is isotropic, and
 ``P Q = I``: ``p_i`` is orthogonal to every other ``q_j``.
 """
 
@@ -24,7 +24,7 @@ __all__ = ["WORKING", "PrincipalForward", "ScaledForward", "SampleCoordinates", 
 
 @dataclass(frozen=True)
 class SampleCoordinates:
-    """What the search works with.
+    """The unknowns ``p`` and ``q`` of a search, deflated by known columns.
 
     Attributes
     ----------
@@ -35,20 +35,20 @@ class SampleCoordinates:
     found : torch.Tensor of shape (k, b)
         Columns ``q`` found so far, independent, as unit rows.
     free : torch.Tensor of shape (b, b - k)
-        Orthonormal basis of what is orthogonal to them: where the ``p`` of the others are.
+        Orthonormal basis of their complement, in which the ``p`` of the other samples lie.
     inputs : torch.Tensor of shape (k, b)
         The ``p`` of the columns found or estimates of them, as unit rows; every other ``q`` is orthogonal to them.
-    activation : FlatPart
-        When a unit is off, for pre-activations of no particular scale above the kink.
+    activation : Activation
+        The activation, for pre-activations of no particular scale above the kink.
     scale : torch.Tensor of shape (b,)
         ``h``: a ``p`` has its true scale where ``h^T p = 1``.
     sizes : torch.Tensor of shape (b,)
-        ``S``: an input is ``x = V S p``, and what counts is how far ``x`` is off.
+        ``S``: an input is ``x = V S p``, and errors are measured in ``x``.
     kink : float, default=0
-        What was subtracted from the pre-activations.
+        The kink, subtracted from the pre-activations.
     half_way : torch.Tensor of shape (m, b) or None, default=None
-        Of a FedAvg client, whose weights move: what takes ``p`` to half of what its pre-activations move by. A unit
-        that is on at either end has a gradient.
+        For a FedAvg client, whose weights move: matrix from ``p`` to half the change of its pre-activations. A unit
+        that is active at initial or final weights has a gradient.
     """
 
     left: torch.Tensor
@@ -73,14 +73,14 @@ class SampleCoordinates:
         kink: float = 0.0,
         half_way: torch.Tensor | None = None,
     ) -> SampleCoordinates:
-        """Begin, with nothing found."""
+        """Return the coordinates without deflation."""
         b = left.shape[1]
         nothing, free = torch.zeros((0, b), dtype=left.dtype), torch.eye(b, dtype=left.dtype)
         return cls(left, forward, nothing, free, nothing, activation, scale, sizes, kink, half_way)
 
     @classmethod
     def of_problem(cls, problem: LayerProblem) -> SampleCoordinates:
-        """Begin with a layer's problem."""
+        """Return the coordinates of a layer's problem, without deflation."""
         factors, activation = problem.factors, problem.activation.above_kink()
         scale, sizes = as_tensor(problem.forward.scale), as_tensor(factors.singular_values)
         kink = problem.activation.lower
@@ -89,20 +89,20 @@ class SampleCoordinates:
         return cls.of(factors.zero_test.observations, problem.regressors(), activation, scale, sizes, kink, moved)
 
     def overlaps(self, inputs: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        """Return the cosine between each ``x`` and what each column is dual to, of shape (n_inputs, n_columns).
+        """Return the cosine between each ``x`` and the dual of each column, of shape (n_inputs, n_columns).
 
-        An input and its own column overlap by as much as ``x`` differs from the span of all others, and any other by
-        the relative error of ``x``, whatever the sizes of their gradients.
+        An input and its own column overlap by as much as ``x`` differs from the span of all others, and with any other
+        column by the relative error of ``x``, whatever the sizes of their gradients.
         """
         return (normalized(inputs * self.sizes, dim=1) @ normalized(columns / self.sizes, dim=1).T).abs()
 
     @property
     def whole(self) -> SampleCoordinates:
-        """Both views with nothing found."""
+        """The coordinates without deflation."""
         return self.of(self.left, self.forward, self.activation, self.scale, self.sizes, self.kink, self.half_way)
 
-    def knowing(self, found: torch.Tensor) -> SampleCoordinates:
-        """Deflate the forward view by the columns found."""
+    def deflated_by(self, found: torch.Tensor) -> SampleCoordinates:
+        """Return the coordinates deflated by columns."""
         free = torch.linalg.qr(found.T, mode="complete")[0][:, len(found) :]
         return replace(self, found=found, free=free, inputs=self.inputs[:0])
 
@@ -113,16 +113,16 @@ class SampleCoordinates:
 
 @dataclass(frozen=True)
 class PrincipalForward:
-    """The forward view of what is not known yet, along its principal directions.
+    """The pre-activations of samples not known yet, along their principal directions.
 
     Attributes
     ----------
     orthonormal : torch.Tensor of shape (m, d)
         Basis of the pre-activations.
     sizes : torch.Tensor of shape (d,)
-        How large they are along it, descending.
+        How large they are along each direction, descending.
     axes : torch.Tensor of shape (b, d)
-        The ``p`` behind it: ``F axes = orthonormal diag(sizes)``.
+        The ``p`` of each direction: ``F axes = orthonormal diag(sizes)``.
     """
 
     orthonormal: torch.Tensor
@@ -131,7 +131,7 @@ class PrincipalForward:
 
     @classmethod
     def of(cls, coordinates: SampleCoordinates) -> PrincipalForward:
-        """Decompose the forward view, deflated by what is known."""
+        """Decompose the forward pass, deflated by known columns."""
         orthonormal, mixing = torch.linalg.qr(coordinates.forward @ coordinates.free)
         directions, sizes, axes = torch.linalg.svd(mixing)
         return cls(orthonormal @ directions, sizes, coordinates.free @ axes.T)
@@ -142,32 +142,32 @@ class PrincipalForward:
         return (self.sizes.square() / self.sizes.square().mean()).to(WORKING)
 
     def draw(self, n_starts: int, generator: torch.Generator) -> torch.Tensor:
-        """Return unit pre-activations of shape (n_starts, m), drawn from the natural prior, in single precision."""
+        """Return unit pre-activations of shape (n_starts, m), drawn from the prior, in single precision."""
         coordinates = torch.randn((n_starts, len(self.sizes)), generator=generator, dtype=WORKING) * self.power.sqrt()
         return normalized(coordinates @ self.orthonormal.to(WORKING).T, dim=1)
 
 
 @dataclass(frozen=True)
 class ScaledForward:
-    """The forward view of what is not known yet, at its true scale: ``z = z0 + O c``, along principal directions.
+    """The pre-activations of samples not known yet, at their true scale: ``z = z0 + O c``, along principal directions.
 
-    The singular values of a gradient are the product of how the columns and the inputs spread: with ``G = U S V^T`` and
-    ``x = V S p``, half of each spread is taken to be the inputs'. So the prior of ``sqrt(S) p`` is isotropic around
-    what the inputs share. (Measured at (80, 200) on CIFAR-10: ``p`` shrinks with ``S`` to the power of 0.36 for ReLU,
-    0.5 for GELU, 0.57 for tanh and ELU, 0.67 for sigmoid.)
+    The singular values of a gradient are the product of the spreads of columns and samples: with ``G = U S V^T`` and
+    ``x = V S p``, half of each spread (as an exponent) is assigned to the samples. So the prior of ``sqrt(S) p`` is
+    isotropic around the mean of the samples. (Measured at (80, 200) on CIFAR-10: ``p`` shrinks with ``S`` to the power
+    of 0.36 for ReLU, 0.5 for GELU, 0.57 for tanh and ELU, 0.67 for sigmoid.)
 
     Attributes
     ----------
     origin : torch.Tensor of shape (b,)
-        ``p0``, the likeliest ``p`` with ``h^T p = 1`` that is orthogonal to the columns found: what the inputs share.
+        ``p0``, the likeliest ``p`` with ``h^T p = 1`` that is orthogonal to the columns found: the common part.
     offset : torch.Tensor of shape (m,)
         ``z0``, its pre-activations.
     orthonormal : torch.Tensor of shape (m, d)
-        ``O``, a basis of the pre-activations of all differences of inputs.
+        ``O``, a basis of the pre-activations of all differences of samples.
     sizes : torch.Tensor of shape (d,)
-        How large they are along it, one standard deviation of the prior, descending.
+        Standard deviation of the prior along each direction, descending.
     axes : torch.Tensor of shape (b, d)
-        The differences of ``p`` behind it: ``F axes = O diag(sizes)``.
+        The differences of ``p`` along each direction: ``F axes = O diag(sizes)``.
     """
 
     origin: torch.Tensor
@@ -178,7 +178,7 @@ class ScaledForward:
 
     @classmethod
     def of(cls, coordinates: SampleCoordinates, share: float = 0.5) -> ScaledForward:
-        """Decompose the forward view, deflated by what is known; ``share`` of each spread is the inputs'."""
+        """Decompose the forward pass, deflated by known columns; ``share`` of each spread is the samples'."""
         prior = coordinates.sizes**-share
         found = torch.linalg.qr((coordinates.found * prior).T, mode="complete")[0]
         free = found[:, len(coordinates.found) :]
@@ -215,20 +215,20 @@ class ScaledForward:
         """Return ``p`` of shape (n, b), at their true scale."""
         return self.origin + (coordinates / self.sizes) @ self.axes.T
 
-    def distinct(self, passes: torch.Tensor, subspaces: DownstreamSubspaces, same: float) -> torch.Tensor:
-        """Return the ``c`` that are finite, of those that are alike up to a cosine the one nearest to the spans.
+    def distinct(self, minimisers: torch.Tensor, subspaces: DownstreamSubspaces, same: float) -> torch.Tensor:
+        """Return the finite ``c``, of each group within a cosine the one nearest to the activation subspaces.
 
-        Some run away where there are hardly more outputs than inputs. With one dimension left all are parallel: what
-        the inputs share counts as another one, of typical size.
+        Some diverge where there are hardly more outputs than samples. With one dimension left all are parallel: the
+        common part counts as a further coordinate, of typical size.
         """
-        passes = passes[passes.isfinite().all(dim=1)]
-        passes = passes[subspaces.at(self.preactivations(passes)).distances.argsort()]
-        shared = torch.full_like(passes[:, :1], float(self.sizes.square().mean().sqrt()))
-        return passes[leaders(torch.cat([passes, shared], dim=1), same).unique()]
+        minimisers = minimisers[minimisers.isfinite().all(dim=1)]
+        minimisers = minimisers[subspaces.at(self.preactivations(minimisers)).distances.argsort()]
+        shared = torch.full_like(minimisers[:, :1], float(self.sizes.square().mean().sqrt()))
+        return minimisers[leaders(torch.cat([minimisers, shared], dim=1), same).unique()]
 
 
 def leaders(rows: torch.Tensor, same: float = 0.98) -> torch.Tensor:
-    """Return for each row which one goes on for it: an earlier one with its direction, up to a cosine, or itself."""
+    """Return for each row the leader of its group: an earlier row with its direction, up to a cosine, or itself."""
     own = torch.arange(len(rows))
     if len(own) == 0:
         return own

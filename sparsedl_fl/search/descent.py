@@ -1,4 +1,4 @@
-"""Many starts of all views behind at once, for any activation: Gauss and Newton's steps, each solved a little."""
+"""Gauss-Newton from many random starts on all constraints at once, for any activation."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ __all__ = ["Descent"]
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Descent(BaseEstimator):
-    """The stage for activations of any shape, and for more inputs than half the width.
+    """The stage for activations of any shape, and for batches of more than half the width.
 
-    Minimises what is left of the equations from random starts, by Gauss and Newton's method with a ridge that shrinks.
-    No matrix is formed but one for all starts: each step is solved a little by conjugate gradients, in coordinates in
-    which a diagonal is a good guess. Solved exactly, the first step would lead all starts of an activation that is
-    nearly linear to the same input.
+    Minimises the residual of all constraints from random starts, by damped Gauss-Newton with a shrinking ridge. Each
+    step is solved inexactly by conjugate gradients, in coordinates in which a diagonal preconditions well. An exact
+    first step would lead all starts of a nearly linear activation to the same sample.
 
-    The numbers were chosen on single batches: CIFAR-10, GELU and tanh, 80 inputs behind 200 units and 300 behind 1000.
+    The numbers were chosen on single batches of CIFAR-10, GELU and tanh: 80 samples at 200 units, 300 at 1000.
 
     Parameters
     ----------
@@ -35,33 +34,33 @@ class Descent(BaseEstimator):
     n_products : int, default=20
         Steps of conjugate gradients for each, at most.
     inexact : float, default=0.1
-        Residual of these, relative, at which a step is good enough.
+        Relative residual at which they stop.
     first_ridges : (float, float), default=(1e-7, 1e-2)
-        Range of the first ridge of a start, over the mean curvature: large ones lead to the same few inputs.
+        Range of the first ridge of a start, over the mean curvature: large ones lead to the same few samples.
     start_sizes : (float, float), default=(3, 3)
-        Range of the size of a start, in natural units: from larger ones they reach more inputs.
+        Range of the size of a start, over that of prior draws: larger starts reach more samples.
     spread : float, default=1
-        Standard deviation of the logarithm of the weight that a start gives each layer behind.
+        Standard deviation of the logarithm of the weight that a start gives each downstream layer.
     last_ridge, shrinking : float and int, default=1e-9 and 15
-        What it shrinks to, in so many steps.
+        Last ridge, over the mean curvature, and the number of steps in which it is reached.
     damping : float, default=1e-3
-        The first, over the mean curvature.
+        First damping, over the mean curvature.
     smoothing, n_smoothed : tuple of float and int, default=(1, 0.5, 0.2, 0.1, 0.05, 0.02) and 5
         Widths over which kinks are smoothed one after the other, where asked for, as shares of what is typical, and the
-        steps at each. (One batch each, of 64 starts and ten steps: behind 200 units of ELU, 80 inputs, 56 end at inputs
-        in place of one; behind SELU, 20 inputs, 30 in place of none. Six steps cost a third less for each find.)
+        steps at each. (Of 64 starts with ten steps each, on one batch each: 56 in place of one reach samples at 200
+        units of ELU, 80 samples; 30 in place of none at SELU, 20 samples. Six steps cost a third less a find.)
     n_probes : int, default=2
-        Places at which the curvature is looked at.
+        Number of prior draws at which the curvature is measured.
     same_end, merging_every : float and int, default=0.9999 and 5
-        Cosine of two starts from which on one goes on for both, and how often that is looked at.
+        Cosine of two starts above which one goes on for both, and the number of steps between such merges.
     least_share : float, default=1e-9
-        An end is the only one where no change of the pre-activations leaves less than this share of the largest to tell
-        it by, squared.
+        A minimiser is isolated where the smallest eigenvalue of the Gauss-Newton matrix is above this share of the
+        largest.
     near, worth_polishing : float, default=1e-4 and 0.02
-        Distance, relative, at which a start is near enough in single precision, and up to which its end goes on in
-        double precision.
+        Relative distance at which a start stops in single precision, and up to which it is polished in double.
     n_polishing, polishing_inexact, slowest : int, float and float, default=12, 1e-2 and 0.9
-        Steps there at most, how exact each is, and the share of its cost that a step may leave for another to follow.
+        Polishing steps at most, the relative residual of each, and the share of its cost that a step may leave for
+        another to follow.
     """
 
     n_steps: int = 40
@@ -86,11 +85,11 @@ class Descent(BaseEstimator):
     slowest: float = 0.9
 
     @classmethod
-    def for_rest(cls) -> Descent:
-        """Return the stage for the rest of the network alone, which says less: some starts are small.
+    def for_tail(cls) -> Descent:
+        """Return the stage for the network tail alone, which has fewer equations: some starts are small.
 
-        (One batch each, of 64 starts: 95 inputs behind 200 GELUs, 13 come from starts of size 1 and one of size 3; 80
-        behind Softplus, 27 and 39.)
+        (Of 64 starts on one batch each: at 200 GELUs, 95 samples, 13 of size 1 and one of size 3 reach samples; at
+        Softplus, 80 samples, 27 and 39.)
         """
         return cls(start_sizes=(1.0, 3.0))
 
@@ -104,32 +103,29 @@ class Descent(BaseEstimator):
         at_first: Constraint | None = None,
         is_smoothed: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run starts and return the inputs among their ends.
+        """Run starts and return the local minimisers that fulfil the equations, as unit rows ``p``.
 
         Parameters
         ----------
-        views : SampleCoordinates
-            The forward view with its scale, deflated by what is known.
+        coordinates : SampleCoordinates
+            The unknowns, deflated by known samples.
         equations : Constraint
-            What pre-activations of inputs fulfil.
+            What pre-activations of samples fulfil.
         starts : int or torch.Tensor of shape (n_starts, b)
-            Number of random starts, or the ``p`` that others led to, at their true scale.
+            Number of random starts, or ``p`` to start from, at their true scale.
         generator : torch.Generator
             Source of randomness.
         whole : NaturalCoordinates or None, default=None
-            The forward view with nothing known, where columns are less exact than the equations: ends are polished in
-            it.
+            The unknowns without deflation, to polish in where columns are less exact than the equations.
         at_first : Constraint or None, default=None
-            What starts descend before ends are polished; None takes all equations.
+            Constraint to descend before polishing; None takes all equations.
         is_smoothed : bool, default=False
-            Whether random starts descend the equations with their kinks smoothed first.
+            Whether random starts first descend the equations with their kinks smoothed.
 
         Returns
         -------
-        inputs : torch.Tensor of shape (n_found, b)
-            Unit rows ``p``.
-        is_determined : torch.Tensor of shape (n_found,) of bool
-            Whether no other ``p`` nearby fulfils the equations.
+        inputs, is_determined : torch.Tensor of shape (n_found, b), and (n_found,) of bool
+            Unit rows ``p``, and whether each is isolated.
         """
         at_first = equations if at_first is None else at_first
         forward = NaturalCoordinates.of(ScaledForward.of(coordinates), at_first, generator, self.n_probes)
@@ -137,7 +133,7 @@ class Descent(BaseEstimator):
         if d == 0:
             minimisers = torch.zeros((1, 0), dtype=WORKING)
             varied = at_first.settled(forward.preactivations(minimisers.double()))
-            if whole is None:  # what is left is as exact as the columns, until it is fitted by itself
+            if whole is None:  # deflation leaves it as exact as the columns, until it is fitted by itself
                 whole = NaturalCoordinates.of(ScaledForward.of(coordinates.whole), equations, generator, self.n_probes)
         elif isinstance(starts, int):
             sizes = log_uniform(self.start_sizes, starts, generator, WORKING)
@@ -145,9 +141,8 @@ class Descent(BaseEstimator):
             ridges = log_uniform(self.first_ridges[::-1], starts, generator, WORKING)
             varied = at_first.weighted(starts, self.spread, generator)
             for share in self.smoothing if is_smoothed else ():
-                minimisers = self._descend(
-                    working, varied.smoothed(share).to(WORKING), minimisers, ridges, self.n_smoothed
-                )
+                smoothed = varied.smoothed(share).to(WORKING)
+                minimisers = self._descend(working, smoothed, minimisers, ridges, self.n_smoothed)
                 kept = leaders(minimisers, self.same_end).unique()
                 varied, minimisers = varied.of_some(kept), minimisers[kept]
                 ridges = torch.full_like(minimisers[:, :1], self.last_ridge)
@@ -155,9 +150,8 @@ class Descent(BaseEstimator):
         else:
             minimisers = forward.coordinates(starts).to(WORKING)
             varied = at_first.settled(forward.preactivations(minimisers.double()))
-            minimisers = self._descend(
-                working, varied.to(WORKING), minimisers, torch.full_like(minimisers[:, :1], self.last_ridge)
-            )
+            ridges = torch.full_like(minimisers[:, :1], self.last_ridge)
+            minimisers = self._descend(working, varied.to(WORKING), minimisers, ridges)
         here = varied.to(WORKING).at(working.preactivations(minimisers))
         kept = torch.nonzero((here.distances < self.worth_polishing) | here.is_inside)[:, 0]
         kept = kept[leaders(minimisers[kept], self.same_end).unique()] if d else kept
@@ -169,7 +163,7 @@ class Descent(BaseEstimator):
         return self._polished(coordinates, forward if whole is None else whole, equations, inputs)
 
     def refined(self, forward: NaturalCoordinates, equations: Constraint, inputs: torch.Tensor) -> torch.Tensor:
-        """Return ``p`` at their true scale fitted once more to equations, by their noise, as unit rows."""
+        """Fit ``p`` at their true scale once more to equations, weighted by their noise; return unit rows."""
         preactivations = forward.preactivations(forward.coordinates(inputs))
         fitted = equations.settled(preactivations).by_noise(preactivations)
         return normalized(forward.inputs(self._descend(forward, fitted, forward.coordinates(inputs))), dim=1)
@@ -177,14 +171,14 @@ class Descent(BaseEstimator):
     def _polished(
         self, coordinates: SampleCoordinates, forward: NaturalCoordinates, equations: Constraint, inputs: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the inputs that the equations lead to from some ``p`` at their true scale, in double precision."""
+        """Descend the equations from some ``p`` at their true scale in double precision; keep those that fulfil it."""
         minimisers = forward.coordinates(inputs)
         preactivations = forward.preactivations(minimisers)
         equations = equations.settled(preactivations)
         minimisers = self._descend(forward, equations, minimisers)
         here = equations.at(forward.preactivations(minimisers))
         balanced, left = equations.balanced(preactivations), torch.nonzero(~here.is_inside)[:, 0]
-        if balanced is not equations and len(left):  # the noisier part may have pulled them away
+        if balanced is not equations and len(left):  # the noisier part may have moved them away
             minimisers[left] = self._descend(forward, balanced.of_some(left), minimisers[left])
             here = equations.at(forward.preactivations(minimisers))
         if not coordinates.activation.has_flat_part:
@@ -195,16 +189,16 @@ class Descent(BaseEstimator):
         least = [self.is_only(forward, equations.of_some(index[None]), minimisers[index]) for index in kept]
         return inputs, torch.tensor(least, dtype=torch.bool)
 
-    def is_only(self, forward: NaturalCoordinates, equations: Constraint, end: torch.Tensor) -> bool:
-        """Return whether no other input near an end, by its coordinates, fulfils the equations."""
-        return self.least_curvature(forward, equations, end) > self.least_share
+    def is_only(self, forward: NaturalCoordinates, equations: Constraint, minimiser: torch.Tensor) -> bool:
+        """Return whether a minimiser, by its coordinates, is isolated: no other nearby fulfils the equations."""
+        return self.least_curvature(forward, equations, minimiser) > self.least_share
 
-    def least_curvature(self, forward: NaturalCoordinates, equations: Constraint, end: torch.Tensor) -> float:
-        """Return what the equations say of the direction that they say least of, over what they say of another."""
+    def least_curvature(self, forward: NaturalCoordinates, equations: Constraint, minimiser: torch.Tensor) -> float:
+        """Return the smallest eigenvalue of the Gauss-Newton matrix at a minimiser, over the largest."""
         basis = forward.orthonormal
         if basis.shape[1] == 0:
             return 1.0
-        here = equations.of_some(torch.zeros(1, dtype=torch.long)).at(forward.preactivations(end[None]))
+        here = equations.of_some(torch.zeros(1, dtype=torch.long)).at(forward.preactivations(minimiser[None]))
         curvatures = torch.linalg.eigvalsh(here.gram(basis.T))
         return float(curvatures[0] / curvatures[-1])
 
@@ -216,7 +210,7 @@ class Descent(BaseEstimator):
         ridges: torch.Tensor | None = None,
         n_steps: int | None = None,
     ) -> torch.Tensor:
-        """Minimise what is left of the equations from each of some coordinates, with a ridge or to the last digit."""
+        """Minimise the residual from each of some coordinates, with a shrinking ridge, or to the last digit without."""
         if forward.basis.shape[1] == 0 or len(minimisers) == 0:
             return minimisers
         mean, at = forward.curvature.mean(), self._at(forward, equations, len(minimisers))
@@ -248,7 +242,7 @@ class Descent(BaseEstimator):
         return at
 
     def _solver(self, forward: NaturalCoordinates, inexact: float) -> Callable[..., torch.Tensor]:
-        """Return what takes about ``(K^T J^T J K + added)^-1`` of a gradient, by preconditioned conjugate gradients."""
+        """Return a function that applies ``(K^T J^T J K + added)^-1`` inexactly, by conjugate gradients."""
 
         def solve(here: SquaresAt, gradient: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
             return conjugate_gradient(
@@ -264,7 +258,7 @@ class Descent(BaseEstimator):
     def _is_far_and_alone(
         self, here: SquaresAt, before: torch.Tensor, after: torch.Tensor, points: torch.Tensor, number: int
     ) -> torch.Tensor:
-        """Return which starts are not near enough yet, the first alone of those that came together."""
+        """Return which starts are not near enough yet, one of each group that merged."""
         goes_on = here.here.distances > self.near
         if number % self.merging_every == self.merging_every - 1:
             goes_on &= leaders(points, self.same_end) == torch.arange(len(points))

@@ -1,4 +1,4 @@
-"""Estimates of the ``p`` behind the columns found, which every other column is orthogonal to."""
+"""Estimates of the ``p`` of the columns found, to which every other column is orthogonal."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from sparsedl.linalg import normalized
 __all__ = ["WORKING", "PosteriorMeans"]
 
 WORKING = torch.float32
-"""Precision in which starts are taken near their ends, and estimates made."""
+"""Precision of searches before polishing, and of estimates."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PosteriorMeans:
     """Estimates the ``p`` of each column found from its own zero pattern.
 
-    ``p_j`` is orthogonal to every other column found, which leaves the dual vector of ``q_j`` and the free space. The
-    signs of ``m`` pre-activations say the rest, up to the error of a perceptron, about the number of free dimensions
-    over that of the units. The estimate is the posterior mean under the natural prior, by expectation propagation with
-    one variance for all units of an input: a few products of matrices for all inputs together.
+    ``p_j`` is orthogonal to every other column found, which leaves the dual vector of ``q_j`` and the free space. There
+    the signs of ``m`` pre-activations determine it up to the error of a perceptron, about the number of free dimensions
+    over that of the units. The estimate is the posterior mean under the prior, by expectation propagation with one
+    variance for all units of an input: a few matrix products for all inputs together.
 
     Parameters
     ----------
     n_iterations : int, default=8
         Rounds of expectation propagation.
     margin : float, default=0.05
-        How exact the pattern is taken to be, relative to the pre-activations: late in a search this keeps rounding out.
+        Assumed error of the pattern, relative to the pre-activations: late in a search this suppresses rounding.
     furthest : float, default=-8
         A unit on the wrong side counts for this many deviations at most.
 
@@ -53,7 +53,7 @@ class PosteriorMeans:
         found : torch.Tensor of shape (k, b)
             Columns ``q``, independent.
         free : torch.Tensor of shape (b, b - k)
-            Orthonormal basis of what is orthogonal to them.
+            Orthonormal basis of their complement.
         forward : torch.Tensor of shape (m, b)
             ``F``.
         is_active : torch.Tensor of shape (k, m) of bool
@@ -78,12 +78,12 @@ class PosteriorMeans:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the means of ``a`` and ``w`` where ``a own + left diag(sizes) w`` has the given signs.
 
-        ``w`` is a standard normal vector, of ``a`` nothing is known. ``own`` and ``signs`` have one row an input.
+        ``w`` is a standard normal vector, ``a`` has a flat prior. ``own`` and ``signs`` have one row an input.
         """
         shared, squares = own @ left, own.square().sum(dim=1, keepdim=True)
         precision, evidence = torch.full_like(squares, 0.5), 0.5 * signs
         for _ in range(self.n_iterations):
-            # The posterior of a Gaussian with the prior and the evidence of every unit.
+            # Posterior of a Gaussian with the prior and the evidence of every unit.
             gain = sizes.square() / (1 + precision * sizes.square())
             inside = evidence @ left
             explained, weight = (gain * shared.square()).sum(dim=1, keepdim=True), gain * shared
@@ -105,7 +105,7 @@ class PosteriorMeans:
         evidence: torch.Tensor,
         signs: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return precision, and precision times mean, of what the sign of each unit says beside all the others."""
+        """Return precision, and precision times mean, of the evidence of each unit's sign, given all the others."""
         smallest = torch.finfo(z.dtype).eps
         others = (1 / variance - precision).clamp(min=smallest)
         mean = (z / variance - evidence) / others

@@ -1,4 +1,4 @@
-"""The last digits: each input fitted to all views exactly, and then the whole batch at once."""
+"""The final fits: each sample by itself to all constraints, and then the whole batch at once."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ __all__ = ["JointRefinement"]
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class JointRefinement(BaseEstimator):
-    """The stage for the last digits; of inputs behind flat parts each by itself alone.
+    """Fits samples to all constraints to the last digits, each by itself, and the batch at once.
 
-    A `Descent` forms no matrix, and near the limits of the views its steps end before all digits are there. Here the
-    matrix of each input is formed, and a few steps of Gauss and Newton's method are exact.
+    A `Descent` forms no matrix, and where equations hardly outnumber unknowns its steps stop early. Here the matrix of
+    each sample is formed, and a few Gauss-Newton steps are exact.
 
-    Where the rest of the network is known, the inputs also say something of each other: the gradients ``D`` that come
-    back for the whole batch have to fulfil ``P Q = I``, with ``Q = U^T D``. Each input by itself knows the column space
-    as exactly as the gradient shows it; together they have to return the gradient itself.
+    Where the network tail is known, the samples also have joint equations: the gradients ``D`` that it gives for the
+    whole batch have to fulfil ``P Q = I``, with ``Q = U^T D``. Each sample by itself has to lie in the column space as
+    the gradient shows it; together they have to give the gradient itself.
 
     Measured on one batch each of CIFAR-10 (decibels, of standardised pixels; after the descents, each by itself,
-    together): sigmoid (80, 200) 76, 102, 110; GELU (80, 200) 118, 119, 125; tanh (125, 200) with two spans 70, 94, 112;
-    GELU (140, 200) with three 78, 92, 115. (By hand, while it was built; no record holds them.)
+    together): sigmoid (80, 200) 76, 102, 110; GELU (80, 200) 118, 119, 125; tanh (125, 200) with two subspaces 70, 94,
+    112; GELU (140, 200) with three 78, 92, 115. (By hand, while it was built; no record holds them.)
 
     Parameters
     ----------
     widest : int, default=400
-        Layers up to that width, and heads; on wider ones the matrices take longer than the search.
+        Width of layers, other than heads, up to which it is used; beyond, the matrices take longer than the search.
     n_alone, n_together, n_together_wide : int, default=12, 4 and 1
-        Steps for each input by itself, and for the batch, at most; the latter behind heads wider than that. (200 inputs
-        in 1000 classes: the first step took 3 s and left a millionth, the others 18 s and the same errors.)
+        Steps at most for each sample by itself, for the batch, and for the batch at wider heads. (200 samples in 1000
+        classes: the first step took 3 s and left a millionth, the others 18 s and the same errors.)
     n_draws : int, default=2
-        Draws of the noise that show how exact the batch is.
+        Number of draws of the noise that estimate the error of the batch.
     agreeing : float, default=3
-        Times that the equations of the batch may be fulfilled worse than those of each input, by their noise. Of 100
-        random problems, most stay below 2; three batches with 9 to 15 were off by 5, 9 and 240 expected errors.
+        Largest residual of the joint equations over that of each sample's own, both over their noise. Of 100 random
+        problems, most stay below 2; three batches with 9 to 15 were off by 5, 9 and 240 expected errors.
     n_products : (int, int), default=(300, 800)
-        Steps of conjugate gradients for each of the latter, and for each draw.
+        Steps of conjugate gradients for each step of the batch, and for each draw.
     solved : (float, float), default=(1e-8, 1e-14)
-        Share of the square of what is left at which they end. Directions of which the equations hardly say anything are
-        no matter for a step, and are all that matters for how exact it is: 1e-8 left them out in one of 500 hostile
-        audits, whose inputs were off by 300 expected errors.
+        Relative squared residual at which they stop. Directions that the equations hardly determine do not matter for a
+        step, and decide its error: 1e-8 missed them in one of 500 hostile audits, whose inputs were off by 300 expected
+        errors.
     lengths : tuple of float, default=(1, 1/4, 1/16)
-        Shares of a step that are tried, until all equations together are fulfilled better.
+        Shares of a step that are tried, until the cost of all equations is smaller.
     worth, ended : float, default=0.01 and 0.1
-        Share of what is left that another step has to promise; and from which on the last one was not the end, so that
-        how exact the batch is cannot be said: where a step promised 0.8, it was off by 300 expected errors.
+        Relative decrease of the cost that another step has to promise; and above which the iteration has not converged,
+        so that there is no expected error: where a step promised 0.8, the batch was off by 300 expected errors.
     ridge : float, default=1e-12
         Keeps matrices with a unit diagonal regular.
     """
@@ -71,7 +71,7 @@ class JointRefinement(BaseEstimator):
     ridge: float = 1e-12
 
     def alone(self, forward: NaturalCoordinates, equations: Constraint, inputs: torch.Tensor) -> torch.Tensor:
-        """Return ``p`` at their true scale, of shape (n, b), fitted to equations by their noise, each by itself."""
+        """Fit ``p`` at their true scale, of shape (n, b), each by itself to equations, weighted by their noise."""
         coordinates, running = forward.coordinates(inputs), torch.arange(len(inputs))
 
         def solve(here: SquaresAt, gradient: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
@@ -102,28 +102,28 @@ class JointRefinement(BaseEstimator):
         self,
         forward: NaturalCoordinates,
         equations: Constraint,
-        rest: TailGradient,
+        tail: TailGradient,
         left: torch.Tensor,
         inputs: torch.Tensor,
     ) -> BatchSystem:
-        """Fit the whole batch at once; return the equations at where it ends.
+        """Fit the whole batch at once; return the equations at the minimiser.
 
         Parameters
         ----------
         forward : NaturalCoordinates
-            The forward view, with nothing known.
+            The unknowns, without deflation.
         equations : Constraint
-            What each input fulfils by itself.
-        rest : TailGradient
-            What returns the gradients.
+            Constraints that each sample fulfils by itself.
+        tail : TailGradient
+            The constraint of the network tail.
         left : torch.Tensor of shape (m, b)
             ``U``.
         inputs : torch.Tensor of shape (b, b)
             Rows ``p``, at their true scale.
         """
-        here = BatchSystem.of(forward, equations, rest, left, inputs, self.ridge)
+        here = BatchSystem.of(forward, equations, tail, left, inputs, self.ridge)
         for _ in range(self.n_together if len(left) <= self.widest else self.n_together_wide):
-            if not here.promise >= self.worth:  # or not a number, where no gradient comes back for an input
+            if not here.promise >= self.worth:  # or not a number, where the tail gives an input no gradient
                 break
             step = self._solved(here, here.goal, self.n_products[0], self.solved[0])[0] @ forward.axes.T
             for length in self.lengths:
@@ -131,19 +131,19 @@ class JointRefinement(BaseEstimator):
                     break
             else:
                 break
-            here = BatchSystem.of(forward, equations, rest, left, here.inputs + length * step, self.ridge)
+            here = BatchSystem.of(forward, equations, tail, left, here.inputs + length * step, self.ridge)
         return here
 
     def errors(self, here: BatchSystem, generator: torch.Generator) -> torch.Tensor | None:
-        """Return how the noise moves a batch that was fitted at once: some draws of it, of shape (n_draws, b, b).
+        """Return draws of how the noise moves a batch that was fitted at once, of shape (n_draws, b, b).
 
-        The changes of noise as large as what is left of all equations; None where these leave nothing to measure it by,
-        where the batch is a minimum that is not theirs or none yet, or where the method does not end.
+        The noise is as large as the residual of all equations. None where these have no surplus to measure it by, where
+        the batch is a spurious minimiser or none yet, or where the solver does not converge.
 
         Parameters
         ----------
         here : BatchSystem
-            The equations at where `together` ended.
+            The equations at the minimiser of `together`.
         generator : torch.Generator
             Source of randomness.
         """
@@ -160,7 +160,7 @@ class JointRefinement(BaseEstimator):
 
     @staticmethod
     def _solved(here: BatchSystem, goal: torch.Tensor, most_products: int, enough: float) -> tuple[torch.Tensor, bool]:
-        """Return the changes that make ``goal`` of all equations, by preconditioned conjugate gradients."""
+        """Return the changes with the right-hand side ``goal``, by preconditioned conjugate gradients."""
         return conjugate_gradient(
             here.times, here.blocks.about_solve, goal, n_products=most_products, enough=enough, each=False
         )

@@ -1,4 +1,4 @@
-"""What the search knows so far: columns ``q``, inputs as their ``p``, and what follows from the ones for the others."""
+"""Known samples ``p`` and columns ``q`` of a search, each used to find the others, and the deflation by them."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from sparsedl_fl.search.columns_and_forward_pass import SampleCoordinates
 __all__ = ["Knowledge"]
 
 NEAR_ZERO = 1e-2
-"""What counts as zero of ``U q`` before a direction is estimated again, relative to its mean square."""
+"""Entries of ``U q`` up to this size, relative to the root mean square, count as zero before ``q`` is refitted."""
 
 INPUT_WEIGHT, DETERMINED = 1e-3, 1e-9
-"""Weight of other inputs beside the inactive rows of a column: less exact, they decide only what these leave open. And
-the second smallest eigenvalue, relative to their mean, above which nothing is left open."""
+"""Weight of other inputs relative to the inactive rows of a column: less exact, they decide only what these do not
+determine. And the second smallest eigenvalue, relative to the mean of all, above which the column is determined."""
 
 
 class Knowledge:
-    """Columns ``q`` proven by their zeros, inputs ``p`` proven by the next layer, and the views they deflate.
+    """Columns ``q`` certified by their zeros, inputs ``p`` certified by constraints, and the coordinates they deflate.
 
-    A ``p`` becomes a column, the kernel of its inactive rows and of the other ``p``, as soon as these determine it.
+    A ``p`` gives a column, the kernel of its inactive rows and of the other ``p``, as soon as these determine it.
 
     Parameters
     ----------
     test : ZeroTest
-        What proves a column.
-    views : SampleCoordinates
-        Both views, with nothing found.
+        The test that certifies columns.
+    coordinates : SampleCoordinates
+        The unknowns, without deflation.
     columns_from_downstream : sequence of KnownWeights or TailGradient, default=()
-        What the weights behind say of the column of an input, where zeros leave it open; the first that does counts.
+        Constraints that give the column of an input where zeros do not determine it; the first that does counts.
     surely_off : float, default=1e-3
-        A unit counts as off when it is so by this much of the spread of the pre-activations.
+        Share of the spread of the pre-activations by which a unit has to be inactive to count as that.
     trusts_downstream : bool, default=False
-        Whether a column that comes from behind needs no zeros for a proof: beyond half of the width none has enough.
-        The gradient depends on the pattern alone, and what all spans say of that is more.
+        Whether a column from downstream layers needs no zeros to be accepted: beyond half of the width none has enough.
+        The gradient depends on the pattern alone, which all activation subspaces determine better.
     own_product : float, default=1e-3
         Overlap of an input and a column (see `SampleCoordinates.overlaps`) above which one belongs to the other.
     """
@@ -88,7 +88,7 @@ class Knowledge:
         return len(self.inputs) == self.coordinates.left.shape[1]
 
     def pairs(self, first: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return inputs and their columns, as rows, for the columns from some on that have theirs."""
+        """Return inputs and their columns, as rows, for the columns from ``first`` on whose input is known."""
         found = self.coordinates.found[first:]
         if len(found) == 0 or len(self.inputs) == 0:
             return self.inputs[:0], found[:0]
@@ -97,7 +97,7 @@ class Knowledge:
         return self.inputs[own[has_input]], found[has_input]
 
     def deflate_columns(self) -> None:
-        """Deflate the column view by the inputs, and by estimates of those of the other columns found."""
+        """Deflate the search for columns by the inputs, and by estimates of those of the other columns found."""
         if len(self.coordinates.inputs) >= max(self.n_found, len(self.inputs)):
             return
         inputs, found = self.inputs, self.coordinates.found
@@ -110,12 +110,12 @@ class Knowledge:
     def add(
         self, inputs: torch.Tensor | None, is_determined: torch.Tensor | None, columns: torch.Tensor | None
     ) -> bool:
-        """Take in what a stage proposes; return whether anything is new."""
+        """Add what a stage proposes; return whether anything is new."""
         is_new = inputs is not None and self.add_inputs(inputs, is_determined)
         return (columns is not None and self.add_columns(columns)) or is_new
 
     def add_columns(self, minimisers: torch.Tensor) -> bool:
-        """Accept the ends of the two-view search that are proven columns; return whether any is new."""
+        """Add candidates that zeros certify as columns; return whether any is new."""
         widths = self.test.tolerances(minimisers).clamp(min=NEAR_ZERO)
         is_near = ((minimisers @ self.test.observations.T).abs() < widths).sum(dim=1) > minimisers.shape[1]
         minimisers = minimisers[is_near]
@@ -124,9 +124,9 @@ class Knowledge:
         return self._deflate()
 
     def add_inputs(self, inputs: torch.Tensor, is_determined: torch.Tensor) -> bool:
-        """Take in inputs proven by the next layer's gradient; return whether any is new.
+        """Add inputs that constraints certify; return whether any is new.
 
-        Of one that is not determined only the pattern is right, and its column where that determines it.
+        Of one that is not determined only the pattern is right, and it gives a column where that determines one.
         """
         self.n_hits, n_before = self.n_hits + len(inputs), len(self.inputs)
         together = torch.cat([self.inputs, inputs[is_determined]])
@@ -134,7 +134,7 @@ class Knowledge:
         independent = select_independent(normalized(together * self.coordinates.sizes, dim=1).numpy().T, order)
         self.inputs = together[torch.from_numpy(independent)]
         nothing = self.inputs[:0]
-        if self.trusts_downstream:  # an inexact input overlaps with all columns, and would hold up those of the others
+        if self.trusts_downstream:  # an inexact input overlaps with all columns, and would reject those of the others
             columns = self._from_downstream(inputs, nothing)
             self._pool(columns)
             return self._deflate() or len(self.inputs) > n_before
@@ -155,7 +155,7 @@ class Knowledge:
         return self._deflate() or len(self.inputs) > n_before
 
     def add_trusted(self, columns: torch.Tensor) -> bool:
-        """Take in columns that need no further proof; return whether any is new."""
+        """Add columns that need no further test; return whether any is new."""
         self._pool(columns)
         return self._deflate()
 
@@ -163,11 +163,11 @@ class Knowledge:
         self.pool.add(columns, self.test.zeros(columns).sum(dim=1))
 
     def repeat_downstream(self, *, n_iterations: int = 5) -> bool:
-        """Take all columns from behind once more, at the inputs that they make together; these become more exact.
+        """Estimate all columns again by downstream layers, at the inputs of the columns so far; they get more exact.
 
-        A last one that is missing begins with what comes from behind where all others are orthogonal to its input, and
-        stays away unless all come back in the end, and are a basis. (Two batches of 105 behind 200 ReLU units: columns
-        were off by 1e-5, and then by 5e-8.)
+        A last missing column starts from the input that is orthogonal to all others, and is kept only if all columns
+        are determined in the end, and are a basis. (Two batches of 105 at 200 ReLU units: columns were off by 1e-5, and
+        then by 5e-8.) Return whether columns were replaced.
         """
         found, is_whole = self.coordinates.found, self.n_found == self.inputs.shape[1]
         if not is_whole:
@@ -175,7 +175,7 @@ class Knowledge:
             found = torch.cat([found, self.columns_from_downstream[0].columns(self._preactivations(last))[0]])
         inputs, is_singular = torch.linalg.inv_ex(found.T)
         for _ in range(n_iterations):
-            if is_singular:  # nothing came from behind for some input
+            if is_singular:  # downstream layers give no column for some input
                 return False
             columns, is_right = self.columns_from_downstream[0].columns(self._preactivations(normalized(inputs, dim=1)))
             found = torch.where(is_right[:, None] | (not is_whole), columns, found)
@@ -186,21 +186,21 @@ class Knowledge:
         return True
 
     def take_whole(self, columns: torch.Tensor, inputs: torch.Tensor) -> None:
-        """Take all columns and inputs, as rows, for what is known, in place of what was."""
+        """Replace all known columns and inputs, as rows."""
         self.pool = CandidatePool.empty(columns.shape[1])
         self._pool(columns)
-        self.coordinates, self.inputs = self.coordinates.knowing(columns), normalized(inputs, dim=1)
+        self.coordinates, self.inputs = self.coordinates.deflated_by(columns), normalized(inputs, dim=1)
 
     def settle(self) -> None:
-        """Estimate columns again once all are there, from what is more exact.
+        """Estimate columns again once all are known, from what is more exact.
 
-        Without flat parts these are the inputs. Else they are zeros, where a column has fewer than its input has units
-        off: it came from behind, or from the other inputs.
+        Without a zero-slope region this is the inputs. Else it is zeros, where a column has fewer than its input has
+        inactive units: it was found by downstream layers, or from the other inputs.
         """
         found = self.coordinates.found
         if not self.coordinates.activation.has_flat_part:
             if self.has_all_inputs:
-                self.coordinates = self.coordinates.knowing(normalized(torch.linalg.inv(self.inputs).T, dim=1))
+                self.coordinates = self.coordinates.deflated_by(normalized(torch.linalg.inv(self.inputs).T, dim=1))
             return
         if len(found) < found.shape[1]:
             return
@@ -228,12 +228,12 @@ class Knowledge:
     def column_of(self, p: torch.Tensor, others: torch.Tensor, alone: bool = False) -> torch.Tensor:
         """Return the column of an input as one row, or none before its inactive rows and other inputs determine it.
 
-        Where they leave it open, the next layer's weights are asked, unless zeros and inputs are to do it alone.
+        Where they do not, downstream weights may determine it, unless ``alone``.
         """
         z = self.coordinates.forward @ p
         is_inactive = self.coordinates.activation.is_off(z, self.surely_off * z.std())
-        # In units of the noise, so that inputs that left little of a gradient blur no other one's column; and all rows
-        # together as large as an orthonormal basis, beside which the other inputs, as unit vectors, have their weight.
+        # In units of the noise, so that inputs with a small gradient blur no other column; and with all rows together
+        # as large as an orthonormal basis, relative to which the other inputs, as unit vectors, have their weight.
         whitener, scaled = self.test.in_units_of_noise
         rows = scaled[is_inactive] / scaled.square().sum(dim=0).mean().sqrt()
         known = normalized(others @ whitener, dim=1)
@@ -249,9 +249,9 @@ class Knowledge:
     def _from_downstream(
         self, inputs: torch.Tensor, others: torch.Tensor, own: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return the columns of inputs as the weights behind have them, without those that they leave open.
+        """Return the columns of inputs by downstream constraints, without those that these do not determine.
 
-        Every column has to be orthogonal to ``others``, but to its own input, whose place there is ``own``.
+        Every column has to be orthogonal to ``others``, except its own input, whose index there is ``own``.
         """
         preactivations = self._preactivations(inputs)
         left, found = torch.arange(len(inputs)), [self.inputs[:0]]
@@ -271,10 +271,10 @@ class Knowledge:
         ) @ self.coordinates.forward.T + self.coordinates.kink
 
     def _deflate_by(self, columns: torch.Tensor) -> bool:
-        """Take in columns of inputs behind an activation without zeros; return whether any is new.
+        """Add columns without a test of their zeros; return whether any is new.
 
-        Where the network is nearly linear those of one label are nearly parallel: they differ in what small singular
-        values say of them.
+        Where the network is nearly linear, columns of one label are nearly parallel: they differ along small singular
+        values.
         """
         together = torch.cat([self.coordinates.found, columns])
         order = -torch.arange(len(together)).numpy()
@@ -282,7 +282,7 @@ class Knowledge:
         found = together[torch.from_numpy(select_independent(duals, order))]
         if len(found) <= self.n_found:
             return False
-        self.coordinates = self.coordinates.knowing(found)
+        self.coordinates = self.coordinates.deflated_by(found)
         return True
 
     def _deflate(self) -> bool:
@@ -291,7 +291,7 @@ class Knowledge:
         found = self.pool.selection().directions
         if len(found) <= self.n_found:
             return False
-        self.coordinates = self.coordinates.knowing(found)
+        self.coordinates = self.coordinates.deflated_by(found)
         return True
 
 

@@ -1,4 +1,4 @@
-"""Two linear images of the same few numbers, as reflections in a chain of layers need them."""
+"""Two linear images of the same coordinates in successive layers, for reflections across several layers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Link:
     basis : torch.Tensor of shape (m, b)
         ``V``, turned so that ``W V`` has orthogonal columns.
     left, sizes : torch.Tensor of shape (m', b) and (b,), or None
-        ``W V = left diag(sizes)``; None where there is no neighbour.
+        ``W V = left diag(sizes)``; None without a neighbour.
     bias : torch.Tensor of shape (m',) or float, default=0
         Of the neighbour.
     power : (float, float), default=(1, 1)
-        What squares of changes count here, and in the neighbour: as much for layers with smaller numbers.
+        Weights of squared changes here and in the neighbour: larger for layers with smaller numbers.
     """
 
     basis: torch.Tensor
@@ -52,6 +52,6 @@ class Link:
         if neighbour is None:
             return (y @ self.basis) @ self.basis.T, None
         here, there = weight * self.power[0], self.power[1]
-        told = here * (y @ self.basis) + there * self.sizes * ((neighbour - self.bias) @ self.left)
-        coordinates = told / (here + there * self.sizes.square())
+        weighted = here * (y @ self.basis) + there * self.sizes * ((neighbour - self.bias) @ self.left)
+        coordinates = weighted / (here + there * self.sizes.square())
         return coordinates @ self.basis.T, (coordinates * self.sizes) @ self.left.T + self.bias

@@ -1,4 +1,4 @@
-"""The search: stages propose, what is proven is taken in, and leaves the others fewer dimensions."""
+"""The loop of a search: stages propose candidates, certified ones are kept, and the others are deflated by them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def search(
     report: Report,
     settle: Callable[[S, torch.Generator], None] | None = None,
 ) -> Candidates:
-    """Search until all is found, or the patience or a budget is spent.
+    """Search until all samples are found, or the patience or a budget is spent.
 
     Parameters
     ----------
     state : State
-        With nothing known, or something.
+        The state to start from.
     budget : Budget
         Of starts.
     generator : torch.Generator
         Source of randomness.
     report : callable
-        Told how many samples are found, and a line of text.
+        Called with the number of samples found, and a line of text.
     settle : callable or None, default=None
         Fits what was found to the last digit, once the search is over.
     """
@@ -55,11 +55,11 @@ def search(
         status = end.value if state.is_complete else budget.cut or f"nothing new in {idle} rounds"
     except KeyboardInterrupt:
         status, end = SearchEnd.INTERRUPTED.value, SearchEnd.INTERRUPTED
-    return state.candidates(f"{status} (views: {state.evidence_in_words})", end, budget.spent)
+    return state.candidates(f"{status} (used: {state.used_in_words})", end, budget.spent)
 
 
 def run_round(state: State, scheduler: Scheduler, budget: Budget, generator: torch.Generator) -> bool:
-    """Give a stage its turn, and another one if it brings nothing; return whether anything is new."""
+    """Run a stage, and another one if that finds nothing; return whether anything is new."""
     if state.deflate():
         return True
     for stage, n_starts in scheduler.round():

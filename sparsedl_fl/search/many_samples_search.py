@@ -35,12 +35,12 @@ class ManySamplesState(State):
     """The state of a search for samples whose activations lie in the next layer's activation subspace.
 
     Each one found whose column in the next layer is determined takes a dimension from the subspace: without that most
-    starts end at the same samples, those that have least in common with the others.
+    starts lead to the same samples, those that have least in common with the others.
 
     Parameters
     ----------
     problem : ManySamplesProblem
-        What is known from the start.
+        The layer, and the next one.
     generator : torch.Generator
         Source of randomness.
 
@@ -49,7 +49,7 @@ class ManySamplesState(State):
     found : torch.Tensor of shape (k, r)
         Rows ``p`` of samples, at their true scale.
     equations, others : DownstreamSubspaces
-        What all samples fulfil, and what those fulfil that are not known yet.
+        Constraints of all samples, and of those that are not known yet.
     """
 
     def __init__(self, problem: ManySamplesProblem, generator: torch.Generator) -> None:
@@ -71,15 +71,15 @@ class ManySamplesState(State):
     n_known = n_found = property(lambda self: len(self.found))
     n_hits = property(lambda self: self._n_hits)
     is_complete = property(lambda self: len(self.found) == self.problem.batch_size)
-    evidence_in_words = "weights and the next layer's gradient, more inputs than features have dimensions"
+    used_in_words = "weights and the next layer's gradient, for more records than features"
 
     def take(self, proposals: Proposals) -> bool:
-        """Take in samples, at their true scale, that are proven once they are fitted."""
+        """Add samples, at their true scale, that are certified once they are fitted; return whether any is new."""
         if len(proposals.inputs) == 0:
             return False
         fitted = self.joint_refinement.alone(self.natural, self.equations, proposals.inputs)
-        proven = self.subspaces.at(self.problem.preactivations(fitted.numpy())).is_proof
-        fitted = fitted[proven & fitted.isfinite().all(dim=1)]
+        certified = self.subspaces.at(self.problem.preactivations(fitted.numpy())).is_proof
+        fitted = fitted[certified & fitted.isfinite().all(dim=1)]
         self._n_hits += len(fitted)
         together = torch.cat([self.found, fitted])
         activations = self.problem.activations(together.numpy())
@@ -87,14 +87,14 @@ class ManySamplesState(State):
         n_before, self.found = len(self.found), together[is_first][: self.problem.batch_size]
         if len(self.found) == n_before:
             return False
-        basis = self.columns.span_without(self.found)
+        basis = self.columns.subspace_without(self.found)
         if basis.shape[1]:
             first, *further = self.equations.levels
             self.others = replace(self.equations, levels=(replace(first, basis=basis, duals=None), *further))
         return True
 
     def candidates(self, status: str, end: SearchEnd, n_starts: int) -> Candidates:
-        """Return what was found: samples without columns."""
+        """Return the samples found, without columns."""
         found = Candidates.empty(self.found.shape[1])
         counts = {"n_starts": n_starts, "n_successes": self.n_hits}
         return replace(found, inputs=self.found.numpy(), status=status, end=end, **counts)
@@ -106,7 +106,7 @@ class OthersReflection(Stage[ManySamplesState]):
     name: ClassVar[str] = "reflection of the others"
 
     def requires(self, state: ManySamplesState) -> str | None:
-        """Ask for nothing: the problem has what it takes."""
+        """Require nothing: the problem has it all."""
         return None
 
     def n_starts(self, state: ManySamplesState) -> int:
@@ -114,7 +114,7 @@ class OthersReflection(Stage[ManySamplesState]):
         return state.n_starts
 
     def equations(self, state: ManySamplesState) -> DownstreamSubspaces:
-        """Return what starts go by."""
+        """Return the constraint of the starts."""
         return state.others
 
     def propose(self, state: ManySamplesState, n_starts: int, generator: torch.Generator) -> Proposals:
@@ -130,12 +130,12 @@ class OthersReflection(Stage[ManySamplesState]):
 
 
 class WholeReflection(OthersReflection):
-    """The same by the subspaces of all: a column that is not exact hides samples."""
+    """The same by the subspaces of all, without deflation: an inexact column hides samples."""
 
     name: ClassVar[str] = "reflection of all"
 
     def equations(self, state: ManySamplesState) -> DownstreamSubspaces:
-        """Return what all fulfil."""
+        """Return the constraint of all samples."""
         return state.equations
 
 
@@ -146,7 +146,7 @@ MANY_SAMPLES_STAGES: dict[str, Stage[ManySamplesState]] = {
 
 
 def confirm_many_samples(problem: ManySamplesProblem, inputs: np.ndarray) -> Candidates:
-    """Return samples of shape (k, n) that are given, fitted to the constraints.
+    """Return given samples, of shape (k, n), fitted to the constraints.
 
     Raises
     ------

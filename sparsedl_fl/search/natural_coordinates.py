@@ -1,4 +1,4 @@
-"""The forward view in coordinates that suit a descent: the prior is isotropic, and the equations hardly mix."""
+"""Coordinates for a descent: their prior is isotropic, and the Gauss-Newton matrix is nearly diagonal."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["NaturalCoordinates", "SquaresAt"]
 
 @dataclass(frozen=True)
 class NaturalCoordinates:
-    """The forward view in coordinates whose prior is a standard normal one, and in which the equations hardly mix.
+    """Coordinates ``v`` with a standard normal prior, in which the Gauss-Newton matrix is nearly diagonal.
 
     Attributes
     ----------
     offset : torch.Tensor of shape (m,)
-        ``z0``, the pre-activations of what the inputs share.
+        ``z0``, the pre-activations of the common part.
     basis : torch.Tensor of shape (m, d)
         ``K``: ``z = z0 + K v``.
     curvature : torch.Tensor of shape (d,)
-        About what the equations say of each coordinate: the diagonal of ``K^T J^T J K`` at typical places.
+        The diagonal of ``K^T J^T J K`` at prior draws.
     origin : torch.Tensor of shape (b,)
-        ``p0``, what the inputs share.
+        ``p0``, the common part.
     axes : torch.Tensor of shape (b, d)
         ``p = p0 + axes v``.
     orthonormal : torch.Tensor of shape (m, d)
@@ -45,11 +45,11 @@ class NaturalCoordinates:
     def of(
         cls, forward: ScaledForward, equations: Constraint, generator: torch.Generator, n_probes: int
     ) -> NaturalCoordinates:
-        """Turn the forward view, deflated by what is known, to the axes of the equations at some random places."""
+        """Rotate the coordinates to the eigenvectors of the Gauss-Newton matrix at some prior draws."""
         basis = forward.orthonormal * forward.sizes
-        places = forward.preactivations(forward.draw(n_probes, generator))
-        drawn = SquaresAt(equations.weighted(n_probes, 0.0, generator), places, basis)
-        curvature, rotation = torch.linalg.eigh(drawn.matrices.mean(dim=0))
+        drawn = forward.preactivations(forward.draw(n_probes, generator))
+        squares = SquaresAt(equations.weighted(n_probes, 0.0, generator), drawn, basis)
+        curvature, rotation = torch.linalg.eigh(squares.matrices.mean(dim=0))
         axes = forward.axes @ rotation
         return cls(forward.offset, basis @ rotation, curvature.clamp(min=0), forward.origin, axes, forward.orthonormal)
 
@@ -62,7 +62,7 @@ class NaturalCoordinates:
         return self.offset + coordinates @ self.basis.T
 
     def at(self, equations: Constraint, coordinates: torch.Tensor) -> SquaresAt:
-        """Return what equations say at coordinates of shape (n, d)."""
+        """Return the residuals of equations at coordinates of shape (n, d)."""
         return SquaresAt(equations, self.preactivations(coordinates), self.basis)
 
     def inputs(self, coordinates: torch.Tensor) -> torch.Tensor:
@@ -70,7 +70,7 @@ class NaturalCoordinates:
         return self.origin + coordinates.to(self.axes.dtype) @ self.axes.T
 
     def coordinates(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return ``v`` of shape (n, d) of ``p`` at their true scale, the nearest there is."""
+        """Return the nearest ``v`` of shape (n, d) for ``p`` at their true scale."""
         return least_squares(self.axes, (inputs - self.origin).T).T
 
 
@@ -83,7 +83,7 @@ class SquaresAt:
     equations : Constraint
         As a function of the pre-activations.
     preactivations : torch.Tensor of shape (n, m)
-        Where.
+        ``z``.
     basis : torch.Tensor of shape (m, d)
         ``K``.
     """
@@ -94,7 +94,7 @@ class SquaresAt:
 
     @cached_property
     def here(self) -> Linearization:
-        """The equations near these pre-activations."""
+        """The linearised equations at these pre-activations."""
         return self.equations.at(self.preactivations)
 
     @property

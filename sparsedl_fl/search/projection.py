@@ -1,4 +1,4 @@
-"""Many starts of the span at once: inputs whose activations lie in the row space of the next layer's gradient."""
+"""Samples in the next layer's activation subspace, by reflections from many random starts and Newton's method."""
 
 from __future__ import annotations
 
@@ -20,53 +20,54 @@ __all__ = ["Projection"]
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Projection(BaseEstimator):
-    """The stage for gradients of which the next layer's is known too.
+    """The stage for layers of which the next layer's gradient is known too.
 
-    Reflections bring a start near an input, out of places where alternating projections end; Newton's method, for the
-    current pattern an eigenvector problem, takes it there.
+    Reflections bring a start near a sample, past points where alternating projections stop; Newton's method, an
+    eigenvector problem for the current pattern, converges from there.
 
-    The numbers were tuned on CIFAR-10 batches behind layers 200 to 4000 wide; which ones was not recorded.
+    The numbers were tuned on CIFAR-10 batches at layers 200 to 4000 wide; which ones was not recorded.
 
     Parameters
     ----------
     fewest, more : int, default=40 and 1000
-        Reflections for the smallest batch, and how many more for a crowding of one: the unknowns of an input times
-        those of its activations in the span, over the square of the equations. With columns found fewer do, but what is
-        left is harder.
+        Reflections for the smallest batch, and how many more for a crowding of one: the unknowns of a sample times
+        the dimension of the subspace, over the square of the equations. Known columns reduce the number, but the
+        samples left are harder.
     wide : int, default=1000
-        Width from which on the number grows, with its root: half of the starts at 4000 were still far from the span.
+        Width from which on the number grows, with its root: half of the starts at 4000 were still far from the
+        subspace.
     crowded : float, default=0.5
-        Crowding from which on starts need care.
+        Crowding from which on the second ridges and weight serve.
     first_ridges, crowded_first_ridges : (float, float), default=(1e-5, 1e-3) and (1e-3, 0.1)
-        Range of the first ridge of a start: small ones spread the starts over the inputs, large ones lead to the same
-        few, but where the batch is crowded they alone lead to any.
+        Range of the first ridge of a start: small ones spread the starts over the samples, large ones lead to the same
+        few, but only they lead to any where crowding is large.
     last_ridge : float, default=1e-7
-        What it shrinks to.
+        The last ridge.
     span_weight, crowded_span_weight : float, default=50 and 8
         Weight of the distance of the activations over that of the pre-activations.
     overshoot, step : float, default=1 and 1
-        How far a reflection at the graph goes on behind it, as a share of the way to it, and how much of the way to the
-        next pair is gone; Douglas and Rachford's are 1 and 1.
+        Overshoot of a reflection beyond the graph, as a share of the distance to it, and length of the step to the next
+        pair; plain Douglas-Rachford has 1 and 1.
     worth_newton : float, default=0.1
-        Distance from the span, relative, up to which Newton's method takes over.
+        Relative distance from the subspace up to which Newton's method takes over.
     n_newton, n_polishing : int, default=15 and 3
         Its steps in single and in double precision.
     damping, damping_shrinkage, last_damping : float, default=0.02, 0.65 and 1e-6
         Added to its matrix, whose largest eigenvalue is one.
     near, worth_polishing, polished : float, default=1e-3, 1e-2 and 1e-6
-        Distance at which an end is near enough in single precision, up to which it goes on in double precision, and at
-        which it is near enough there.
+        Distance at which a candidate stops in single precision, up to which it is polished in double precision, and at
+        which it stops there.
     slowest : float, default=0.95
-        Ratio of the distances before and after a step above which an end has come to rest elsewhere.
+        Ratio of the distances after and before a step above which a candidate is at a spurious minimiser.
     ample, determined : float, default=2 and 3e-3
-        Active units for each unknown that make an end the only one; and with fewer, the second smallest eigenvalue of
+        Active units for each unknown that make a minimiser isolated; and with fewer, the second smallest eigenvalue of
         Newton's matrix above which it is.
     is_last : bool, default=True
-        Whether ends are taken to the last digit here, and only those that lie in the span then are returned. Another
-        stage that goes on without what is known needs no exact columns: behind two slopes that of an input with a unit
-        next to its kink may be off by a few hundredths, and nothing else lies in the span any more where it is known.
+        Whether candidates are polished here, and only those that lie in the subspace then are returned. A later stage
+        without deflation needs no exact columns: with two slopes that of a sample with a unit next to its kink may be
+        off by a few hundredths, and deflation by it leaves no sample in the subspace.
     few_rows : float, default=0.15
-        Share of units up to which it is faster to pick those that a step of Newton's method switches.
+        Share of units up to which updating only those that a Newton step switches is faster.
 
     References
     ----------
@@ -102,26 +103,26 @@ class Projection(BaseEstimator):
 
     @classmethod
     def for_two_slopes(cls) -> Projection:
-        """Return one for activations whose slope below zero is not zero: with them batches are crowded sooner.
+        """Return the stage for activations whose slope below zero is not zero, for which less crowding is too much.
 
-        One batch of CIFAR-10 each: 80 behind 200 units of slope 0.2, whole in 9 rounds, not in 26 without; 300 behind
-        1000, 22 of 32 starts end next to inputs, and 10 with the weight and ridges for one slope. Most of these have
-        few large coordinates: with 94 known, 4 % of starts end next to an input by whole reflections, the same after
-        112 as after 448, and three quarters by those that go on 0.2 of the way (0.3 is as good after 112).
+        One batch of CIFAR-10 each: 80 at 200 units of slope 0.2, whole in 9 rounds, not in 26 without; 300 at 1000, 22
+        of 32 starts come near samples, and 10 with the weight and ridges for one slope. Most of these have few large
+        coordinates: with 94 known, 4 % of starts come near a sample by whole reflections, the same after 112 as after
+        448, and three quarters with an overshoot of 0.2 (0.3 is as good after 112).
         """
         return cls(crowded=0.3, first_ridges=(1e-4, 1e-2), span_weight=8.0, overshoot=0.3, step=1.5, is_last=False)
 
     def run(
         self, coordinates: SampleCoordinates, subspace: ActivationSubspace, n_starts: int, generator: torch.Generator
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run random starts and return the inputs among their ends.
+        """Run random starts and return the candidates in the subspace.
 
         Parameters
         ----------
-        views : SampleCoordinates
-            The forward view, deflated by what is known.
-        span : ActivationSubspace
-            Where activations lie, for pre-activations of no particular scale.
+        coordinates : SampleCoordinates
+            The unknowns, deflated by known columns.
+        subspace : ActivationSubspace
+            The activation subspace, for pre-activations of no particular scale.
         n_starts : int
             Number of starts.
         generator : torch.Generator
@@ -152,17 +153,17 @@ class Projection(BaseEstimator):
             activations = subspace.activation.value(minimisers @ orthonormal.T)
             minimisers = minimisers[subspace.distances_of(activations) < subspace.tolerances_of(activations)]
         is_determined = torch.tensor(
-            [self._is_determined(orthonormal, subspace, end) for end in minimisers], dtype=torch.bool
+            [self._is_determined(orthonormal, subspace, z) for z in minimisers], dtype=torch.bool
         )
         return normalized((minimisers / forward.sizes) @ forward.axes.T, dim=1), is_determined
 
     def reflections(
         self, forward: PrincipalForward, subspace: ActivationSubspace, n_starts: int, generator: torch.Generator
     ) -> torch.Tensor:
-        """Return where starts end: unit rows ``z`` of shape (n_starts, d), along the principal directions.
+        """Return the candidate of each start: unit rows ``z`` of shape (n_starts, d), along the principal directions.
 
-        Reflections between pairs ``(z, y)`` of a ``z`` of the forward view with a ``y`` of the span, and pairs with
-        ``y = phi(z)``. The ridge, which shrinks, prefers ``p`` of the natural size to those that happen to fit.
+        Reflections between pairs ``(z, y)`` of a ``z = F p`` with a ``y`` of the subspace, and pairs with
+        ``y = phi(z)``. The shrinking ridge prefers ``p`` that are likely by the prior to those that fit by chance.
         """
         basis, phi = subspace.basis, subspace.activation
         (m, b), regressors, power = basis.shape, forward.orthonormal.to(WORKING), forward.power
@@ -206,7 +207,7 @@ class Projection(BaseEstimator):
     ) -> torch.Tensor:
         """Minimise ``|(I - V V^T) phi(z)|`` over unit ``z``, for the pattern of the last ``z`` in each iteration.
 
-        An end goes on until its distance from the span is less than the goal, or hardly shrinks.
+        Each goes on until its distance from the subspace is less than the goal, or hardly shrinks.
         """
         parts = list(chunks(len(minimisers), orthonormal.numel()))
         if len(parts) > 1:
@@ -222,14 +223,14 @@ class Projection(BaseEstimator):
             minimisers.new_zeros((len(is_far), m)),
             minimisers.new_zeros((len(is_far), d, both.shape[1])),
         )
-        # The products O^T A O and O^T A V of the forward view, the pattern and the span: few rows change in a step.
+        # The products O^T A O and O^T A V, with the pattern A: few of its rows change in a step.
         for _ in range(n_iterations):
             if len(is_far) == 0:
                 break
             last, pattern = pattern, subspace.activation.derivative(minimisers[is_far] @ orthonormal.T)
             _add_rows(products, orthonormal, both, pattern - last, self.few_rows)
             gram, inside = products[:, :, :d], products[:, :, d:]
-            # Of two slopes, one and a, the squares are (1 + a) times a slope, less a.
+            # Squares of two slopes, one and a, are (1 + a) times a slope, less a.
             system = torch.baddbmm(gram, inside, inside.mT, beta=1 + slope_below, alpha=-1)
             system.diagonal(dim1=1, dim2=2).add_(damping - slope_below)
             minimisers[is_far] = normalized(torch.linalg.solve(system, minimisers[is_far][..., None])[..., 0], dim=1)
@@ -241,10 +242,10 @@ class Projection(BaseEstimator):
             damping = max(damping * self.damping_shrinkage, self.last_damping)
         return minimisers
 
-    def _is_determined(self, orthonormal: torch.Tensor, subspace: ActivationSubspace, end: torch.Tensor) -> bool:
-        """Return whether the pattern of an end leaves nothing in the span but its own activations."""
-        is_active = ~subspace.activation.is_off(orthonormal @ end)
-        if len(end) == 1 or is_active.sum() >= self.ample * len(end):
+    def _is_determined(self, orthonormal: torch.Tensor, subspace: ActivationSubspace, z: torch.Tensor) -> bool:
+        """Return whether no other ``z`` of the same pattern has its activations in the subspace."""
+        is_active = ~subspace.activation.is_off(orthonormal @ z)
+        if len(z) == 1 or is_active.sum() >= self.ample * len(z):
             return True
         rows = orthonormal[is_active]
         inside = rows.T @ subspace.basis[is_active]

@@ -1,7 +1,7 @@
 """Which stages serve which kind of layer, in the order of their first turns, and where that was measured.
 
 A stage of a recipe that lacks what it needs (`Stage.requires`) is left out. To add a stage, write its class and put its
-name in the line of each kind of layer that it serves, with what it brought there.
+name in the line of each kind of layer that it serves, with the measurement there.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Recipe:
     stages : tuple of str
         Names of stages.
     measured : str
-        What put them there.
+        The measurement that put them there.
     last_resort : str or None, default="alternation"
-        What has a round now and then, where the others bring nothing new.
+        Name of the stage that has a round now and then, where the others find nothing new.
     """
 
     layer: str
@@ -49,7 +49,7 @@ class Recipe:
     last_resort: str | None = "alternation"
 
     def stages_for(self, state: State) -> list[Stage[Any]]:
-        """Return the stages that lack nothing."""
+        """Return the stages whose requirements a layer meets."""
         return [ALL_STAGES[name] for name in self.stages if ALL_STAGES[name].requires(state) is None]
 
 
@@ -62,7 +62,7 @@ RECIPES = (
         "more samples than features",
         lambda state: isinstance(state, ManySamplesState),
         ("reflection of the others",),
-        "64 rows of 30 features behind 200 units, 100 behind 400: the yardstick's batches are whole.",
+        "64 rows of 30 features at 200 units, 100 at 400: the yardstick's batches are whole.",
         last_resort="reflection of all",
     ),
     Recipe(
@@ -96,7 +96,7 @@ RECIPES = (
         "smooth, wide",
         lambda state: _is_smooth(state) and state.is_wide,
         ("scaled reflection", "tail descent", "descent", "joint descent"),
-        "One batch each of 300 behind 1000, in `ScaledReflection.for_smooth`; not in the yardstick.",
+        "One batch each of 300 at 1000, in `ScaledReflection.for_smooth`; not in the yardstick.",
     ),
     Recipe(
         "smooth",
@@ -122,7 +122,7 @@ RECIPES = (
         "two slopes, samples with much in common",
         lambda state: not state.is_flat and state.is_alike,
         ("scaled reflection", "projection"),
-        "Taken over from the search before; not in the yardstick.",
+        "From before there were recipes; not in the yardstick.",
     ),
     Recipe(
         "two slopes",
@@ -133,16 +133,16 @@ RECIPES = (
     ),
     Recipe(
         "zero-slope region, samples with much in common, several subspaces",
-        lambda state: state.is_alike and state.chain is not None and not state.is_wide,
+        lambda state: state.is_alike and state.all_levels is not None and not state.is_wide,
         ("chained reflection", "projection", "scaled reflection"),
-        "ReLU behind pixels in [0, 1], three seeds each: (80, 200) 4.2 s, and 5.5 to 11.8 with scaled reflections "
+        "ReLU on pixels in [0, 1], three seeds each: (80, 200) 4.2 s, and 5.5 to 11.8 with scaled reflections "
         "first; (40, 200) 0.7 s with either.",
     ),
     Recipe(
         "zero-slope region, samples with much in common",
         lambda state: state.is_alike,
         ("scaled reflection", "chained reflection", "projection"),
-        "ReLU (80, 200) behind pixels in [0, 1], next layer alone: 54 and 12 s (two seeds), 87 and 11 with projections "
+        "ReLU (80, 200) on pixels in [0, 1], next layer alone: 54 and 12 s (two seeds), 87 and 11 with projections "
         "first.",
     ),
     Recipe(
@@ -152,11 +152,11 @@ RECIPES = (
         "ReLU (60, 200) to (98, 200) and (250, 1000): 33 of 33 batches of the yardstick whole.",
     ),
 )
-"""In the order in which they are asked."""
+"""In order of precedence: the first that fits a layer serves it."""
 
 
 def recipe_for(state: State) -> tuple[list[Stage[Any]], Stage[Any] | None]:
-    """Return the stages for a layer, and what has a turn where these bring nothing."""
+    """Return the stages for a layer, and the last resort where these find nothing."""
     recipe = next(recipe for recipe in RECIPES if recipe.fits(state))
     stages = recipe.stages_for(state)
     if recipe.last_resort is None:

@@ -1,4 +1,4 @@
-"""Many starts of the two views at once, by reflections: the fast search for large batches behind wide layers."""
+"""Reflections between the columns of the gradient and the forward pass: the fast search at wide layers."""
 
 from __future__ import annotations
 
@@ -21,34 +21,33 @@ __all__ = ["Reflection"]
 class Reflection(BaseEstimator):
     """The stage for wide layers.
 
-    Douglas and Rachford's reflections between pairs ``(z, d)`` of a ``z`` of the forward view with ``d = U q``, and
-    pairs of which at each unit ``z`` is off or ``d`` is zero. Ridge and deflation shrink; they are drawn for each
-    start, since what helps with one input hinders with another.
+    Douglas-Rachford between pairs ``(z, d)`` with ``z = F p`` and ``d = U q``, and pairs in which each unit is active
+    or has ``d = 0``. Ridge and deflation shrink; they are drawn for each start, since different samples need different
+    ones.
 
-    The numbers were tuned on CIFAR-10 batches behind layers 200 to 4000 wide; which ones was not recorded.
+    The numbers were tuned on CIFAR-10 batches at layers 200 to 4000 wide; which ones was not recorded.
 
     Parameters
     ----------
     fewest, more : int, default=60 and 7000
-        Reflections for the smallest batch, and how many more for unknowns (of both views) as many as equations. With
-        columns found fewer do, but what is left is harder.
+        Reflections for the smallest batch, and how many more where the unknowns of ``p`` times those of ``q`` are the
+        square of the width. Known columns reduce the number, but the samples left are harder.
     first_ridges, last_ridge : (float, float) and float, default=(0.3, 3) and 0.01
         Range of the first ridge of a start, and the last.
     column_weights : (float, float), default=(0.3, 1)
         Range of the weight of the distance of the column over that of the pre-activations.
     deflation, deflation_shrinkage : (float, float) and float, default=(0.3, 3) and 0.5
-        Range of the weight of the deflation of the column view, and what is left of it when fading begins.
+        Range of the weight of the deflation of columns, and its factor by the time fading begins.
     fading, faded : float, default=0.2 and 0.01
-        In this last share of the reflections the deflation fades to that share: the ``p`` are estimates.
+        Last share of the reflections, in which the deflation fades, and to which share: the ``p`` are estimates.
     sparse_share, sparse_below : float, default=0.43 and 0.6
-        An end is worth going on with when the mean square of its smallest entries, this share of all, is small: less
-        than the square of ``sparse_below (sparse_share - b / m)^1.5``. A direction through ``b`` rows has ``b`` zeros
-        for nothing, which leaves ``sparse_share - b / m`` to judge by; ends that are no columns lie at 1.4 instead of
-        0.6 times that power.
+        A candidate is kept where the mean square of its smallest entries, this share of all, is less than the square of
+        ``sparse_below (sparse_share - b / m)^1.5``. A direction through ``b`` rows has ``b`` zeros in any case, which
+        leaves ``sparse_share - b / m`` to judge by; spurious minimisers lie at 1.4 instead of 0.6 times that power.
     known_cosine, same_cosine : float, default=0.8 and 0.9
-        Cosines above which an end belongs to a column found, and to another end.
+        Cosines above which a candidate belongs to a column found, and two candidates are one.
     smoothings : tuple of float, default=(0.1, 0.03, 0.01, 0.003, 0.003)
-        Scales, one after the other, on which entries count as zeros of an end.
+        Successive scales on which entries of a candidate count as zeros.
 
     References
     ----------
@@ -72,14 +71,14 @@ class Reflection(BaseEstimator):
     smoothings: tuple[float, ...] = (0.1, 0.03, 0.01, 0.003, 0.003)
 
     def run(self, coordinates: SampleCoordinates, n_starts: int, generator: torch.Generator) -> torch.Tensor:
-        """Run random starts and return the ends near columns, as unit rows ``q`` of shape (n, b).
+        """Run random starts and return the candidates near columns, as unit rows ``q`` of shape (n, b).
 
-        Those near a column found are replaced by it; of those that are near each other one is brought to exact zeros.
+        Those near a column found are replaced by it; of those that are near each other one is refined to exact zeros.
 
         Parameters
         ----------
-        views : SampleCoordinates
-            Both views, deflated by what is known.
+        coordinates : SampleCoordinates
+            The unknowns, deflated by known columns.
         n_starts : int
             Number of starts.
         generator : torch.Generator
@@ -115,7 +114,7 @@ class Reflection(BaseEstimator):
     def minimisers(
         self, coordinates: SampleCoordinates, forward: PrincipalForward, n_starts: int, generator: torch.Generator
     ) -> torch.Tensor:
-        """Return where starts end: unit rows ``q`` of shape (n_starts, b)."""
+        """Return the candidate of each start: unit rows ``q`` of shape (n_starts, b)."""
         m, b = coordinates.left.shape
         n_reflections = round(self.fewest + self.more * b * len(forward.sizes) / m**2)
 
@@ -140,9 +139,9 @@ class Reflection(BaseEstimator):
 
         def nearest(points: Points) -> Points:
             z, d = points
-            on = activation.nearest_on(z)
-            is_active = on - z <= root * d.abs()  # the unit on, or its gradient zero
-            return torch.where(is_active, on, z), d * is_active.to(WORKING)
+            active = activation.nearest_on(z)
+            is_active = active - z <= root * d.abs()  # else its gradient is zero
+            return torch.where(is_active, active, z), d * is_active.to(WORKING)
 
         def fitted(points: Points, number: int) -> Points:
             z, d = points

@@ -1,4 +1,4 @@
-"""What the inputs fulfil that are not known yet: each that is found leaves the others more equations."""
+"""Constraints of the samples that are not known yet: each known one leaves the others more equations."""
 
 from __future__ import annotations
 
@@ -12,46 +12,47 @@ __all__ = ["Remaining"]
 
 
 class Remaining:
-    """The views of a search, without what is known.
+    """The constraints of a search, deflated by known samples.
 
-    Behind flat parts all stay as they are: few units are on, and say next to nothing of the layers behind.
+    With a zero-slope region they are not deflated: few units are active, which hardly determines the columns of
+    downstream layers.
 
     Parameters
     ----------
-    views : dict of str to Constraint or None
+    constraints : dict of str to Constraint or None
         By name.
     left : torch.Tensor of shape (m, b)
-        What takes columns ``q`` to gradients ``d``.
+        ``U``, from columns ``q`` to gradients ``d``.
 
     Attributes
     ----------
     whole : dict of str to Constraint or None
-        The views as they were given.
+        The constraints without deflation.
     """
 
-    def __init__(self, coordinates: dict[str, Constraint | None], left: torch.Tensor) -> None:
-        self.whole, self._views, self._left, self._n_left_out = coordinates, coordinates, left, 0
+    def __init__(self, constraints: dict[str, Constraint | None], left: torch.Tensor) -> None:
+        self.whole, self._deflated, self._left, self._n_deflated = constraints, constraints, left, 0
 
     def __getitem__(self, name: str) -> Constraint | None:
-        """Return what is left of a view."""
-        return self._views[name]
+        """Return a deflated constraint."""
+        return self._deflated[name]
 
     @property
     def first(self) -> DownstreamSubspaces:
-        """What is left of the next layer's activation subspace, where there is one."""
-        first = self._views["first"]
+        """The next layer's activation subspace, deflated, where there is one."""
+        first = self._deflated["first"]
         assert isinstance(first, DownstreamSubspaces)
         return first
 
     def leave_out(self, knowledge: Knowledge, fits: SingleFits) -> None:
-        """Leave out what is known since the last time, and has its column."""
-        inputs, columns = knowledge.pairs(self._n_left_out)
-        self._n_left_out = knowledge.n_found
+        """Deflate by samples that are known since the last time, with their columns."""
+        inputs, columns = knowledge.pairs(self._n_deflated)
+        self._n_deflated = knowledge.n_found
         if knowledge.coordinates.activation.has_flat_part or len(inputs) == 0:
             return
         known = Inputs(inputs, fits.preactivations(inputs), columns @ self._left.T)
-        distinct = {id(constraint): constraint for constraint in self._views.values() if constraint is not None}
+        distinct = {id(constraint): constraint for constraint in self._deflated.values() if constraint is not None}
         reduced = {key: constraint.without(known) for key, constraint in distinct.items()}
-        self._views = {
-            name: None if constraint is None else reduced[id(constraint)] for name, constraint in self._views.items()
+        self._deflated = {
+            name: None if constraint is None else reduced[id(constraint)] for name, constraint in self._deflated.items()
         }

@@ -1,4 +1,4 @@
-"""The equations of a last fit: those of each input, with their matrices, and those of the whole batch."""
+"""The linear systems of the final fits: of each sample by itself, and of the whole batch."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["BatchSystem", "InputSystems", "Returned"]
 
 @dataclass(frozen=True)
 class InputSystems:
-    """What equations say of changes of each input: its matrix of shape (d, d), and a root of that.
+    """The Gauss-Newton matrix of each sample, of shape (d, d), and its Cholesky factor.
 
     Attributes
     ----------
     matrices : torch.Tensor of shape (n, d, d)
         ``K^T J^T J K``.
     units : torch.Tensor of shape (n, d)
-        What makes their diagonals one.
+        Scales that make their diagonals one.
     roots : torch.Tensor of shape (n, d, d)
-        Lower triangular, in these units.
+        Lower Cholesky factors, in these units.
     """
 
     matrices: torch.Tensor
@@ -35,12 +35,12 @@ class InputSystems:
     def of(cls, matrices: torch.Tensor, ridge: float) -> InputSystems:
         """Factorise matrices; where one is singular in double precision, its ridge grows until it is not.
 
-        One that is not finite (no gradient comes back for its inputs) says nothing.
+        One that is not finite (its sample has no gradient) counts as zero.
         """
         d, is_finite = matrices.shape[1], torch.isfinite(matrices).flatten(1).all(dim=1)
         matrices = torch.where(is_finite[:, None, None], matrices, 0.0)
         diagonals = matrices.diagonal(dim1=1, dim2=2)
-        # What nothing is said of stays as it is.
+        # Coordinates without any information stay as they are.
         units = torch.where(diagonals > 0, diagonals, torch.inf).rsqrt()
         regular = matrices * units[:, :, None] * units[:, None, :]
         regular.diagonal(dim1=1, dim2=2).add_(ridge)
@@ -70,20 +70,20 @@ class InputSystems:
         return torch.cholesky_inverse(self.roots)
 
     def about_solve(self, coordinates: torch.Tensor) -> torch.Tensor:
-        """Return nearly the same, several times as fast where it is asked for often."""
+        """Return the same but for rounding, several times as fast where it is called often."""
         return self.units * torch.bmm(self._inverses, (self.units * coordinates)[:, :, None])[:, :, 0]
 
 
 @dataclass(frozen=True)
 class Returned:
-    """What the gradients that come back for a whole batch leave of ``U^T D = P^-1``, in units of the noise.
+    """The residual of ``U^T D = P^-1`` for the tail's gradients ``D`` of a whole batch, in units of the noise.
 
     Attributes
     ----------
     forward : NaturalCoordinates
-        The forward view.
+        The coordinates of samples.
     rest : TailGradient
-        With a label for each input.
+        The constraint of the network tail, with a label for each sample.
     left : torch.Tensor of shape (m, b)
         ``U``.
     inputs : torch.Tensor of shape (b, b)
@@ -93,9 +93,9 @@ class Returned:
     columns : torch.Tensor of shape (b, b)
         ``Q = P^-1``.
     share : torch.Tensor of shape ()
-        What an input's loss counts for in the client's.
+        Share of a sample's loss in the client's.
     noise : torch.Tensor of shape (b,)
-        Of each entry of a column.
+        Noise of each entry of a column.
     returned : torch.Tensor of shape (b, b)
         ``U^T D``, up to that share.
     """
@@ -111,17 +111,17 @@ class Returned:
     returned: torch.Tensor
 
     @classmethod
-    def of(cls, forward: NaturalCoordinates, rest: TailGradient, left: torch.Tensor, inputs: torch.Tensor) -> Returned:
-        """Run the batch."""
+    def of(cls, forward: NaturalCoordinates, tail: TailGradient, left: torch.Tensor, inputs: torch.Tensor) -> Returned:
+        """Compute the gradients of a batch."""
         z = forward.preactivations(forward.coordinates(inputs))
-        rest = rest.settled(z)
-        at, columns = rest.at(z), torch.linalg.inv(inputs)
+        tail = tail.settled(z)
+        at, columns = tail.at(z), torch.linalg.inv(inputs)
         gradients = at.gradients.detach()
         returned = left.T @ gradients.T
         share = (returned * columns).sum() / returned.square().sum()
         m, b = left.shape
         noise = at.expected * torch.linalg.vector_norm(gradients, dim=1) * share / (m - b) ** 0.5
-        return cls(forward, rest, left, inputs, z, columns, share, noise, returned)
+        return cls(forward, tail, left, inputs, z, columns, share, noise, returned)
 
     @property
     def residual(self) -> torch.Tensor:
@@ -130,12 +130,12 @@ class Returned:
 
     @property
     def cost(self) -> torch.Tensor:
-        """Its square."""
+        """The squared residual."""
         return self.residual.square().sum()
 
     @cached_property
     def matrices(self) -> torch.Tensor:
-        """How what comes back for each input changes with its coordinates, of shape (b, d, b)."""
+        """How the gradient of each sample changes with its coordinates, of shape (b, d, b)."""
         b, d = self.forward.axes.shape
         found = torch.empty((b, d, b), dtype=self.columns.dtype)
         for index, z in enumerate(self.preactivations):
@@ -144,19 +144,19 @@ class Returned:
         return found
 
     def changed(self, coordinates: torch.Tensor) -> torch.Tensor:
-        """Return how changes of the inputs change it."""
+        """Return how changes of the samples change the residual."""
         by_gradients = torch.bmm(coordinates[:, None], self.matrices)[:, 0].T
         of_columns = self.columns @ (coordinates @ self.forward.axes.T) @ self.columns
         return (by_gradients + of_columns) / self.noise
 
     def pull(self, residual: torch.Tensor) -> torch.Tensor:
-        """Return what a residual says of the coordinates: the transpose of `changed`."""
+        """Return ``J^T r`` for a residual: the transpose of `changed`."""
         scaled = residual / self.noise
         by_gradients = torch.bmm(self.matrices, scaled.T[:, :, None])[:, :, 0]
         return by_gradients + (self.columns.T @ scaled @ self.columns.T) @ self.forward.axes
 
     def blocks(self) -> torch.Tensor:
-        """Return what it says of changes of each input by itself, of shape (b, d, d)."""
+        """Return the diagonal blocks of ``J^T J``, one for each sample, of shape (b, d, d)."""
         Q, axes, n = self.columns, self.forward.axes, self.forward.axes.shape[1]
         of_all = axes.T @ (Q / self.noise**2) @ Q.T @ axes
         found = torch.empty((len(Q), n, n), dtype=Q.dtype)
@@ -170,14 +170,14 @@ class Returned:
 
 @dataclass(frozen=True)
 class BatchSystem:
-    """What the equations of each input and those of the whole batch say near some inputs.
+    """The linearised equations of each sample and of the whole batch.
 
     Attributes
     ----------
     equations : Constraint
-        Those of each input, by their noise.
+        The equations of each sample, weighted by their noise.
     batch : Returned
-        Those of all.
+        The joint equations.
     ridge : float
         Keeps matrices with a unit diagonal regular.
     """
@@ -191,13 +191,13 @@ class BatchSystem:
         cls,
         forward: NaturalCoordinates,
         equations: Constraint,
-        rest: TailGradient,
+        tail: TailGradient,
         left: torch.Tensor,
         inputs: torch.Tensor,
         ridge: float,
     ) -> BatchSystem:
-        """Run the batch."""
-        batch = Returned.of(forward, rest, left, inputs)
+        """Compute the gradients of a batch."""
+        batch = Returned.of(forward, tail, left, inputs)
         return cls(equations.settled(batch.preactivations).by_noise(batch.preactivations), batch, ridge)
 
     @property
@@ -207,18 +207,18 @@ class BatchSystem:
 
     @property
     def weight(self) -> float:
-        """What the equations of each input count for: by their noise those of an input weigh as much as one."""
+        """Weight of the equations of each sample, which by their noise sum to one for a sample."""
         m, b = self.batch.left.shape
         return float(m - b)
 
     @cached_property
     def alone(self) -> InputSystems:
-        """The matrices of each input's equations."""
+        """The systems of each sample's own equations."""
         return InputSystems.of(self._at.matrices, self.ridge)
 
     @cached_property
     def blocks(self) -> InputSystems:
-        """What both say of each input."""
+        """The diagonal blocks of all equations."""
         return InputSystems.of(self.weight * self.alone.matrices + self.batch.blocks(), self.ridge)
 
     @cached_property
@@ -227,43 +227,43 @@ class BatchSystem:
 
     @cached_property
     def cost(self) -> torch.Tensor:
-        """How badly they are fulfilled, of shape ()."""
+        """The squared residual of all equations, of shape ()."""
         return self.weight * self._at.cost.sum() + self.batch.cost
 
     @cached_property
     def goal(self) -> torch.Tensor:
-        """Minus half its gradient, of shape (b, d)."""
+        """Minus half the gradient of the cost, of shape (b, d)."""
         return -self.weight * self._at.gradient - self.batch.pull(self.batch.residual)
 
     @property
     def n_spare(self) -> int:
-        """Equations beyond the unknowns: the rest of the network has ``m`` for each input, ``b`` of them for all."""
+        """Surplus of equations over unknowns: the tail gives ``m`` for each sample, ``b`` of them jointly."""
         b, m = self.batch.preactivations.shape
         return b * (m - self.batch.forward.axes.shape[1])
 
     @property
     def disagreement(self) -> float:
-        """How badly the equations of the batch are fulfilled, over those of each input, all by their noise."""
+        """The squared residual of the joint equations over that of each sample's own, all over their noise."""
         of_batch = self.batch.cost / self.batch.columns.numel()
         of_inputs = (self.cost - self.batch.cost) / (self.weight * len(self.batch.columns))
         return float(of_batch / of_inputs.clamp(min=1.0))
 
     @property
     def promise(self) -> float:
-        """Share of the cost that a step of each input by itself promises to take away."""
+        """Relative decrease of the cost that a step by the diagonal blocks promises."""
         return float((self.goal * self.blocks.solve(self.goal)).sum() / self.cost)
 
     def cost_at(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return how badly other inputs fulfil them."""
+        """Return the cost at other samples."""
         there = Returned.of(self.batch.forward, self.batch.rest, self.batch.left, inputs)
         return self.weight * self.equations.at(there.preactivations).cost.sum() + there.cost
 
     def times(self, coordinates: torch.Tensor) -> torch.Tensor:
-        """Return the product of all their matrices with changes of the inputs."""
+        """Return ``J^T J`` of all equations times changes of the samples."""
         return self.weight * self.alone.times(coordinates) + self.batch.pull(self.batch.changed(coordinates))
 
     def draw(self, generator: torch.Generator) -> torch.Tensor:
-        """Return what noise of all equations says of the coordinates: its covariance is the matrix of `times`."""
+        """Return ``J^T`` of a draw of the noise of all equations: its covariance is the matrix of `times`."""
         shape, dtype = self.goal.shape, self.goal.dtype
         by_alone = self.alone.root_times(torch.randn(shape, generator=generator, dtype=dtype))
         of_batch = torch.randn(self.batch.columns.shape, generator=generator, dtype=dtype)

@@ -1,4 +1,4 @@
-"""How many starts a round has, and when to give up: in starts and rounds, never by the clock."""
+"""The number of starts of a round, and when to give up: in starts and rounds, never by the clock."""
 
 from __future__ import annotations
 
@@ -22,33 +22,32 @@ class Schedule(BaseEstimator):
     starts_per_round : int or None, default=None
         Starts that run at once; None takes 64 up to the width ``wide``, and 16 beyond. Reflections take twice as many.
     fewest_descents, descents_per_find : int and float, default=4 and 2
-        Starts of a descent at least, for each find of the round before, and for each start that brought one; where most
-        end in the same few inputs, the others come sooner once these are known.
+        Starts of a descent at least, for each find of the round before, and for each start that found one; where most
+        lead to the same few samples, the others are found sooner once these are known.
     wide : int, default=400
         Width above which reflections go before the alternation, whose eigenproblems grow too large.
     alternation_every : int, default=4
-        Where there are reflections, the alternation has one round of so many, if they bring nothing new.
+        Where there are reflections, the alternation has one round of so many, if they find nothing new.
     ridges : tuple of float, default=(0.005, 0.05, 5e-5, 0.02)
-        Regression noise of successive rounds of the alternation: some inputs show under a small one, some under a large
-        one. The smallest is for deep layers, where inputs differ in directions that hold little of the variance of the
-        pre-activations.
+        Regression noise of successive rounds of the alternation: some samples are found under a small one, some under a
+        large one. The smallest is for deep layers, where samples differ in directions that hold little of the variance
+        of the pre-activations.
     optimism : float, default=0.25
-        With the next layer's gradient one of several ways leads the starts, whichever brought more lately. Each round
-        adds so many expected finds to all, so that those that are not chosen get their turn.
+        Expected finds that each round adds to every stage, so that stages that are not chosen get their turn.
     full_patience_from, least_patience : float, default=0.3 and 0.05
-        Share of the width from which on a batch takes the whole patience; a small one shows soon or never, so that it
-        takes less in proportion, but no less than the second share.
+        Share of the width from which on a batch takes the whole patience; a small one is found soon or never, so that
+        it takes less in proportion, but no less than the second share.
     first_share : float, default=1/3
-        Share of the patience for a search that has found nothing at all: a batch within reach shows sooner.
+        Share of the patience for a search that has found nothing at all: a batch in range shows sooner.
     nearly_all, last_share : int and float, default=2 and 1/12
-        With so few columns missing, what is not found in that share of the patience cannot be proven by zeros; it
-        follows from the others.
+        With so few columns missing, one that is not found in that share of the patience cannot be certified by zeros;
+        it follows from the others.
     descent_share : float, default=1/3
-        Share of the patience behind activations without flat parts: a round of descents has twice as many starts.
+        Share of the patience for activations without a zero-slope region: a round of descents has twice as many starts.
     beyond, beyond_with_finds : int, default=2 and 20
-        Rounds for a batch beyond what the equations determine if half of the units are off: it takes many more zeros;
-        and behind flat parts for one of more than half of the width, once something is found. (One batch of 105 inputs
-        behind 200 ReLU units had 103 columns and nothing new in 10.)
+        Rounds for a batch out of range if half of the units are inactive, which would need many more zeros; and with a
+        zero-slope region for one beyond half of the width, once a sample is found. (One batch of 105 samples at 200
+        ReLU units had 103 columns and found nothing new in 10.)
     """
 
     starts_per_round: int | None = None
@@ -76,29 +75,29 @@ class Schedule(BaseEstimator):
         return self.starts_per_round or (16 if self.is_wide(width) else 64)
 
     def n_descents(self, n_new: int, n_starts: int, most: int) -> int:
-        """Return the starts of the next round of a descent, from what the starts of the last one brought."""
+        """Return the starts of the next round of a descent, from the finds of the last one."""
         if n_new == 0:
             return most
         enough = self.descents_per_find * max(n_new, n_starts / n_new)
         return min(most, max(self.fewest_descents, round(enough)))
 
     def cycle_of_ridges(self) -> Iterator[float]:
-        """Yield the ridge of one round of the alternation after the other."""
+        """Yield the ridges of successive rounds of the alternation."""
         return cycle(self.ridges)
 
     def patience(self, whole: int, knowledge: Knowledge, is_determined: bool, is_beyond_half: bool = False) -> int:
-        """Return after how many rounds without anything new to give up.
+        """Return the number of rounds without anything new after which to give up.
 
         Parameters
         ----------
         whole : int
-            For a large batch of which something is known.
+            The patience with a large batch of which something is known.
         knowledge : Knowledge
-            What is known so far.
+            Known samples and columns.
         is_determined : bool
-            Whether there are equations enough for the batch.
+            Whether the batch is in range.
         is_beyond_half : bool, default=False
-            Whether it is more than half of the width: then rounds are long, and hardly any batch comes back whole.
+            Whether it is more than half of the width: then rounds are long, and hardly any batch is recovered whole.
         """
         (m, b), is_empty = knowledge.coordinates.left.shape, knowledge.n_known == 0
         if is_beyond_half or (is_empty and not is_determined):

@@ -11,16 +11,16 @@ __all__ = ["Scheduler"]
 
 
 class Scheduler:
-    """Which stage runs next: the one that brought more for its cost, with some optimism for the others.
+    """Chooses the next stage: the one with most finds for its cost, with some optimism for the others.
 
     Parameters
     ----------
     stages : sequence of Stage
         The first has the first turn.
     last_resort : Stage or None
-        What has a round now and then, where the others bring nothing new.
+        The stage that has a round now and then, where the others find nothing new.
     state : State
-        What they search.
+        The state of the search.
     """
 
     def __init__(self, stages: Sequence[Stage], last_resort: Stage | None, state: State) -> None:
@@ -36,7 +36,7 @@ class Scheduler:
         return self.stages[worth.index(max(worth))]
 
     def round(self) -> Iterator[tuple[Stage, int]]:
-        """Yield the stages of the next round, and the starts of each; the next has a turn if one brought nothing."""
+        """Yield the stages of the next round with their starts; the second runs only if the first finds nothing."""
         self.n_rounds += 1
         leader = self.leader
         yield leader, self.adapted.get(leader.name, leader.n_starts(self.state))
@@ -44,7 +44,7 @@ class Scheduler:
             yield self.last_resort, self.last_resort.n_starts(self.state)
 
     def learn(self, stage: Stage, n_new: int, n_starts: int) -> None:
-        """Take in what a stage brought."""
+        """Update the expected finds of the stages by what one found."""
         if stage not in self.stages:
             return
         index, most = self.stages.index(stage), 2 * self.state.n_starts
@@ -55,7 +55,7 @@ class Scheduler:
         for number, other in enumerate(self.stages):
             if other.draws:
                 continue
-            if number == index and n_new == 0:  # it brings the same again until something else is found
+            if number == index and n_new == 0:  # it finds the same again until another sample is known
                 self.gains[number] = -math.inf
             elif number != index and n_new > 0:
                 self.gains[number] = max(self.gains[number], self.schedule.optimism)

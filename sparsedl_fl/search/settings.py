@@ -1,4 +1,4 @@
-"""Which numerics a search takes, and with which numbers."""
+"""The numerics of a search and their numbers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Setting = TypeVar("Setting", bound=BaseEstimator)
 class SearchSettings(BaseEstimator):
     """The numerics of the activation search, as `sparsedl_fl.directions.ActivationDirections` takes them.
 
-    None takes what suits the layer.
+    None takes those that suit the layer.
     """
 
     use_rest: bool = True
@@ -46,7 +46,7 @@ class SearchSettings(BaseEstimator):
     input_zeros: InputZeros | None = None
 
     def resolved(self, problem: LayerProblem, has_subspaces: bool) -> Numerics:
-        """Return copies of what is given, and what suits a layer for what is not."""
+        """Return copies of the given numerics, and for None those that suit a layer."""
         phi = problem.activation
         return Numerics(
             use_tail=self.use_rest,
@@ -58,7 +58,7 @@ class SearchSettings(BaseEstimator):
             scaled=_copy(self.scaled, ScaledReflection() if phi.is_piecewise_linear else ScaledReflection.for_smooth()),
             paired=_copy(self.paired, PairedReflection()),
             class_starts=_copy(self.class_starts, ClassStarts()),
-            descent=_copy(self.descent, Descent() if has_subspaces else Descent.for_rest()),
+            descent=_copy(self.descent, Descent() if has_subspaces else Descent.for_tail()),
             joint_refinement=_copy(self.joint_refinement, JointRefinement()),
             input_zeros=_copy(self.input_zeros, InputZeros()) if problem.is_stored and phi.has_flat_part else None,
         )
@@ -66,7 +66,7 @@ class SearchSettings(BaseEstimator):
 
 @dataclass(frozen=True, kw_only=True)
 class Numerics:
-    """What a search runs with: a copy of everything, and whether it uses the network tail."""
+    """The numerics that a search runs with, and whether it uses the network tail."""
 
     use_tail: bool
     schedule: Schedule

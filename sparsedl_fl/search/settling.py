@@ -1,4 +1,4 @@
-"""What a search ends with: samples fitted once more to all that is known, and their columns to their zeros."""
+"""The final fits of a search: of samples to all constraints, and of their columns to zeros."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["settle"]
 
 
 def settle(state: SearchState, generator: torch.Generator) -> None:
-    """Fit what was found, each sample by itself and, where the network tail tells, the whole batch at once."""
+    """Fit each sample found by itself and, where the network tail is known, the whole batch at once."""
     knowledge, input_zeros = state.knowledge, state.numerics.input_zeros
     is_whole = knowledge.n_found == knowledge.inputs.shape[1]
-    if knowledge.trusts_downstream and is_whole:  # zeros are hardly enough for any column, and would blur it
+    if knowledge.trusts_downstream and is_whole:  # hardly any column has zeros enough, and they would blur it
         knowledge.repeat_downstream()
         return
     if not state.is_flat:
@@ -30,7 +30,7 @@ def settle(state: SearchState, generator: torch.Generator) -> None:
 
 
 def _fit_together(state: SearchState, generator: torch.Generator) -> None:
-    """Fit a whole batch at once, and draw how exact it is then."""
+    """Fit a whole batch at once, and estimate its errors by draws of the noise."""
     knowledge, joint_refinement, left = (
         state.knowledge,
         state.numerics.joint_refinement,

@@ -1,4 +1,4 @@
-"""What the loop of a search works on, and what a stage of it is: it proposes samples or columns, and proves nothing."""
+"""Base classes of a stage, which proposes samples or columns and certifies nothing, and of the state of a search."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["Proposals", "S", "Stage", "State"]
 
 @dataclass(frozen=True)
 class Proposals:
-    """What a stage proposes.
+    """The candidates that a stage proposes.
 
     Attributes
     ----------
     inputs : torch.Tensor of shape (n, b) or None
         Unit rows ``p`` of samples.
     is_determined : torch.Tensor of shape (n,) of bool or None
-        Whether the constraints leave no other sample near it; of one where they do only the pattern is right.
+        Whether the constraints determine it; of one that they do not only the pattern is right.
     columns : torch.Tensor of shape (k, b) or None
-        Unit rows ``q``, to be proven by their zeros.
+        Unit rows ``q``, to be certified by their zeros.
     is_active : torch.Tensor of shape (k, m) of bool or None
-        Where the units of the columns are active, if the stage shows that.
+        Active units of the columns, if the stage finds them.
     """
 
     inputs: torch.Tensor | None = None
@@ -37,14 +37,14 @@ class Proposals:
 
 
 class State(ABC):
-    """What a search knows of one problem: its loop takes proposals in here, and asks whether it is done.
+    """The state of a search on one problem: it keeps certified candidates, and says whether the search is done.
 
     Attributes
     ----------
     schedule : Schedule
         Starts and patience.
     is_wide, is_flat : bool
-        Whether the layer is wide, and whether zeros of the gradient lead the search.
+        Whether the layer is wide, and whether its activation has a zero-slope region.
     n_starts : int
         Starts of a round.
     """
@@ -57,44 +57,44 @@ class State(ABC):
     @property
     @abstractmethod
     def n_hits(self) -> int:
-        """Starts that ended at a sample or column, new or not."""
+        """Number of starts that found a sample or column, new or not."""
 
     @property
     @abstractmethod
     def n_known(self) -> int:
-        """How much is known: columns and samples."""
+        """Number of known columns and samples."""
 
     @property
     @abstractmethod
     def n_found(self) -> int:
-        """How many samples of the batch are accounted for."""
+        """Number of samples of the batch that are found."""
 
     @property
     @abstractmethod
     def is_complete(self) -> bool:
-        """Whether nothing is left to search for."""
+        """Whether the whole batch is found."""
 
     @property
     @abstractmethod
     def patience(self) -> int:
-        """Rounds without anything new after which to give up, as things stand."""
+        """Rounds without anything new after which to give up, in this state."""
 
     @property
     @abstractmethod
-    def evidence_in_words(self) -> str:
-        """What samples are told by."""
+    def used_in_words(self) -> str:
+        """What the search uses, in words."""
 
     def deflate(self) -> bool:
-        """Take what is known out of the constraints; return whether that alone brought anything new."""
+        """Deflate the constraints by known samples; return whether that alone found anything new."""
         return False
 
     @abstractmethod
     def take(self, proposals: Proposals) -> bool:
-        """Take in what is proven of proposals; return whether any of it is new."""
+        """Add the proposals that are certified; return whether any is new."""
 
     @abstractmethod
     def candidates(self, status: str, end: SearchEnd, n_starts: int) -> Candidates:
-        """Return what was found."""
+        """Return the columns and samples found."""
 
 
 S = TypeVar("S", bound=State)
@@ -106,13 +106,13 @@ class Stage(ABC, Generic[S]):
     Attributes
     ----------
     name : str
-        What recipes, schedules and tables call it.
+        Its name in recipes, schedules and tables.
     draws : bool
-        Whether it draws random starts; one that does not brings the same again until something else is found.
+        Whether it draws random starts; one that does not finds the same again until another sample is known.
     adapts : bool
-        Whether its number of starts follows what the last ones brought.
+        Whether its number of starts adapts to the finds of the last ones.
     cost : (float, float)
-        What a round costs over one of a descent by the subspaces alone, for narrow and for wide layers.
+        Cost of a round over that of a descent by the subspaces alone, for narrow and for wide layers.
     """
 
     name: ClassVar[str]
@@ -122,7 +122,7 @@ class Stage(ABC, Generic[S]):
 
     @abstractmethod
     def requires(self, state: S) -> str | None:
-        """Return None, or in words what it takes that this layer lacks; it is asked before any work."""
+        """Return None, or in words what the layer lacks; called before any work."""
 
     def n_starts(self, state: S) -> int:
         """Return the starts of a round."""
@@ -130,4 +130,4 @@ class Stage(ABC, Generic[S]):
 
     @abstractmethod
     def propose(self, state: S, n_starts: int, generator: torch.Generator) -> Proposals:
-        """Run starts on what is known, and return where they end."""
+        """Run starts and return their candidates."""

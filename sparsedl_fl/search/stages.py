@@ -1,4 +1,4 @@
-"""The stages that recipes are made of: each hands the state to its numerics, and returns what these end at."""
+"""The stages of the recipes: each calls its numerics on the state, and returns their candidates."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["STAGES"]
 
 
 class _ByConstraint(Stage[SearchState]):
-    """A stage that goes by one of the constraints in `SearchState.remaining`."""
+    """A stage that uses one of the constraints in `SearchState.remaining`."""
 
     by: ClassVar[str]
     lacking: ClassVar[str]
 
     def requires(self, state: SearchState) -> str | None:
-        """Ask for the constraint."""
+        """Require the constraint."""
         return self.lacking if state.remaining.whole[self.by] is None else None
 
 
 class SubspaceDescent(_ByConstraint):
-    """Gauss-Newton from random starts, by all that samples fulfil (see `Descent`)."""
+    """Gauss-Newton from random starts, on all constraints (see `Descent`)."""
 
     name, by, adapts = "descent", "subspaces", True
     lacking = "needs the gradient of a downstream layer or the network tail; this layer has neither"
@@ -48,13 +48,13 @@ class SmoothedDescent(SubspaceDescent):
     """The same with the kinks of the activation smoothed first."""
 
     name, cost, is_smoothed = "smoothed descent", (3.0, 3.0), True
-    """At (80, 200) behind ELU 3 to 5 times as long, one batch; not measured for wide layers."""
+    """At (80, 200) with ELU 3 to 5 times as long, one batch; not measured for wide layers."""
 
     def requires(self, state: SearchState) -> str | None:
-        """Ask for kinks; between those of straight pieces hardly anything tells where a sample is."""
+        """Require kinks between curved pieces: smoothed kinks of linear pieces hardly determine a sample."""
         lacking = super().requires(state)
         if lacking is None and (state.activation.is_piecewise_linear or not state.equations.has_kinks):
-            return f"needs curved pieces with kinks between them; {state.activation.name} has none"
+            return f"needs an activation with kinks between curved pieces; {state.activation.name} has none"
         return lacking
 
 
@@ -75,12 +75,12 @@ class JointDescent(SubspaceDescent):
 
 
 class ClassStart(Stage[SearchState]):
-    """The samples that a head's labels show at once (see `ClassStarts`), and descents from there."""
+    """Approximate samples by the labels of a head (see `ClassStarts`), and descents from there."""
 
     name, draws = "class starts", False
 
     def requires(self, state: SearchState) -> str | None:
-        """Ask for a head."""
+        """Require a head."""
         return None if state.is_head else "needs a classifier's head; this layer is none"
 
     def n_starts(self, state: SearchState) -> int:
@@ -92,13 +92,13 @@ class ClassStart(Stage[SearchState]):
         known = state.fits.at_scale(state.knowledge.inputs)
         tail = state.tail_of_head
         starts, labels = state.numerics.class_starts.run(state.coordinates, tail, known)
-        is_last = state.coordinates.free.shape[1] <= 1  # it follows from the others, whichever its label is
+        is_last = state.coordinates.free.shape[1] <= 1  # it follows from the others, whatever its label is
         of_labels = tail if is_last else replace(tail, labels=labels)
         return Proposals(*state.settled(state.descended(starts, of_labels, generator)))
 
 
 class ScaledReflections(_ByConstraint):
-    """Douglas-Rachford at true scale by the next layer's activation subspace, and descents from its ends."""
+    """Douglas-Rachford at true scale by the next layer's activation subspace, and descents from its candidates."""
 
     name, by, cost = "scaled reflection", "first", (0.5, 0.5)
     lacking = "needs the next layer's gradient; this layer has none"
@@ -121,8 +121,8 @@ class ChainedReflections(Stage[SearchState]):
     name = "chained reflection"
 
     def requires(self, state: SearchState) -> str | None:
-        """Ask for several subspaces."""
-        return None if state.chain is not None else "needs the gradients of two downstream layers; fewer are known"
+        """Require several subspaces."""
+        return None if state.all_levels is not None else "needs the gradients of two downstream layers; fewer are known"
 
     def n_starts(self, state: SearchState) -> int:
         """Return the starts of a round."""
@@ -138,26 +138,26 @@ class ChainedReflections(Stage[SearchState]):
         return Proposals(*state.confirmed(minimisers, generator))
 
     def starts(self, state: SearchState, n_starts: int, generator: torch.Generator) -> torch.Tensor:
-        """Return where reflections end, as ``p`` at their true scale."""
-        return state.numerics.scaled.inputs(state.coordinates, state.chain, n_starts, generator)
+        """Return the candidates of reflections, as ``p`` at their true scale."""
+        return state.numerics.scaled.inputs(state.coordinates, state.all_levels, n_starts, generator)
 
 
 class PairedReflections(ChainedReflections):
-    """Douglas-Rachford on the way forward and the way back, for a label drawn for each start."""
+    """Douglas-Rachford by activation and backward subspaces, for a label drawn for each start."""
 
     name = "paired reflection"
 
     def requires(self, state: SearchState) -> str | None:
-        """Ask for the way back."""
+        """Require the backward subspaces."""
         is_there = state.is_linked
-        return None if is_there else "needs all downstream layers to the loss, behind ReLUs; not all are known"
+        return None if is_there else "needs all downstream layers up to the loss, with ReLUs; not all are known"
 
     def n_starts(self, state: SearchState) -> int:
         """Return the starts of a round."""
         return state.numerics.paired.n_starts
 
     def starts(self, state: SearchState, n_starts: int, generator: torch.Generator) -> torch.Tensor:
-        """Return where reflections end, each with its label."""
+        """Return the candidates of reflections, each for a label drawn by its likelihood."""
         likely = state.likely_labels.without_labels(state.fits.preactivations(state.knowledge.inputs))
         labels = likely.weighted(n_starts, 0.0, generator).labels
         given = state.coordinates, state.fits.all_subspaces, state.problem.backward, labels, generator
@@ -171,17 +171,17 @@ class Projections(_ByConstraint):
     lacking = "needs the next layer's gradient; this layer has none"
 
     def requires(self, state: SearchState) -> str | None:
-        """Ask for a subspace that needs no scale."""
+        """Require a subspace that needs no scale."""
         lacking = super().requires(state)
         if lacking is None and state.subspaces.levels[0].up_to_scale() is None:
-            return f"needs an activation with one kink and straight pieces; {state.activation.name} has a scale"
+            return f"needs an activation with one kink between linear pieces; {state.activation.name} has a scale"
         return lacking
 
     def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
         """Run random starts."""
         subspace = state.remaining.first.levels[0].up_to_scale()
         inputs, is_determined = state.numerics.projection.run(state.coordinates, subspace, n_starts, generator)
-        if not state.is_flat:  # with two slopes an end may be in the first subspace by a wrong one
+        if not state.is_flat:  # with two slopes a candidate may lie in the first subspace by a wrong one
             starts = state.fits.at_scale(inputs)
             return Proposals(*state.settled(state.descended(starts, state.remaining["subspaces"], generator)))
         if state.coordinates.free.shape[1] > 1:  # a last one follows from all columns
@@ -217,7 +217,7 @@ class Reflections(Stage[SearchState]):
     name = "reflection"
 
     def requires(self, state: SearchState) -> str | None:
-        """Ask for a wide layer: narrow ones are faster by alternation."""
+        """Require a wide layer: narrow ones are faster by alternation."""
         return _lacks_zeros(state) or (None if state.is_wide else "needs a wide layer; this one is narrow")
 
     def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
@@ -231,7 +231,7 @@ class Alternations(Stage[SearchState]):
     name = "alternation"
 
     def requires(self, state: SearchState) -> str | None:
-        """Ask for zeros."""
+        """Require zeros."""
         return _lacks_zeros(state)
 
     def n_starts(self, state: SearchState) -> int:

@@ -1,4 +1,4 @@
-"""What a search works on: what the samples of a layer fulfil, what is known of them, and fits of single samples."""
+"""The state of a search: the constraints of a layer's samples, known samples, and fits of single ones."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from sparsedl_fl.theory import Attack, is_determined
 __all__ = ["SearchState"]
 
 INEXACT_COLUMN = 0.03
-"""Overlap of an input with the column of another one up to which that will do to lead starts elsewhere; chosen on one
-batch of 50 behind 200 sigmoids, not varied."""
+"""Overlap of an input with the column of another one up to which deflation by that column still leads starts to other
+samples; chosen on one batch of 50 at 200 sigmoids, not varied."""
 
 N_TYPICAL = 16
-"""Draws that show how large activations are."""
+"""Number of prior draws that give the scale of activations."""
 
 Minimisers = tuple[torch.Tensor, torch.Tensor]
 
@@ -42,11 +42,11 @@ class SearchState(State):
     settings : SearchSettings
         The numerics.
     problem : LayerProblem
-        What is known from the start.
+        The layer's gradient.
     subspaces : DownstreamSubspaces or None
         The activation subspaces of the downstream layers, where these are used.
     equations : Constraint or None
-        All that pre-activations of samples fulfil beside zeros; None where there are zeros alone.
+        All constraints of samples other than zeros; None where there are zeros alone.
     generator : torch.Generator
         Source of randomness.
     patience : int
@@ -57,16 +57,16 @@ class SearchState(State):
     knowledge : Knowledge
         Columns and samples found.
     remaining : Remaining
-        The constraints by name, deflated by what is known: "first" is the next layer's activation subspace,
-        "subspaces" all that descents go by, "tail" the network tail alone, "everything" both.
+        The constraints by name, deflated by known samples: "first" is the next layer's activation subspace,
+        "subspaces" the constraint of descents, "tail" the network tail alone, "everything" both.
     undeflated : SampleCoordinates
-        Both views with nothing known.
-    chain : DownstreamSubspaces or None
-        All activation subspaces, where the first says too little.
+        The unknowns without deflation.
+    all_levels : DownstreamSubspaces or None
+        All activation subspaces, where the first has too few equations.
     tail : TailGradient or None
-        What the network tail sends back.
+        The constraint of the network tail.
     natural : NaturalCoordinates or None
-        The forward view with nothing known, in which ends are polished.
+        The unknowns without deflation, in which candidates are polished.
     fits : SingleFits
         Fits of single samples.
     """
@@ -87,10 +87,10 @@ class SearchState(State):
         self.is_wide = numerics.schedule.is_wide(problem.width)
         self.n_starts = numerics.schedule.n_starts(problem.width)
         self.undeflated = coordinates = SampleCoordinates.of_problem(problem)
-        # Beyond half of the width neither the first subspace nor zeros say enough of a sample.
+        # Beyond half of the width neither the first subspace nor zeros determine a sample.
         self.is_beyond_half = subspaces is not None and problem.is_beyond_half
-        self.chain = problem.all_subspaces if self.is_beyond_half or (self.is_flat and self.is_alike) else None
-        self.tail = problem.tail if numerics.use_tail and (self.chain is not None or not self.is_flat) else None
+        self.all_levels = problem.all_subspaces if self.is_beyond_half or (self.is_flat and self.is_alike) else None
+        self.tail = problem.tail if numerics.use_tail and (self.all_levels is not None or not self.is_flat) else None
         self.natural: NaturalCoordinates | None = None
         self.uses_tail, everything = equations is not subspaces, None
         if equations is not None and not self.is_flat:
@@ -101,32 +101,32 @@ class SearchState(State):
                 everything = Stacked((_at_typical_scale(subspaces, forward, generator), self.tail))
         self.equations = equations
         is_alone = subspaces is not None and self.tail is not None and self.tail.identifies
-        views_by_name = {
+        by_name = {
             "first": None if subspaces is None else subspaces.first,
             "subspaces": equations,
             "tail": self.tail if is_alone else None,
             "everything": everything,
         }
-        self.remaining = Remaining(views_by_name, as_tensor(problem.factors.left))
+        self.remaining = Remaining(by_name, as_tensor(problem.factors.left))
         self.knowledge = self._nothing_known(coordinates)
         self.is_head = problem.layer_gradient.tail.is_of_head
         is_small = problem.width <= numerics.joint_refinement.widest or self.is_head
         self.is_exact = equations is not None and problem.batch_size > 1 and is_small
-        by_subspaces = equations if self.chain is None else self.chain
+        by_subspaces = equations if self.all_levels is None else self.all_levels
         self.last = by_subspaces if self.is_exact and everything is None else everything
         natural = self.natural
         if self.is_exact and natural is None:
             natural = NaturalCoordinates.of(
                 ScaledForward.of(coordinates), equations, generator, numerics.descent.n_probes
             )
-        given = coordinates, numerics.joint_refinement, numerics.descent, natural, self.last, subspaces, self.chain
-        self.fits = SingleFits(*given, is_exact=self.is_exact)
+        given = coordinates, numerics.joint_refinement, numerics.descent, natural, self.last, subspaces
+        self.fits = SingleFits(*given, self.all_levels, is_exact=self.is_exact)
         self.errors: torch.Tensor | None = None
         self.ridges = numerics.schedule.cycle_of_ridges()
 
     def _nothing_known(self, coordinates: SampleCoordinates) -> Knowledge:
         precision: dict[str, float] = {}
-        if self.natural is not None:  # ends are polished without what is known: columns need not be exact
+        if self.natural is not None:  # candidates are polished without deflation: columns need not be exact
             precision = {"own_product": INEXACT_COLUMN}
         if self.numerics.input_zeros is not None:
             precision = {"own_product": INEXACT_COLUMN, "surely_off": self.numerics.input_zeros.margins[0]}
@@ -136,32 +136,32 @@ class SearchState(State):
 
     @cached_property
     def is_alike(self) -> bool:
-        """Whether there are activation subspaces, and samples with so much in common that zeros say little."""
+        """Whether there are activation subspaces, and samples with so much in common that zeros determine little."""
         return self.subspaces is not None and self.numerics.scaled.applies(self.undeflated)
 
     @property
     def coordinates(self) -> SampleCoordinates:
-        """Both views, deflated by what is known."""
+        """The unknowns, deflated by known columns."""
         return self.knowledge.coordinates
 
     @property
     def is_ample(self) -> bool:
-        """Whether the next layer's activation subspace says enough for a descent by it alone."""
+        """Whether the next layer's activation subspace has enough equations for a descent by it alone."""
         return self.subspaces is not None and self.numerics.scaled.is_ample(self.remaining.first.levels[0])
 
     @property
     def n_known(self) -> int:
-        """Columns and samples."""
+        """Number of known columns and samples."""
         return self.knowledge.n_known
 
     @property
     def n_found(self) -> int:
-        """Columns."""
+        """Number of columns."""
         return self.knowledge.n_found
 
     @property
     def n_hits(self) -> int:
-        """Starts that ended at one."""
+        """Number of starts that found one."""
         return self.knowledge.n_hits
 
     @property
@@ -176,7 +176,7 @@ class SearchState(State):
 
     @cached_property
     def _is_determined(self) -> bool:
-        """Whether there are equations enough for the batch, if half of the units are inactive."""
+        """Whether the batch is in range, if half of the units are inactive."""
         if not self.is_flat:
             return self.equations.identifies
         n_live = int(self.problem.factors.zero_test.distinct_rows.sum())
@@ -184,22 +184,22 @@ class SearchState(State):
         return is_determined(self.problem.batch_size, n_live, Attack.SPAN if has_subspace else Attack.ZEROS)
 
     def take(self, proposals: Proposals) -> bool:
-        """Take in columns that their zeros prove, and samples."""
+        """Add columns that their zeros certify, and samples."""
         return self.knowledge.add(proposals.inputs, proposals.is_determined, proposals.columns)
 
     @property
-    def evidence_in_words(self) -> str:
-        """What samples are looked at by."""
-        subspaces, words = self.chain or self.subspaces, ["gradient", "weights"]
+    def used_in_words(self) -> str:
+        """What the search uses, in words."""
+        subspaces, words = self.all_levels or self.subspaces, ["gradient", "weights"]
         if subspaces is not None:
             n = len(subspaces.levels)
-            words.append("the next layer's gradient" if n == 1 else f"the gradients of {n} layers behind")
+            words.append("the next layer's gradient" if n == 1 else f"the gradients of the next {n} layers")
         if self.uses_tail:
-            words.append("the rest of the network")
+            words.append("the model up to its loss")
         return " and ".join([", ".join(words[:-1]), words[-1]])
 
     def candidates(self, status: str, end: SearchEnd, n_starts: int) -> Candidates:
-        """Return what was found."""
+        """Return the columns and samples found."""
         directions, knowledge = self.knowledge.columns.numpy().T, self.knowledge
         return Candidates(
             directions=directions,
@@ -214,29 +214,29 @@ class SearchState(State):
 
     @property
     def tail_of_head(self) -> TailGradient:
-        """All that is known of the samples of a head."""
+        """The constraint of the samples of a head."""
         assert isinstance(self.equations, TailGradient)
         return self.equations
 
     @cached_property
     def is_linked(self) -> bool:
-        """Whether the loss can be followed back through all downstream layers, from a label to this one."""
+        """Whether gradients can be backpropagated through all downstream layers, from a label to this one."""
         if not (self.is_beyond_half and self.numerics.use_tail and self.problem.tail is not None):
             return False
-        is_whole = len((self.chain or self.subspaces).levels) >= len(self.problem.layer_gradient.layers) - 1
+        is_whole = len((self.all_levels or self.subspaces).levels) >= len(self.problem.layer_gradient.layers) - 1
         return is_whole and self.problem.backward is not None and self.problem.backward.is_two_pieces
 
     @cached_property
     def likely_labels(self) -> TailGradient:
-        """The labels that the batch seems to have: a way through the loss for each that there is."""
+        """The network tail with the label likelihood, which takes a pass through the loss for each label."""
         forward = ScaledForward.of(self.undeflated)
-        places = forward.preactivations(forward.draw(N_TYPICAL, torch.Generator().manual_seed(0)))
+        drawn = forward.preactivations(forward.draw(N_TYPICAL, torch.Generator().manual_seed(0)))
         tail, b = self.problem.tail, self.problem.batch_size
         mean = as_tensor(self.problem.factors.left @ self.problem.forward.scale)
-        return replace(tail, shares=likely_labels(tail.rest, tail.terms, places, mean, b))
+        return replace(tail, shares=likely_labels(tail.rest, tail.terms, drawn, mean, b))
 
     def deflate(self) -> bool:
-        """Take what is known out of the constraints; return whether that alone brought a last column."""
+        """Deflate the constraints by known samples; return whether that alone found the last column."""
         knowledge = self.knowledge
         if (
             knowledge.trusts_downstream
@@ -251,13 +251,13 @@ class SearchState(State):
         return False
 
     def descended(self, starts: torch.Tensor, at_first: Constraint, generator: torch.Generator) -> Minimisers:
-        """Return the samples that descents from some ``p`` at their true scale end at, and which are determined."""
+        """Return the minimisers of descents from some ``p`` at their true scale, and which are isolated."""
         if len(starts) == 0:
             return starts, torch.zeros(0, dtype=torch.bool)
         return self.numerics.descent.run(self.coordinates, self.equations, starts, generator, self.natural, at_first)
 
     def settled(self, minimisers: Minimisers, *, is_fitted: bool = False) -> Minimisers:
-        """Return ends without zero-slope regions fitted to all constraints, those that fulfil these; or as they are.
+        """Fit candidates of an activation without a zero-slope region to all constraints, and keep plausible ones.
 
         Columns are as exact as their samples; ``is_fitted`` says that a stage has fitted them already.
         """
@@ -267,13 +267,15 @@ class SearchState(State):
             if self.is_head:
                 near = self.fits.near_columns(inputs, self.tail_of_head)
                 inputs, is_determined = inputs[near], is_determined[near]
-        if self.subspaces is not None and self.activation.is_piecewise_linear:  # one in a wrong piece spoils all fits
+        if (
+            self.subspaces is not None and self.activation.is_piecewise_linear
+        ):  # one in a wrong linear piece spoils all fits
             kept = self.fits.near_subspaces(inputs, self.knowledge.inputs, math.inf)
             inputs, is_determined = inputs[kept], is_determined[kept]
         return inputs, is_determined
 
     def confirmed(self, minimisers: Minimisers, generator: torch.Generator) -> Minimisers:
-        """Return ends with zero-slope regions that the subspaces confirm; of stored weights first those by zeros."""
+        """Keep candidates of a zero-slope region that subspaces confirm; with stored weights, refine by zeros first."""
         if not self.is_exact:
             return minimisers
         inputs, is_determined = self.fits.fitted(minimisers[0]), minimisers[1]

@@ -1,4 +1,4 @@
-"""Numerical kernels, once each: what they are for is known to their callers alone."""
+"""Numerical kernels, once each; they know nothing of the problems that they solve."""
 
 from sparsedl_fl.solvers.conjugate_gradient import conjugate_gradient
 from sparsedl_fl.solvers.douglas_rachford import douglas_rachford

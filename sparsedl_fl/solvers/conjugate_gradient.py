@@ -14,26 +14,26 @@ Map = Callable[[torch.Tensor], torch.Tensor]
 def conjugate_gradient(
     times: Map, precondition: Map, goal: torch.Tensor, *, n_products: int, enough: float, each: bool = True
 ) -> tuple[torch.Tensor, bool]:
-    """Solve ``A x = goal`` about, for a positive definite ``A`` that is only applied.
+    """Solve ``A x = goal`` approximately, for a positive definite ``A`` given by its products.
 
     Parameters
     ----------
     times, precondition : callable
-        Product with ``A``, and about with its inverse.
+        Product with ``A``, and approximately with its inverse.
     goal : torch.Tensor of shape (n, d)
         Right-hand sides.
     n_products : int
         Steps at most.
     enough : float
-        Share of the preconditioned square of what is left at which it ends.
+        Relative preconditioned squared residual at which it stops.
     each : bool, default=True
-        Whether each row is a system by itself; else all together are one.
+        Whether each row is a system of its own; else all together are one.
 
     Returns
     -------
     solution : torch.Tensor of shape (n, d)
     is_solved : bool
-        Whether all came to that share.
+        Whether all residuals are that small.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Douglas and Rachford's reflections between subspaces and a set that is not convex."""
+"""Douglas-Rachford reflections between subspaces and a set that is not convex."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ def douglas_rachford(
     overshoot: float = 1.0,
     normalize: Callable[[Points], Points] | None = None,
 ) -> Points:
-    """Return where points end after some reflections: all starts at once.
+    """Return the points after some reflections, of all starts at once.
 
     Parameters
     ----------
     points : sequence of torch.Tensor of shape (n_starts, m)
-        The parts of the first points: a point is one of a product space.
+        The parts of the first points, which lie in a product space.
     nearest : callable
-        Takes points to the nearest ones of the set, such as pairs ``(z, y)`` with ``y = phi(z)`` at each unit.
+        Projection onto the set, such as pairs ``(z, y)`` with ``y = phi(z)`` at each unit.
     fitted : callable
-        Takes reflected points, and the number of the reflection, to the nearest ones of the subspaces; what these
-        prefer may change with that number.
+        Projection of reflected points onto the subspaces; a second argument is the number of the reflection, with which
+        it may change.
     n_reflections : int
-        Reflections.
+        Number of reflections.
     step : float, default=1
-        How much of the way to the next points is gone.
+        Length of the step, as a share of plain Douglas-Rachford's.
     overshoot : float, default=1
-        How far a reflection goes on behind the set, as a share of the way to it.
+        How far a reflection goes beyond the set, as a share of the distance to it.
     normalize : callable or None, default=None
-        Brings points that have no scale to a common one.
+        Scales points that have no scale of their own.
 
     References
     ----------
@@ -49,10 +49,10 @@ def douglas_rachford(
     for number in range(n_reflections):
         near = nearest(points)
         if overshoot == 1.0:
-            behind = [2 * at - point for at, point in zip(near, points, strict=True)]
+            reflected = [2 * at - point for at, point in zip(near, points, strict=True)]
         else:
-            behind = [at.lerp(point, -overshoot) for at, point in zip(near, points, strict=True)]
-        targets = fitted(behind, number)
+            reflected = [at.lerp(point, -overshoot) for at, point in zip(near, points, strict=True)]
+        targets = fitted(reflected, number)
         points = [point + step * (to - at) for point, to, at in zip(points, targets, near, strict=True)]
         points = points if normalize is None else normalize(points)
     return points

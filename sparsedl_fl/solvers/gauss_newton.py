@@ -11,8 +11,8 @@ __all__ = ["gauss_newton"]
 
 
 EASIER, HARDER = 0.2, 4.0
-"""Factors of the damping after a step that helped and after one that did not: chosen on single batches of CIFAR-10
-behind GELU and tanh, 80 samples in front of 200 units and 300 of 1000."""
+"""Factors of the damping after a step that decreased the cost and after one that did not: chosen on single batches of
+CIFAR-10, with GELU and tanh, 80 samples at 200 units and 300 at 1000."""
 
 
 class Squares(Protocol):
@@ -42,37 +42,37 @@ def gauss_newton(
     shrinkage: torch.Tensor | float = 1.0,
     lengths: tuple[float, ...] = (1.0,),
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Minimise ``|r(v)|^2 + ridge |v|^2`` from each point, by steps that make it smaller; others are not taken.
+    """Minimise ``|r(v)|^2 + ridge |v|^2`` from each point; steps that do not decrease it are rejected.
 
     Parameters
     ----------
     points : torch.Tensor of shape (n, d)
         The first ``v``.
     at : callable
-        Takes points of shape (k, d), and which of the ``n`` they belong to, to their squares.
+        Returns the squares at points of shape (k, d), given their indices among the ``n``.
     solve : callable
-        Takes these, a gradient of shape (k, d) and what is added to the diagonal, of shape (k, 1), to steps:
-        ``(J^T J + added)^-1 gradient``, or about that.
+        Returns steps ``(J^T J + added)^-1 gradient``, exactly or not, given the squares, a gradient of shape (k, d) and
+        the terms added to the diagonal, of shape (k, 1).
     goes_on : callable
-        Takes the squares where points are now, costs before and after the step, points, and the number of the step,
-        and says which points take another.
+        Returns which points take another step, given the squares at the points, costs before and after the step, the
+        points, and the number of the step.
     n_steps : int
         Steps at most.
     damping : torch.Tensor of shape (n, 1)
-        What is added to the diagonal at first; less after a step that helped, more after one that did not.
+        Added to the diagonal at first; less after a step that decreased the cost, more after one that did not.
     ridge : torch.Tensor of shape (n, 1) or None, default=None
-        Pulls points to the origin; None is no ridge.
+        Weight of ``|v|^2``; None is no ridge.
     shrinkage : torch.Tensor of shape (n, 1) or float, default=1
         Factor of the ridge after each step.
     lengths : tuple of float, default=(1,)
-        Shares of a step that are tried, one after the other, while any point is without one that helps.
+        Shares of a step that are tried, one after the other, until each point has one that decreases its cost.
 
     Returns
     -------
     points : torch.Tensor of shape (n, d)
-        Where they ended.
+        The last points.
     is_open : torch.Tensor of shape (n,) of bool
-        Which would have gone on.
+        Which had not stopped.
 
     References
     ----------

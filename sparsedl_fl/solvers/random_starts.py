@@ -1,4 +1,4 @@
-"""What random starts draw."""
+"""Random numbers for starts."""
 
 from __future__ import annotations
 

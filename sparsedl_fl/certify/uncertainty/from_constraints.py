@@ -1,7 +1,7 @@
-"""Expected errors from the views, each input by itself.
+"""Expected errors from the constraints, each input by itself.
 
-The equations of a view hold but for its noise, which shows in how far they do not; and ``p`` is orthogonal to the
-columns of other inputs, up to their errors. What one step of Newton's method would still change is an error too.
+The residual at an input shows the noise of a constraint; and ``p`` is orthogonal to the columns of other inputs, up to
+their errors. What one more step of Newton's method would change is an error too.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from sparsedl_fl.lowrank.factors import LowRankGradient
 __all__ = ["errors_from_constraints"]
 
 SURELY_LEFT = 3.0
-"""Times the noise that a change of an input has to leave a span by, for the span to say anything of it. At 1.7 times
-two inputs 2 % apart came back between the two, by 16 expected errors."""
+"""Distance from a subspace, over the noise, that a change of an input needs for the subspace to determine it. At 1.7,
+two inputs 2 % apart were both recovered between the two, by 16 expected errors."""
 
 ROUNDING = 0.3
 """Standard deviation of what rounds to nearest, in units of the last place: ``1 / sqrt(12)``, rounded up."""
 
 SHARED = 20.0
-"""Equations that what all inputs show of their noise counts as, for each; not varied."""
+"""Number of equations that the noise of all inputs together counts as, in the estimate for each; not varied."""
 
 
 def errors_from_constraints(
@@ -46,7 +46,7 @@ def errors_from_constraints(
     columns: np.ndarray,
     products: np.ndarray,
 ) -> np.ndarray:
-    """Return the expected error of inputs by what views say of them and by the columns that are proven.
+    """Return the expected error of inputs, by a constraint and by certified columns.
 
     Parameters
     ----------
@@ -56,12 +56,12 @@ def errors_from_constraints(
         ``F``.
     scale : ndarray of shape (b,)
         ``h``.
-    view : Constraint
+    constraint : Constraint
         What they fulfil.
     whitened : ndarray of shape (k, b)
         Rows ``p``, at their true scale ``h^T p = 1``.
     columns : ndarray of shape (c, b)
-        Columns ``q`` that are proven by their zeros, as rows.
+        Columns ``q`` that their zeros certify, as rows.
     products : ndarray of shape (k, c)
         Expected size of ``p dq`` for each input and column; infinite for an input's own column.
 
@@ -77,20 +77,20 @@ def errors_from_constraints(
     if len(whitened) == 0:
         return np.zeros(0)
     constraints = constraint.constraints if isinstance(constraint, Stacked) else (constraint,)
-    parts = [_INFORMATION[type(part)](part, forward, whitened) for part in constraints]
+    sources = [_INFORMATION[type(part)](part, forward, whitened) for part in constraints]
     errors = np.full(len(whitened), np.inf)
-    # The bias gradient fixes the scale, up to its own noise: the last change is one of scale alone.
+    # The bias gradient fixes the scale, up to its own noise: the last change is of scale alone.
     changes = np.linalg.qr(scale[:, None], mode="complete")[0]
     changes = np.roll(changes, -1, axis=1)
     for index in range(len(whitened)):
         free = changes
         information = pull = np.asarray(0.0)
-        for part in parts:
-            free, by_part, pull_of_part = part.of(index, free)
-            information, pull = information + by_part, pull + pull_of_part
+        for source in sources:
+            free, from_source, pull_of_source = source.of(index, free)
+            information, pull = information + from_source, pull + pull_of_source
         known = np.isfinite(products[index]) & (products[index] > 0)
-        constraints = columns[known] @ free / products[index, known, None]
-        whole = information + constraints.T @ constraints
+        orthogonal = columns[known] @ free / products[index, known, None]
+        whole = information + orthogonal.T @ orthogonal
         system, cross = whole[:-1, :-1], whole[:-1, -1]
         units = np.sqrt(np.diag(system))
         if not units.all():
@@ -100,7 +100,7 @@ def errors_from_constraints(
             continue
         root = axes / np.sqrt(values) / units[:, None]
         step, to_input = root @ (root.T @ pull[:-1]), free[:, :-1].T * S
-        # Another scale takes the input elsewhere along what the equations say least of.
+        # Another scale moves the input along what the equations determine least.
         rescaled = (free[:, -1] * S - (root @ (root.T @ cross)) @ to_input) / (scale @ free[:, -1])
         squares = [np.sum((step @ to_input) ** 2), np.sum((root.T @ to_input) ** 2)]
         errors[index] = np.sqrt((sum(squares) + np.sum((of_scale[index] * rescaled) ** 2)) / n)
@@ -114,41 +114,34 @@ def _errors_of_scale(factors: LowRankGradient, scale: np.ndarray, whitened: np.n
     return np.linalg.norm((left @ whitened.T) * noise[:, None], axis=0)
 
 
-class _OfSpans:
-    """What spans say of each of some inputs."""
+class _FromSubspaces:
+    """The information that activation subspaces hold of each of some inputs."""
 
     def __init__(self, constraint: DownstreamSubspaces, forward: np.ndarray, whitened: np.ndarray) -> None:
         here = constraint.at(as_tensor(whitened @ forward.T))
         self.constraint, self.forward = constraint, forward
-        self.slopes = [
-            _sure_slopes(*level).numpy()
-            for level in zip(constraint.levels, here.preactivations, here.activations, here.slopes, strict=True)
-        ]
-        self.residuals = [
-            subspace.outside(y).numpy() for subspace, y in zip(constraint.levels, here.activations, strict=True)
-        ]
+        levels = list(zip(constraint.levels, here.preactivations, here.activations, here.slopes, strict=True))
+        self.slopes = [_sure_slopes(*level).numpy() for level in levels]
+        self.residuals = [subspace.outside(y).numpy() for subspace, _, y, _ in levels]
         self.rounding, self.deviations = _rounding(constraint, here, self.residuals)
 
     def of(self, index: int, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return what they say of changes of an input, given as columns.
+        """Return the information on changes of an input, given as columns.
 
         Returns
         -------
         free : ndarray of shape (b, b - 1)
-            The changes, or others that span the same.
+            The changes, or others of the same span.
         information : ndarray of shape (b - 1, b - 1)
-            Of each of them.
+            Fisher information of the changes.
         pull : ndarray of shape (b - 1,)
-            What is left of the equations, as they say it.
+            Gradient of half the squared residual along the changes.
         """
         moved, free = _moved(self.constraint, self.forward, [part[index] for part in self.slopes], free)
         information = squares = pull = np.asarray(0.0)
         for level, change in enumerate(moved):
-            inside, precision = (
-                self.constraint.levels[level].basis.numpy().T @ change,
-                self.deviations[level, index] ** -2,
-            )
-            gram = change.T @ change
+            inside, gram = self.constraint.levels[level].basis.numpy().T @ change, change.T @ change
+            precision = self.deviations[level, index] ** -2
             information = information + precision * (gram - inside.T @ inside)
             squares = squares + precision * gram
             pull = pull + precision * (change.T @ self.residuals[level][index])
@@ -157,9 +150,9 @@ class _OfSpans:
         return free, information, pull
 
     def _rounding_of(self, index: int, moved: list[np.ndarray], mixing: np.ndarray) -> np.ndarray:
-        """Return how far rounding explains that mixtures of changes leave the spans, relative: of any, the most.
+        """Return the largest relative distance from the subspaces that rounding explains, of mixtures of changes.
 
-        A mixture may lie where the gradient is weak, though the input does not: the difference of two that are alike.
+        The difference of two similar inputs may lie where the gradient is weak, though neither does.
         """
         changed = [as_tensor((change @ mixing).T.copy()) for change in moved]
         noise = [
@@ -169,10 +162,10 @@ class _OfSpans:
 
 
 def _sure_slopes(subspace: ActivationSubspace, z: torch.Tensor, y: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
-    """Return the slopes, zero where a unit with flat parts is no further from its kink than rounding explains.
+    """Return the slopes, zero where a unit with a zero-slope region is as near to its kink as rounding explains.
 
-    Where fewer units are on than there are unknowns an end may be anywhere, up to where another unit begins to be on;
-    there it looks determined. (One such was off by 6 % of its size, with an expected error of 4e-6.)
+    Where fewer units are active than there are unknowns, a minimiser is free up to where the next unit becomes active,
+    and looks determined there. (One such was off by 6 % of its size, with an expected error of 4e-6.)
     """
     if not subspace.activation.has_flat_part:
         return slopes
@@ -180,8 +173,8 @@ def _sure_slopes(subspace: ActivationSubspace, z: torch.Tensor, y: torch.Tensor,
     return torch.where(subspace.activation.distance_to_kink(z) > near, slopes, 0.0)
 
 
-class _OfRest:
-    """What the rest of the network says of each of some inputs."""
+class _FromTail:
+    """The information that the network tail holds of each of some inputs."""
 
     def __init__(self, constraint: TailGradient, forward: np.ndarray, whitened: np.ndarray) -> None:
         self.forward, self.preactivations = forward, as_tensor(whitened @ forward.T)
@@ -191,14 +184,14 @@ class _OfRest:
         m, b = constraint.space.basis.shape
         sizes = np.maximum(here.expected.numpy(), np.finfo(float).tiny)
         freedom = max(m - b - constraint.n_unknowns, 1)
-        # How far rounding moves each is known up to one factor, which all inputs show together; one that is further
-        # off is so by its own. (Between two labels: by eight expected errors.)
+        # Rounding is known up to one factor, which all inputs show together; an input that is further off counts with
+        # its own. (One between two labels was off by eight expected errors.)
         own = np.sqrt(np.sum((self.residuals / sizes[:, None]) ** 2, axis=1) / freedom)
         factor = np.sqrt(np.mean(own**2))
         self.deviations = np.maximum(sizes * np.maximum(factor, own), np.finfo(float).eps)
 
     def of(self, index: int, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the same as of spans."""
+        """Return the same as of subspaces."""
         alone = torch.tensor([index])
         here = self.constraint.of_some(alone).at(self.preactivations[alone])
         turned = here.jvp(as_tensor((self.forward @ free).T)).numpy()
@@ -206,61 +199,61 @@ class _OfRest:
         return free, precision * (turned @ turned.T), precision * (turned @ self.residuals[index])
 
 
-_INFORMATION: dict[type[Constraint], Callable[..., _OfSpans | _OfRest]] = {
-    DownstreamSubspaces: _OfSpans,
-    TailGradient: _OfRest,
+_INFORMATION: dict[type[Constraint], Callable[..., _FromSubspaces | _FromTail]] = {
+    DownstreamSubspaces: _FromSubspaces,
+    TailGradient: _FromTail,
 }
 
 
 def _rounding(
-    behind: DownstreamSubspaces, here: SubspacesAt, residuals: list[np.ndarray]
+    downstream: DownstreamSubspaces, here: SubspacesAt, residuals: list[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return how far rounding explains each distance, relative, and how far it moved it, both of shape (levels, k).
+    """Return the relative distance that rounding explains, and the estimated noise, both of shape (levels, k).
 
-    How far rounding moves each is known up to a factor, which each input shows by its own equations; that of all
-    inputs counts as so many equations more. A fit may leave nothing of one layer's equations at the cost of
-    another's: no layer is taken for more exact than all of them together.
+    Rounding is known up to a factor, which the equations of each input show; that of all inputs counts as `SHARED`
+    equations more. A fit may fulfil one layer's equations at the cost of another's: no layer counts as more exact than
+    all together.
     """
-    b = behind.levels[0].basis.shape[1]
+    b = downstream.levels[0].basis.shape[1]
     n_unknown = np.minimum(np.sum(here.slopes[0].numpy() != 0, axis=1), b - 1)
     rounding, sizes, squares, freedom = [], [], [], []
-    for subspace, y, residual in zip(behind.levels, here.activations, residuals, strict=True):
+    for subspace, y, residual in zip(downstream.levels, here.activations, residuals, strict=True):
         rounding.append(subspace.rounding_of(y).numpy())
         sizes.append(np.linalg.norm(y.numpy(), axis=1) * rounding[-1])
         squares.append(np.sum((residual / sizes[-1][:, None]) ** 2, axis=1))
-        freedom.append(np.maximum((len(subspace.basis) - b) * (1 - n_unknown / behind.n_equations), 1))
+        freedom.append(np.maximum((len(subspace.basis) - b) * (1 - n_unknown / downstream.n_equations), 1))
     of_layers = _factor(np.array(squares), np.array(freedom))
     of_all = _factor(np.sum(squares, axis=0), np.sum(freedom, axis=0))
     return np.array(rounding), np.array(sizes) * np.maximum(of_layers, of_all)
 
 
 def _factor(squares: np.ndarray, freedom: np.ndarray) -> np.ndarray:
-    """Return by what factor noise is larger than expected, by its squares; that of all counts for each as well."""
+    """Return by what factor noise is larger than expected, from its squares and those of all."""
     shared = np.mean(squares / freedom, axis=-1, keepdims=True)
     return np.sqrt((squares + SHARED * shared) / (freedom + SHARED))
 
 
 def _moved(
-    behind: DownstreamSubspaces, forward: np.ndarray, slopes: list[np.ndarray], free: np.ndarray
+    downstream: DownstreamSubspaces, forward: np.ndarray, slopes: list[np.ndarray], free: np.ndarray
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """Return how changes of an input move its activations in each layer, and these changes, as columns.
 
-    In the first layer they are orthonormal, where that can be had.
+    In the first layer they are orthonormal, where possible.
     """
     is_active = slopes[0] != 0
-    on, free = _orthonormal((forward[is_active] * slopes[0][is_active, None]) @ free, free)
-    first = np.zeros((len(is_active), on.shape[1]))
-    first[is_active] = on
+    active, free = _orthonormal((forward[is_active] * slopes[0][is_active, None]) @ free, free)
+    first = np.zeros((len(is_active), active.shape[1]))
+    first[is_active] = active
     moved = [first]
-    for (W, _), slope in zip(behind.layers, slopes[1:], strict=True):
+    for (W, _), slope in zip(downstream.layers, slopes[1:], strict=True):
         moved.append(slope[:, None] * (W.numpy() @ moved[-1]))
     return moved, free
 
 
 def _orthonormal(moved: np.ndarray, free: np.ndarray, *, regular: float = 1e-10) -> tuple[np.ndarray, np.ndarray]:
-    """Return orthonormal changes of the activations and what makes them, where changes are independent.
+    """Return orthonormal changes of the activations, and the changes of the input, where these are independent.
 
-    They may differ in size by many orders of magnitude, and what the span says of them is a difference of squares.
+    They may differ in size by many orders of magnitude, and the information on them is a difference of squares.
     """
     if len(moved) < moved.shape[1]:
         return moved, free
@@ -274,10 +267,10 @@ def _orthonormal(moved: np.ndarray, free: np.ndarray, *, regular: float = 1e-10)
 def _has_a_double(
     slopes: np.ndarray, index: int, n_free: int, *, few_inputs: int = 100, own_units: float = 0.1
 ) -> bool:
-    """Return whether another input may switch nearly the same units, all but a share of its own.
+    """Return whether another input may activate nearly the same units, all but a small share.
 
-    With few inputs, or few numbers that each is made of, each is taken to: it costs little to look (a share of 0.1 was
-    seen between the nearest of hundreds).
+    With few inputs or few unknowns each is taken to have one: the check is cheap then. (The nearest of hundreds of
+    inputs differed in a share of 0.1.)
     """
     if min(slopes.shape[1], n_free) < few_inputs:
         return True
@@ -293,9 +286,9 @@ def _beyond_rounding(
     *,
     ridge: float = 1e-12,
 ) -> np.ndarray:
-    """Leave out what the span says of directions that leave it by no more than rounding.
+    """Leave out the information on directions that leave the subspace by no more than rounding.
 
-    Mixtures of two inputs that switch the same units lie in the span as well: nothing tells them apart there. The
+    Mixtures of two inputs that activate the same units lie in the subspace as well: it does not tell them apart. The
     ridge keeps the comparison regular.
     """
     scale = np.sqrt(np.maximum(np.diag(squares), np.finfo(float).tiny))

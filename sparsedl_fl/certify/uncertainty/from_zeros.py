@@ -11,14 +11,14 @@ from sparsedl_fl.lowrank.factors import LowRankGradient
 __all__ = ["errors_from_inputs", "errors_from_zeros"]
 
 ROUNDING = 10.0
-"""Times the rounding of a pivot, ``b eps``, up to which one is zero: that of the products comes on top."""
+"""A pivot counts as zero up to this many times its rounding, ``b eps``: that of the products comes on top."""
 
 N_DRAWS, MOST_ENTRIES = 24, 40_000_000
-"""Draws of the noise, fewer where they would have more entries."""
+"""Number of draws of the noise; fewer where they would have more entries than the second number."""
 
 PRIOR_ROWS, UNDETERMINED = 8.0, 1e3
-"""Rows that the noise of all columns together counts as, for each; and what a column that its zeros leave open mixes
-into the others."""
+"""Number of rows that the noise of all columns together counts as, for each; and the share that a column which its
+zeros do not determine mixes into the others."""
 
 
 def errors_from_zeros(
@@ -35,7 +35,7 @@ def errors_from_zeros(
     zeros : ndarray of shape (m, b) of bool
         The rows that each column was estimated from.
     determined : ndarray of shape (b,) of bool
-        Which columns these determine; the others were estimated in another way, of which nothing is said here.
+        Which columns these determine; the others were estimated in another way, whose error is not known here.
 
     Returns
     -------
@@ -44,12 +44,12 @@ def errors_from_zeros(
     products : ndarray of shape (b, b)
         Expected size of ``p_i dq_j``.
     direct : ndarray of shape (b,)
-        The part ``D^+ N``, which no estimate of the columns avoids.
+        The part ``D^+ N``, which remains for exact columns.
     """
     U, S, noise = factors.left, factors.singular_values, factors.noise_level
     b, n = inputs.shape
     P = inputs @ factors.right.T / S
-    if np.linalg.matrix_rank(P) < b:  # two inputs that came out as one
+    if np.linalg.matrix_rank(P) < b:  # two inputs are equal
         return np.full(b, np.inf), np.full((b, b), np.inf), np.zeros(b)
     Q = np.linalg.inv(P)
     moments = inputs @ inputs.T / n
@@ -68,11 +68,11 @@ def errors_from_zeros(
 def _wobble(
     U: np.ndarray, Q: np.ndarray, P: np.ndarray, zeros: np.ndarray, noise: np.ndarray, spread: np.ndarray
 ) -> tuple[np.ndarray, float]:
-    """Return ``p_i dq_j`` for draws of the noise, and by how much the zeros are noisier than it says.
+    """Return ``p_i dq_j`` for draws of the noise, and by how much the zeros are noisier than that.
 
     The first has the shape (b, b, n_draws), with zeros where i = j; there are fewer draws where they would have more
-    than `MOST_ENTRIES`. A column that its zeros leave open mixes anything into the others: `UNDETERMINED`. The
-    noise that the zeros of one column show counts with its rows, that of all columns together with `PRIOR_ROWS`.
+    than `MOST_ENTRIES`. A column that its zeros do not determine mixes `UNDETERMINED` into the others. The noise at the
+    zeros of one column counts with its rows, that of all columns together with `PRIOR_ROWS`.
     """
     m, b = zeros.shape
     n_draws = int(np.clip(MOST_ENTRIES // (m * b), 4, N_DRAWS))
@@ -117,7 +117,7 @@ def errors_from_inputs(transposed: LowRankGradient, inputs: np.ndarray, zeros: n
     Returns
     -------
     ndarray of shape (k,)
-        What follows from the noise at the zeros alone, as a root mean square; infinite where they leave an input open.
+        Root mean square error due to the noise at the zeros alone; infinite where these do not determine an input.
     """
     V, S, noise = transposed.left, transposed.singular_values, transposed.noise_level
     errors = np.empty(len(inputs))
@@ -136,17 +136,17 @@ def errors_from_inputs(transposed: LowRankGradient, inputs: np.ndarray, zeros: n
 
 
 def _factor_of(rows: np.ndarray, own: np.ndarray) -> np.ndarray | None:
-    """Return the lower Cholesky factor of ``rows^T rows + own own^T``, or None where rows determine nothing beside own.
+    """Return the lower Cholesky factor of ``rows^T rows + own own^T``, or None where it is singular.
 
-    Of a singular matrix rounding leaves the last pivot above zero as often as below, and then Cholesky raises no error:
-    inputs that their zeros leave open were given an error of 1e-7. Complete pivoting tells.
+    Rounding leaves the last pivot of a singular matrix above zero as often as below, and then Cholesky raises no error:
+    inputs that their zeros do not determine got an expected error of 1e-7. Complete pivoting detects it.
 
     Parameters
     ----------
     rows : ndarray of shape (k, b)
         Equations.
     own : ndarray of shape (b,)
-        Unit vector that they leave open.
+        Unit vector in their null space.
     """
     gram = rows.T @ rows + np.outer(own, own)
     least = ROUNDING * len(gram) * np.finfo(float).eps * np.diag(gram).max()

@@ -1,12 +1,12 @@
-"""Behind zero-slope regions where most units are active, what the inactive ones withhold of a gradient is sparse.
+"""The search for activations with zero-slope regions at which most units are active, such as Hardtanh.
 
-Zeros of the gradient are few then, and say little. But with ``e`` the gradient at the activations of a sample and
-``d`` that at its pre-activations, ``e - d`` vanishes wherever a unit is active, and both lie in known subspaces.
+The gradient has few zeros then. But with ``e`` the gradient at the activations of a sample and ``d`` that at its
+pre-activations, the *withheld* gradient ``e - d`` is sparse: it vanishes at active units. Both lie in known subspaces.
 
 - `withheld_space`: these subspaces, and which candidates are columns.
-- `sparsest_vectors`, `layer_reflection`: two ways to candidates, the first by the withheld gradients alone.
-- `left_over`, `joint_equations`: the last few samples, at which hardly any unit is inactive, all at once.
-- `withheld_state`, `withheld_stages`: what is known, and the stages of the recipe.
+- `sparsest_vectors`, `layer_reflection`: candidates by withheld gradients alone, and by the forward pass as well.
+- `left_over`, `joint_equations`: the last few samples, with hardly any inactive unit, all at once.
+- `withheld_state`, `withheld_stages`: the state of this search, and its stages.
 """
 
 from sparsedl_fl.search.withheld.layer_reflection import OneLayerReflection

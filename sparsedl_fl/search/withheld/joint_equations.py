@@ -1,4 +1,4 @@
-"""What the last few inputs of a batch fulfil together, for many starts at once."""
+"""The joint equations of the last few samples of a batch, for many starts at once."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["LeftEquations", "LeftSquares"]
 
 @dataclass(frozen=True)
 class LeftEquations:
-    """What comes back for ``k`` inputs, with their labels, lies in the column space, and ``P Q`` is the unit matrix.
+    """The tail's gradients of ``k`` samples with labels lie in the column space, and ``P Q`` is the unit matrix.
 
-    Inputs of ``n`` starts are coordinates ``v`` of shape (n, k, k - 1) whose prior is a standard normal one.
+    Samples of ``n`` starts are coordinates ``v`` of shape (n, k, k - 1) with a standard normal prior.
 
     Attributes
     ----------
     forward : ScaledForward
-        Deflated by the columns that are known.
-    views : SampleCoordinates
-        The forward view.
+        The unknowns at their true scale, deflated by known columns.
+    sample_coordinates : SampleCoordinates
+        The unknowns.
     rest : TailGradient
-        What lies behind the layer, with the labels of the inputs.
+        The constraint of the network tail, with the labels of the samples.
     left : torch.Tensor of shape (m, b)
         ``U``.
     """
@@ -39,13 +39,13 @@ class LeftEquations:
 
     @classmethod
     def of(
-        cls, sample_coordinates: SampleCoordinates, rest: TailGradient, left: torch.Tensor, labels: torch.Tensor
+        cls, sample_coordinates: SampleCoordinates, tail: TailGradient, left: torch.Tensor, labels: torch.Tensor
     ) -> LeftEquations:
-        """Return them for a forward view that is deflated, and the labels of the inputs, (k,)."""
-        return cls(ScaledForward.of(sample_coordinates), sample_coordinates, replace(rest, labels=labels), left)
+        """Return the equations for deflated unknowns, and the labels of the samples, (k,)."""
+        return cls(ScaledForward.of(sample_coordinates), sample_coordinates, replace(tail, labels=labels), left)
 
     def smoothed(self, share: float) -> LeftEquations:
-        """Return the same with the kinks behind smoothed over a share of what is typical."""
+        """Return the same with the kinks of the network tail smoothed over a share of what is typical."""
         return replace(self, rest=self.rest.smoothed(share))
 
     @property
@@ -59,7 +59,7 @@ class LeftEquations:
 
     @cached_property
     def _columns(self) -> torch.Tensor:
-        """What takes gradients at pre-activations to the products with ``(1, v)`` of columns, (m, k)."""
+        """Matrix from gradients at pre-activations to columns, for products with ``(1, v)``, of shape (m, k)."""
         return self.left @ torch.cat([self.forward.origin[:, None], self.forward.axes], dim=1)
 
     @cached_property
@@ -68,14 +68,14 @@ class LeftEquations:
         return self.forward.axes.T @ self.sample_coordinates.forward.T
 
     def _at(self, coordinates: torch.Tensor) -> tuple[TailGradientAt, torch.Tensor, torch.Tensor]:
-        """Return what comes back for all inputs of all starts, and their ``(1, v)`` and columns, (n, k, k)."""
+        """Return the tail's gradients for all samples of all starts, their ``(1, v)`` and columns, (n, k, k)."""
         n, k, _ = coordinates.shape
         z = self.inputs(coordinates) @ self.sample_coordinates.forward.T + self.sample_coordinates.kink
         here = replace(self.rest, labels=self.rest.labels.repeat(n)).at(z.flatten(0, 1))
         return here, pad(coordinates, (1, 0), value=1.0), (here.gradients.detach() @ self._columns).reshape(n, k, k)
 
     def squares(self, coordinates: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return those outside of the column space, by input, (n, k), and of the entries of ``P Q - 1``, (n, k, k)."""
+        """Return squares outside of the column space, by sample, (n, k), and of entries of ``P Q - 1``, (n, k, k)."""
         here, extended, columns = self._at(coordinates)
         products = extended @ columns.transpose(1, 2)
         return here.outside.square().sum(dim=1).reshape(products.shape[:2]), _off_one(products).square()
@@ -88,7 +88,7 @@ class LeftEquations:
     def normal(self, coordinates: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return ``J^T J`` and ``J^T r``, (n, k (k - 1), k (k - 1)) and (n, k (k - 1), 1), with ``J`` the Jacobian.
 
-        What lies outside of the column space depends on its own input alone, and each product on two.
+        The part outside of the column space depends on its own sample alone, and each product on two.
         """
         (n, k, d), own = coordinates.shape, torch.arange(coordinates.shape[1])
         here, extended, columns = self._at(coordinates)
@@ -110,16 +110,16 @@ class LeftEquations:
 
 @dataclass(frozen=True)
 class LeftSquares:
-    """Their squares at some coordinates, for `sparsedl_fl.solvers.gauss_newton`.
+    """The squares of the equations at some coordinates, for `sparsedl_fl.solvers.gauss_newton`.
 
     Attributes
     ----------
     equations : LeftEquations
         The equations.
     coordinates : torch.Tensor of shape (n, k, k - 1)
-        Where.
+        The coordinates ``v``.
     weights : torch.Tensor of shape (n,)
-        Of the entries of ``P Q``.
+        Weight of the entries of ``P Q``.
     """
 
     equations: LeftEquations

@@ -1,4 +1,4 @@
-"""Reflections at the layer alone: where the weights say that units are off, nothing of what comes back is passed on."""
+"""Reflections at the layer alone: between forward pass, columns, and active or inactive units."""
 
 from __future__ import annotations
 
@@ -16,36 +16,37 @@ from sparsedl_fl.solvers.douglas_rachford import Points
 __all__ = ["OneLayerReflection"]
 
 OTHERS = 1e-3
-"""Weight of units that are on, over the mean of how far beyond its kink a unit is, of being taken to be off."""
+"""Weight with which an active unit is drawn to be forced inactive, over the mean depth of units in a zero-slope
+region."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class OneLayerReflection(BaseEstimator):
-    """Douglas and Rachford's reflections between ``z = F p``, ``d = U q`` and units that are on or off.
+    """Douglas-Rachford between ``z = F p``, ``d = U q`` and units that are active or inactive.
 
-    A unit that is on has ``d = e`` with the gradient ``e`` that comes back to its activation for a label, one that is
-    off ``d = 0``. Layers behind that are nearly straight leave no span of activations to go by (see
-    `PairedReflection`), and ``e`` hardly depends on the input.
+    An active unit has ``d = e`` with the gradient ``e`` at its activation for a label, an inactive one ``d = 0``. If
+    downstream layers are nearly linear, activation subspaces do not help (see `PairedReflection`), and ``e`` hardly
+    depends on the sample.
 
     Parameters
     ----------
     starts_per_input : int, default=6
         Starts of a round.
     n_reflections : int, default=200
-        Reflections of each. (Two batches of 50 behind 200 Hardtanh units: 60, 200 and 600 lead to about as many
-        columns; what takes longer is the way from their ends to these.)
+        Reflections of each. (Two batches of 50 at 200 Hardtanh units: 60, 200 and 600 lead to about as many columns;
+        estimating columns from the candidates takes longer.)
     first_ridges, last_ridge : (float, float) and float, default=(1e-3, 0.1) and 1e-5
-        Range of the first ridge of a start, over the mean square of the pre-activations, and what it shrinks to.
+        Range of the first ridge of a start, over the mean square of the pre-activations, and the last ridge.
     most_forced : int, default=2
-        Units that a start takes to be off, or fewer, picked among those that are at where it starts: without, most
-        starts end at mixtures of inputs of which hardly any unit is off. (Two batches of 50 of CIFAR-10 behind 200
-        Hardtanh units with 14 columns known: two rounds of 300 starts ended at 141 and 210 patterns and led to no new
-        columns without, to 11 and 6, 9 and 2, 7 and 3 with up to 1, 2 and 3.)
+        Largest number of units that a start forces to be inactive, drawn mostly among those that are at its first
+        point: without, most starts lead to mixtures of samples with hardly any inactive unit. (Two batches of 50 of
+        CIFAR-10 at 200 Hardtanh units with 14 columns known: two rounds of 300 starts gave 141 and 210 patterns and no
+        new columns without, and 11 and 6, 9 and 2, 7 and 3 columns with up to 1, 2 and 3.)
     gradient_weight : float, default=1
         Weight of gradients over that of pre-activations, in units of their mean squares. (From 0.1 to 10 it made no
-        difference, on two batches of 50 behind 200 Hardtanh units.)
+        difference, on two batches of 50 at 200 Hardtanh units.)
     step : float, default=0.5
-        How much of the way to the next pairs a reflection goes.
+        Length of a reflection's step, 1 for plain Douglas-Rachford.
     """
 
     starts_per_input: int = 6
@@ -57,37 +58,37 @@ class OneLayerReflection(BaseEstimator):
     step: float = 0.5
 
     def preactivations(
-        self, forward: ScaledForward, left: torch.Tensor, back: BackwardSubspaces, labels: torch.Tensor,
+        self, forward: ScaledForward, left: torch.Tensor, backward: BackwardSubspaces, labels: torch.Tensor,
         generator: torch.Generator,
     ) -> torch.Tensor:  # fmt: skip
-        """Return where starts end, as ``z`` of shape (n_starts, m).
+        """Return the candidates of all starts, as ``z`` of shape (n_starts, m).
 
         Parameters
         ----------
         forward : ScaledForward
-            The forward view, deflated by the columns that are known.
+            The unknowns at their true scale, deflated by known columns.
         left : torch.Tensor of shape (m, b)
             ``U``.
-        back : BackwardSubspaces
-            What comes back through the layers behind.
+        backward : BackwardSubspaces
+            Backpropagation through the downstream layers.
         labels : torch.Tensor of shape (n_starts,) of int
             One for each start.
         generator : torch.Generator
             Source of randomness.
         """
-        exact, phi = forward, back.activations[0]
-        forward, left, back = forward.to(WORKING), left.to(WORKING), back.to(WORKING)
+        exact, phi = forward, backward.activations[0]
+        forward, left, backward = forward.to(WORKING), left.to(WORKING), backward.to(WORKING)
         ridge = log_uniform(self.first_ridges, len(labels), generator, WORKING)
         shrinkage = (self.last_ridge / ridge) ** (1 / self.n_reflections)
         power = forward.sizes.square() / forward.sizes.square().mean()
         z = forward.preactivations(forward.draw(len(labels), generator))
         forced = self._forced(phi, z, generator)
-        d = back.at(z, labels)[1][0]
+        d = backward.at(z, labels)[1][0]
         share = float(self.gradient_weight * (z - z.mean(dim=0)).square().mean() / d.square().mean())
 
         def nearest(points: Points) -> Points:
             z, d = points
-            return _nearest(phi, z, d, back.at(z, labels)[2][0], share, forced)
+            return _nearest(phi, z, d, backward.at(z, labels)[2][0], share, forced)
 
         def fitted(points: Points, number: int) -> Points:
             coordinates = forward.coordinates(points[0]) * (power / (power + ridge * shrinkage**number))
@@ -98,7 +99,7 @@ class OneLayerReflection(BaseEstimator):
         return exact.preactivations(coordinates[coordinates.isfinite().all(dim=1)])
 
     def _forced(self, phi: FlatPart, z: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Return for units of starts, (n, m), whether they have to be off."""
+        """Return for units of starts, (n, m), whether they are forced to be inactive."""
         beyond = phi.depth(z)
         forced = torch.zeros_like(z, dtype=torch.bool)
         likely = beyond + OTHERS * beyond.mean() + torch.finfo(z.dtype).eps
@@ -110,8 +111,8 @@ class OneLayerReflection(BaseEstimator):
 def _nearest(
     phi: FlatPart, z: torch.Tensor, d: torch.Tensor, e: torch.Tensor, share: float, forced: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the nearest ``z`` and ``d`` of units that are on or off, some of them off in any case."""
-    on, off = phi.nearest_on(z), phi.nearest_off(z)
-    is_active = (z - on).square() + share * (d - e).square() <= (z - off).square() + share * d.square()
+    """Return the nearest ``z`` and ``d`` of active or inactive units, some of them inactive in any case."""
+    active, inactive = phi.nearest_on(z), phi.nearest_off(z)
+    is_active = (z - active).square() + share * (d - e).square() <= (z - inactive).square() + share * d.square()
     is_active = is_active & ~forced
-    return torch.where(is_active, on, off), torch.where(is_active, e, torch.zeros_like(d))
+    return torch.where(is_active, active, inactive), torch.where(is_active, e, torch.zeros_like(d))

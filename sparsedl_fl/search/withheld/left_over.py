@@ -1,4 +1,4 @@
-"""The last few inputs of a batch, all at once: those of which hardly any unit is off have no column of their own."""
+"""The last few samples of a batch, all at once: where hardly any unit is inactive, no column is found by itself."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from sparsedl_fl.solvers import gauss_newton
 __all__ = ["Minimisers", "LeftOver"]
 
 LEAST_GAIN = 1e-6
-"""Share of its squares by which a step has to help some start for another step to follow."""
+"""Relative decrease of the cost of some start that a step needs for another step to follow."""
 
 MOST_DRAWN, OTHERS = 5, 1e-3
-"""Inputs of an end that are drawn anew at most, and the share of doubt in those that fit."""
+"""Largest number of samples of a minimiser that are drawn anew, and the least weight of one, over that of the worst."""
 
 TYPICAL, LARGEST = 0.7, 10.0
-"""Share of the inputs that are as far from the mean as the prior says, and how many times as far others may be."""
+"""Share of the samples that are drawn from the prior, and how many times as far from the mean others may be."""
 
 
 @dataclass(frozen=True)
 class Minimisers:
-    """Where starts ended, the best first: coordinates of shape (n, k, k - 1), and the squares left of each, (n,)."""
+    """Local minimisers, the best first: coordinates of shape (n, k, k - 1), and the cost of each, (n,)."""
 
     coordinates: torch.Tensor
     costs: torch.Tensor
 
     def best(self, most: int, *, apart: float = 0.01) -> Minimisers:
-        """Return the best ones, one of those whose squares differ by no more than a share."""
+        """Return the best ones, one of those whose costs differ by no more than a share."""
         order = self.costs.argsort()
         costs = self.costs[order]
         is_other = torch.ones_like(costs, dtype=torch.bool)
@@ -42,42 +42,42 @@ class Minimisers:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class LeftOver(BaseEstimator):
-    """Damped steps of Gauss and Newton for the inputs whose columns are not known, from many starts at once.
+    """Damped Gauss-Newton for the samples whose columns are not known, from many starts at once.
 
-    What comes back for each input, with its label, has to lie in the column space, and for all of them together ``P Q``
-    has to be the unit matrix. Mixtures of inputs of one label with the same units off fulfil the first, but for the
-    curvature of the loss: two are told apart by the second, three by the curvature alone. So the first leads the starts
-    to the mixtures, through the network smoothed first and less and less so, and the second grows from next to nothing.
+    The tail's gradient of each sample, with its label, has to lie in the column space, and ``P Q`` of all together has
+    to be the unit matrix. Mixtures of samples of one label with the same inactive units fulfil the first, but for the
+    curvature of the loss: the second separates two, and only the curvature three. So the first leads the starts to the
+    mixtures, with the kinks of the network smoothed less and less, and the second grows from a small weight.
 
-    Where starts end some inputs are right and others are not: the best ends are starts again, with a few inputs moved.
+    At a minimiser some samples are right and others are not: the best are starts again, with a few samples moved.
 
-    Measured on CIFAR-10 behind 200 Hardtanh units, by script, with all other columns known: of 11 inputs, five of one
-    label, 2 of 24 starts ended at the batch. 10 inputs, of three labels two each, came back in the third and in the
-    seventh round of two runs, and from none of some 400 starts without those that begin where others ended.
+    Measured on CIFAR-10 at 200 Hardtanh units, by script, with all other columns known: of 11 samples, five of one
+    label, 2 of 24 starts found the batch. 10 samples, two each of three labels among them, were found in the third and
+    in the seventh round of two runs, and by none of some 400 random starts alone.
 
     Parameters
     ----------
     few, most : int, default=4 and 20
-        Inputs up to which nothing else is tried before, as many more for each idle round of that; and inputs at most.
+        Largest number of remaining samples at first, as many more after every three idle rounds, and at most.
     n_starts, starts_per_input : int, default=24 and 3
-        Starts of a round, and no more for each input that is left.
+        Starts of a round, and at most so many for each remaining sample.
     n_kept, new_each : int, default=6 and 2
-        Ends that others start from, and how many rounds of that follow for one from random starts.
+        Number of minimisers to start from again, and one round in how many has random starts.
     shares : tuple of float, default=(1, 0.7, ..., 0.003)
-        Over what share of what is typical kinks are smoothed, one after the other.
+        Widths over which kinks are smoothed one after the other, as shares of what is typical.
     first_shares, again_shares : (int, int), default=(0, 4) and (3, 11)
-        Which of them random starts and those from ends may begin with, up to and without the second.
+        Range of the first width, by its index, of random starts and of starts from minimisers; without the second.
     first_weights, again_weights : (float, float), default=(0.02, 0.3) and (0.05, 0.5)
-        Ranges of the first weight of ``P Q``, which grows to one: where one way ends in a hollow, another does not.
+        Ranges of the first weight of ``P Q``, which grows to one: weights lead to different local minimisers.
     halved : tuple of int, default=(3, 6)
-        Stages after which the better half of the starts goes on.
+        Widths, counted from the first of a round, after which the better half of the starts goes on.
     n_steps, n_steps_smoothed : int, default=20 and 5
-        Steps at the end, and for each share.
+        Steps without smoothing, and for each width.
     damping : float, default=1e-2
-        The first, over the diagonal.
+        First damping, over the diagonal.
     enough : float, default=1e-6
-        Sum of squares from which on a start has ended at the inputs: their last digits are left to a `JointRefinement`.
-        (Wrong ends kept 1e-4 and more.)
+        Sum of squares below which the samples are found: a `JointRefinement` polishes them. (Spurious minimisers had
+        1e-4 and more.)
     """
 
     few: int = 4
@@ -100,16 +100,16 @@ class LeftOver(BaseEstimator):
     def minimisers(
         self, equations: LeftEquations, before: list[Minimisers], is_over: Callable[[], str], generator: torch.Generator
     ) -> Minimisers:
-        """Return the best ends of a round, and of those before.
+        """Return the best minimisers of a round, and of those before.
 
         Parameters
         ----------
         equations : LeftEquations
-            Of the inputs that are left, with their labels.
-        before : list of Ends
-            What rounds for the same inputs and labels returned.
+            The equations of the remaining samples, with their labels.
+        before : list of Minimisers
+            The results of rounds for the same samples and labels.
         is_over : callable
-            Says, in words, that the budget is spent.
+            Returns why the search ends, in words, or nothing.
         generator : torch.Generator
             Source of randomness.
         """
@@ -133,15 +133,15 @@ class LeftOver(BaseEstimator):
     def _descended(
         self, equations: LeftEquations, at: torch.Tensor, weights: torch.Tensor, first: int, is_over: Callable[[], str]
     ) -> Minimisers:
-        """Return where starts end, through the network smoothed less and less."""
+        """Return the minimisers of starts, with the kinks of the network smoothed less and less."""
         n_stages = len(self.shares) - first
-        for stage in range(n_stages if at.numel() else 0):  # a single input is where it is
+        for stage in range(n_stages if at.numel() else 0):  # a single sample has no unknowns
             if is_over():
                 return Minimisers(at, equations.costs(at, torch.ones_like(weights)))
             smoothed = equations.smoothed(self.shares[first + stage])
             at = self._stepped(smoothed, at, weights ** (1 - stage / n_stages), self.n_steps_smoothed)
             if stage in self.halved:
-                # All by one weight, which starts do not share.
+                # Compared at one weight, as each start has its own.
                 best = smoothed.costs(at, torch.full_like(weights, self.first_weights[1])).argsort()
                 best = best[: max(len(best) // 2, 1)]
                 at, weights = at[best], weights[best]
@@ -167,9 +167,9 @@ class LeftOver(BaseEstimator):
     def _moved(
         self, equations: LeftEquations, minimisers: torch.Tensor, n_starts: int, generator: torch.Generator
     ) -> torch.Tensor:
-        """Return starts from ends: as they are, with two inputs further apart or nearer, or with a few drawn anew.
+        """Return starts from minimisers: as they are, with two samples further apart or nearer, or with a few redrawn.
 
-        How far two inputs of one label are apart is what smoothed kinks tell the least of.
+        Smoothed kinks determine the distance of two samples of one label least of all.
         """
         outside, products = equations.squares(minimisers)
         doubtful = (outside + products.sum(dim=1) + products.sum(dim=2)).sqrt()
@@ -196,7 +196,7 @@ class LeftOver(BaseEstimator):
 
 
 def _heavy(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Return inputs from the prior, and some from further out: what is left over is unlike what was found."""
+    """Return prior draws, some of them scaled up: the remaining samples are unlike the ones found."""
     normal = torch.randn(shape, generator=generator, dtype=torch.float64)
     is_far = torch.rand((*shape[:-1], 1), generator=generator, dtype=normal.dtype) > TYPICAL
     return normal * torch.where(

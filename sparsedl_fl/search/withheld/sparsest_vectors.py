@@ -1,4 +1,4 @@
-"""Candidates by what is withheld alone: the sparsest vectors of a space, and then one of two equations at each unit."""
+"""Candidates by withheld gradients alone: sparsest vectors of a subspace, then one of two equations at each unit."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from sparsedl_fl.search.withheld.withheld_space import BackSpace, Grams
 __all__ = ["SparseStarts"]
 
 ROUNDING = 1e-13
-"""Share of the mean diagonal that keeps a matrix regular."""
+"""Ridge that keeps a matrix regular, over its mean diagonal."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SparseStarts(BaseEstimator):
     """Sparse vectors ``U q - B r`` by their absolute values, and from there ``(q, r)`` by both kinds of equations.
 
-    Most inputs have more units off than the sparsest vectors have entries: where patterns are nested, as those of
-    pictures of different brightness are, differences of columns are sparser. The second step leads from these to
-    columns. (One batch each of CIFAR-10 behind 200 Hardtanh units: of 20 inputs 14 and 19 came back by both, 9 and 16
-    by the first alone.)
+    Most samples have more inactive units than the sparsest vectors have entries: where patterns are nested, as those of
+    images of different brightness are, differences of columns are sparser. The second step leads from these to columns.
+    (One batch each of CIFAR-10 at 200 Hardtanh units: of 20 samples 14 and 19 were recovered by both steps, 9 and 16 by
+    the first alone.)
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class SparseStarts(BaseEstimator):
     first_widths, last_widths : tuple of float, default=(1.0, 0.3, 0.15) and (1e-3, 1e-6, 1e-6)
         Widths of zero, over the size of the entries, from which and to which each of them shrinks.
     clearly_off : float, default=0.01
-        Share of the largest entry from which on a unit of a sparse vector is off.
+        Share of the largest entry from which on a unit of a sparse vector is inactive.
     """
 
     n_starts: int = 64
@@ -46,14 +46,14 @@ class SparseStarts(BaseEstimator):
     clearly_off: float = 0.01
 
     def candidates(self, space: BackSpace, known: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Return where starts end, by the first step and by both, as rows ``(q, r)`` of shape (2 n_starts, b + r).
+        """Return candidates of the first step and of both, as rows ``(q, r)`` of shape (2 n_starts, b + r).
 
         Parameters
         ----------
         space : BackSpace
-            Both spaces.
+            Both subspaces.
         known : torch.Tensor of shape (k, m)
-            What inputs that are known withhold: starts are blind to it.
+            Withheld gradients of known columns: starts are orthogonal to them.
         generator : torch.Generator
             Source of randomness.
         """
@@ -62,7 +62,7 @@ class SparseStarts(BaseEstimator):
         kept = sizes > self.last_widths[0] * sizes[0]
         nothing, outer, inner = inner[~kept], outer[:, kept], inner[kept] / sizes[kept, None]
         functionals = torch.randn((self.n_starts, m), generator=generator, dtype=outer.dtype)
-        # Half of the starts ask for one unit to be off, the others for any number.
+        # Half of the starts require one unit to be inactive, the others any number.
         picked = torch.randperm(m, generator=generator)[: self.n_starts // 2]
         functionals[: len(picked)] = torch.eye(m, dtype=outer.dtype)[picked]
         functionals = functionals @ outer
@@ -77,14 +77,14 @@ class SparseStarts(BaseEstimator):
         return torch.cat([space.fitted(is_active), polished])
 
     def near(self, space: BackSpace, is_active: torch.Tensor) -> torch.Tensor:
-        """Return candidates ``(q, r)`` for patterns of shape (n, m) that are nearly those of inputs."""
+        """Return candidates ``(q, r)`` for patterns of shape (n, m) that are nearly those of samples."""
         is_active = is_active[~is_active.all(dim=1)].unique(dim=0)
         return _polished(
             space, space.fitted(is_active), _widths(self.first_widths[2], self.last_widths[2], self.n_near)
         )
 
     def _sparsest(self, observations: torch.Tensor, functionals: torch.Tensor) -> torch.Tensor:
-        """Return the ``v`` of each row with the least sum of ``|L v|`` for which a functional is one, reweighted."""
+        """Return for each functional the ``v`` with the least sum of ``|L v|`` at which it is one, by reweighting."""
         found = functionals / functionals.square().sum(dim=1, keepdim=True)
         sizes, grams = (found @ observations.T).abs().mean(dim=1, keepdim=True), Grams(observations)
         for width in _widths(self.first_widths[0], self.last_widths[0], self.n_sparse):
@@ -94,10 +94,10 @@ class SparseStarts(BaseEstimator):
 
 
 def _polished(space: BackSpace, candidates: torch.Tensor, widths: list[float]) -> torch.Tensor:
-    """Return candidates ``(q, r)`` at which one of both entries of each unit vanishes, of a kind, nearly or not.
+    """Return candidates ``(q, r)`` at which one of both entries of each unit vanishes, by reweighting.
 
-    The squares of each are weighted by how much the other one is the larger, on a shrinking scale, and what each start
-    withholds stays the same along itself.
+    The squares of each are weighted by how much the other one is the larger, on a shrinking scale. The component of the
+    withheld gradient along its first value is fixed.
     """
     m, b = space.left.shape
     withheld = space.entries(candidates)[1]
@@ -112,9 +112,9 @@ def _polished(space: BackSpace, candidates: torch.Tensor, widths: list[float]) -
 
 
 def _least_passed(space: BackSpace, candidates: torch.Tensor, nothing: torch.Tensor) -> torch.Tensor:
-    """Return candidates with as much of what withholds nothing as makes units pass on the least where they withhold.
+    """Return candidates plus rows without withheld gradient, with ``U q`` least where ``U q - B r`` is not zero.
 
-    Columns of inputs with no unit off, as rows ``nothing`` of shape (k, b + r), are free to add to any candidate.
+    Columns of samples without inactive units, rows ``nothing`` of shape (k, b + r), can be added to any candidate.
     """
     if len(nothing) == 0:
         return candidates
@@ -127,7 +127,7 @@ def _least_passed(space: BackSpace, candidates: torch.Tensor, nothing: torch.Ten
 
 
 def _widths(first: float, last: float, n: int) -> list[float]:
-    """Return widths that shrink from one to the other in half of the steps, and stay there."""
+    """Return widths that shrink from first to last in half of the steps, and stay there."""
     shrinkage = (last / first) ** (2 / n)
     return [max(first * shrinkage**step, last) for step in range(n)]
 

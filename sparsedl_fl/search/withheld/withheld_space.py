@@ -1,9 +1,9 @@
-"""What comes back to the activations of an input, and what of it the units pass on.
+"""The subspaces of the gradients at the activations and at the pre-activations of a sample.
 
-With ``e = W'^T d'`` the gradient at the activations of an input, ``d = e`` where a unit is on and zero where it is off.
-``d = U q`` lies in the column space of the layer's gradient, and ``e = B r`` in what those of the layers behind leave:
-the image of the next one's column space under ``W'^T``, or of a later one's, through units that are all on. So at each
-unit either ``U q`` vanishes or ``U q - B r`` does: as many equations as units, for ``b + r - 1`` unknowns.
+With ``e = W'^T d'`` the gradient at the activations of a sample, ``d = e`` where a unit is active and zero elsewhere.
+``d = U q`` lies in the column space of the layer's gradient, and ``e = B r`` in the image of the next layer's column
+space under ``W'^T``, or of a later layer's, through units that are all active. So at each unit either ``U q`` or
+``U q - B r`` vanishes: as many equations as units, for ``b + r - 1`` unknowns.
 """
 
 from __future__ import annotations
@@ -24,33 +24,34 @@ from sparsedl_fl.lowrank.spectrum import leading_left
 __all__ = ["BackSpace", "Grams"]
 
 NEAR = 1e-2
-"""Largest entry that should vanish, over the mean square of ``B r``, of a candidate that is estimated again."""
+"""Largest entry that should vanish, over the root mean square of ``B r``, of a candidate that is estimated again."""
 
 WEAKEST, SHARES_OF_OTHERS = 1e-3, (1e-6, 1e-4)
-"""A single row may say all but a share of what excludes a direction: as large as noise over what excludes the weakest
-one, squared, within limits. (Behind 200 Hardtanh units the only rows to say something left shares of 1e-12 to 4e-11 to
-others, inputs with 4 to 12 units off 3e-6 to 1e-4: of 27 that were left of one batch twelve. Mixtures left 1e-8 and
-more: those above are told by their label and noise, or are not.)
+"""A column is determined where without any single row the others still exclude every other direction, with at least a
+share of all: the square of the noise over the first number, within the limits of the second. (At 200 Hardtanh units the
+single rows that decided left shares of 1e-12 to 4e-11 to the others, samples with 4 to 12 inactive units 3e-6 to 1e-4:
+twelve of 27 that remained of one batch. Mixtures left 1e-8 and more: those above the limit are rejected by label and
+noise, or not at all.)
 """
 
 TIMES_NOISE = 6.5
-"""What may be left of all equations of a column, over what its noise explains. (Five batches of 50 of
-CIFAR-10 behind 200 Hardtanh units: of some 110 columns 5.0 at most, of a mixture that had a label 8.1.)
+"""Largest residual of all equations of a column, over its expected noise. (Five batches of 50 of CIFAR-10 at 200
+Hardtanh units: of some 110 columns 5.0 at most, of a mixture that had a label 8.1.)
 """
 
 OWN_ROUNDING, LARGEST_RESIDUAL = 1e-7, 1e-3
-"""Share of ``e`` that our own squares leave, and above which what is left is no noise, whatever that is."""
+"""Relative residual that rounding of our own squares leaves; and the largest one that counts as noise."""
 
 
 class Grams:
-    """Weighted Gram matrices of the same rows, many times over: one product for all of them.
+    """Weighted Gram matrices of the same rows, for many weights in one product.
 
     Parameters
     ----------
     observations : torch.Tensor of shape (n_rows, k)
         The rows ``L``.
     most : int, default=2 ** 24
-        Products of entries that are kept; with more the matrices are formed one by one.
+        Number of products of entries that are stored; with more the matrices are formed one by one.
     """
 
     def __init__(self, observations: torch.Tensor, *, most: int = 2**24) -> None:
@@ -59,19 +60,19 @@ class Grams:
         if n_rows * k * (k + 1) // 2 <= most:
             first, second = torch.triu_indices(k, k)
             self.products = observations[:, first] * observations[:, second]
-            self.places = torch.zeros((k, k), dtype=torch.long)
-            self.places[first, second] = self.places[second, first] = torch.arange(len(first))
+            self.positions = torch.zeros((k, k), dtype=torch.long)
+            self.positions[first, second] = self.positions[second, first] = torch.arange(len(first))
 
     def __call__(self, weights: torch.Tensor) -> torch.Tensor:
         """Return ``L^T diag(w) L`` for each row of weights, of shape (n, k, k)."""
         if self.products is None:
             return weighted_gram(self.observations, weights)
-        return (weights @ self.products)[:, self.places]
+        return (weights @ self.products)[:, self.positions]
 
 
 @dataclass(frozen=True)
 class BackSpace:
-    """The two spaces, and their noise.
+    """The two subspaces, and their noise.
 
     Attributes
     ----------
@@ -80,9 +81,9 @@ class BackSpace:
     back : torch.Tensor of shape (m, r)
         ``B``, orthonormal.
     noise_of_left : torch.Tensor of shape (b,)
-        How far noise moves ``U q`` along each axis of ``q``.
+        Noise of ``U q`` along each axis of ``q``.
     noise_of_back : torch.Tensor of shape (r, r)
-        What takes ``r`` to how far it moves ``B r``, along as many axes.
+        Matrix from ``r`` to the noise of ``B r`` along each axis.
     """
 
     left: torch.Tensor
@@ -92,11 +93,11 @@ class BackSpace:
 
     @classmethod
     def all_of(cls, problem: LayerProblem) -> list[BackSpace]:
-        """Return the spaces that the layers behind leave, the head among them, the smallest first.
+        """Return the subspaces by each downstream layer and the head, the smallest first.
 
-        Through units that are all on whatever comes back is in the image of the head, of no more dimensions than there
-        are classes, or of one less. The gradients of the layers before show that too, and what comes through units of
-        which some are off.
+        Through units that are all active, gradients lie in the image of the head, which has at most as many dimensions
+        as there are classes. The gradients of the layers before the head show that too, and what comes through units of
+        which some are inactive.
         """
         given, factors = problem.layer_gradient, problem.factors
         left, b = as_tensor(factors.left), problem.batch_size
@@ -117,7 +118,7 @@ class BackSpace:
         back = torch.linalg.qr(through @ as_tensor(given.tail.head.weight).T)[0]
         head = cls(left, back, noise, torch.zeros((back.shape[1],) * 2, dtype=back.dtype))
         kept: list[BackSpace] = []
-        for space in reversed(found):  # each holds those behind it
+        for space in reversed(found):  # each contains those of later layers
             if not kept or space.back.shape[1] > kept[-1].back.shape[1]:
                 kept.append(space)
         is_held = bool(kept) and kept[0].back.shape[1] <= back.shape[1]
@@ -125,13 +126,13 @@ class BackSpace:
 
     @cached_property
     def rows(self) -> torch.Tensor:
-        """What takes ``(q, r)`` to ``U q`` and then to ``U q - B r``, of shape (2 m, b + r)."""
+        """Matrix from ``(q, r)`` to ``U q`` followed by ``U q - B r``, of shape (2 m, b + r)."""
         nothing = torch.zeros_like(self.back)
         return torch.cat([torch.cat([self.left, nothing], dim=1), torch.cat([self.left, -self.back], dim=1)])
 
     @cached_property
     def grams(self) -> Grams:
-        """Their weighted Gram matrices."""
+        """Weighted Gram matrices of the rows."""
         return Grams(self.rows)
 
     def entries(self, candidates: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -140,22 +141,22 @@ class BackSpace:
         return entries[:, : len(self.left)], entries[:, len(self.left) :]
 
     def fitted(self, is_active: torch.Tensor) -> torch.Tensor:
-        """Return the unit ``(q, r)`` that fulfils the equations best where units of shape (n, m) are on and off."""
+        """Return the unit ``(q, r)`` that fulfils the equations of each pattern of active units, (n, m), best."""
         weights = torch.cat([~is_active, is_active], dim=1).to(self.rows.dtype)
         return smallest_eigenvectors(self.grams(weights))[1]
 
     def columns(self, candidates: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the unit columns ``q`` among candidates ``(q, r)``, estimated again, with where their units are on.
+        """Return the unit columns ``q`` among candidates ``(q, r)``, estimated again, with their active units.
 
-        What is left of all equations has to be noise, and they have to determine the column, without any one of them as
-        well: mixtures of inputs fulfil all equations but those of units that are off for some and not for others, and
-        of these as many as there are shares to choose. Of an input with no unit off nothing is withheld, and mixtures
-        of several are candidates as well: none counts.
+        The residual of all equations has to be noise, and the equations have to determine the column, even without any
+        one of them: mixtures of samples fulfil all equations but those of units that are inactive for some of them
+        alone, and of these as many as there are free shares. A sample without inactive units has no withheld gradient,
+        and mixtures of several such are candidates as well: none counts.
 
         Returns
         -------
         columns : torch.Tensor of shape (k, b)
-        is_on : torch.Tensor of shape (k, m) of bool
+        is_active : torch.Tensor of shape (k, m) of bool
         """
         passed, withheld = self.entries(candidates)
         sizes = (passed - withheld).square().mean(dim=1, keepdim=True).sqrt()

@@ -1,4 +1,4 @@
-"""The stages of the search by what inactive units withhold."""
+"""The stages of the search by withheld gradients."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from sparsedl_fl.search.withheld.withheld_state import WithheldState
 __all__ = ["WITHHELD_STAGES"]
 
 DENIED = 0.5
-"""How often a label counts as left that does not seem to be."""
+"""Count of a label that the estimate excludes."""
 
 IN_DOUBT = 0.5
-"""By how much of an input a count of labels may be off."""
+"""Largest error of an estimated count of a label."""
 
 
 class SparsestWithheld(Stage[WithheldState]):
-    """Sparse vectors among what may be withheld, and columns from there (see `SparseStarts`)."""
+    """Sparse vectors among possible withheld gradients, and columns from there (see `SparseStarts`)."""
 
     name: ClassVar[str] = "sparsest withheld"
 
     def requires(self, state: WithheldState) -> str | None:
-        """Ask for nothing: the state has what it takes."""
+        """Require nothing: the state has it all."""
         return None
 
     def n_starts(self, state: WithheldState) -> int:
@@ -35,14 +35,14 @@ class SparsestWithheld(Stage[WithheldState]):
         return state.sparse.n_starts
 
     def propose(self, state: WithheldState, n_starts: int, generator: torch.Generator) -> Proposals:
-        """Run random starts that are blind to what is known."""
+        """Run random starts that are orthogonal to the withheld gradients of known columns."""
         space = state.next_space()
         known = space.entries(space.fitted(state.is_active))[1]
         return self._columns(state, space, state.sparse.candidates(space, known, generator))
 
     @staticmethod
     def _columns(state: WithheldState, space: BackSpace, candidates: torch.Tensor) -> Proposals:
-        """Return the columns among candidates that are like what the loss sends back for some label."""
+        """Return the columns among candidates whose gradient at the activations is like that for some label."""
         columns, is_active = space.columns(candidates)
         passed, withheld = space.entries(space.fitted(is_active))
         has_label = state.have_labels(passed - withheld)
@@ -50,7 +50,7 @@ class SparsestWithheld(Stage[WithheldState]):
 
 
 class LabelReflection(SparsestWithheld):
-    """Reflections at the layer alone, for labels that are left (see `OneLayerReflection`), and columns from there."""
+    """Reflections at the layer alone, for remaining labels (see `OneLayerReflection`), and columns from there."""
 
     name: ClassVar[str] = "label reflection"
 
@@ -62,23 +62,23 @@ class LabelReflection(SparsestWithheld):
         """Run random starts, each for a label."""
         space, likely = state.next_space(), state.labels_left().clamp(min=DENIED)
         labels = torch.multinomial(likely, n_starts, replacement=True, generator=generator)
-        forward = ScaledForward.of(state.coordinates.knowing(state.columns))
+        forward = ScaledForward.of(state.coordinates.deflated_by(state.columns))
         z = state.reflection.preactivations(forward, state.left, state.problem.backward, labels, generator)
         return self._columns(state, space, state.sparse.near(space, ~state.problem.activation.is_off(z)))
 
 
 class AllThatIsLeft(SparsestWithheld):
-    """All inputs that are left at once, once they are few: more of them after more idle rounds (see `LeftOver`)."""
+    """All remaining samples at once, if they are few: more of them after more idle rounds (see `LeftOver`)."""
 
     name: ClassVar[str] = "all that is left"
 
     def n_starts(self, state: WithheldState) -> int:
-        """Return the starts of a round, none while too many are left."""
+        """Return the starts of a round, none while too many samples remain."""
         most = min(state.left_over.most, state.left_over.few * (1 + state.idle // 3))
         return state.left_over.n_starts if state.n_left <= most else 0
 
     def propose(self, state: WithheldState, n_starts: int, generator: torch.Generator) -> Proposals:
-        """Look for them with their likeliest labels first, and then about these."""
+        """Run starts with the likeliest labels first, and then with labels near to these."""
         if n_starts == 0:
             return Proposals()
         shares = state.labels_left()
@@ -87,7 +87,7 @@ class AllThatIsLeft(SparsestWithheld):
         n_open = state.n_left - int(counts.sum())
         counts[(shares - counts + doubt).argsort(descending=True)[:n_open]] += 1
         labels = torch.repeat_interleave(torch.arange(len(counts)), counts)
-        equations = LeftEquations.of(state.coordinates.knowing(state.columns), state.rest, state.left, labels)
+        equations = LeftEquations.of(state.coordinates.deflated_by(state.columns), state.rest, state.left, labels)
         before = state.minimisers.setdefault(tuple(counts.tolist()), [])
         before.append(state.left_over.minimisers(equations, before, state.is_over, generator))
         is_found = before[-1].costs[0] < state.left_over.enough

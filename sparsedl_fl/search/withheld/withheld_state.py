@@ -1,4 +1,4 @@
-"""What is known of a batch by what inactive units withhold, and what that leaves: columns, labels, and the last fit."""
+"""The state of the search by withheld gradients: columns found, remaining labels, and the final fit."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ from sparsedl_fl.search.withheld.withheld_space import BackSpace
 __all__ = ["WithheldSearch", "WithheldState"]
 
 LEAST_APART = 1e-6
-"""Smallest singular value of columns up to which one is no other: those of one label are nearly parallel."""
+"""Smallest singular value of columns below which the new one repeats others: those of one label are nearly parallel."""
 
 LIKE_ITS_LABEL = 0.85
-"""Least cosine of what comes back to a column with what does for some label: differences of inputs of one label have
-hardly any gradient, and so fulfil all equations. (Four batches of 50 of CIFAR-10 behind 200 Hardtanh units, not
-trained: of inputs no cosine was below 0.983, of eight such differences none above 0.822.)
+"""Least cosine of the gradient at a column's activations with that for some label: differences of samples of one label
+have hardly any gradient, and so fulfil all equations. (Four batches of 50 of CIFAR-10 at 200 Hardtanh units, not
+trained: of samples no cosine was below 0.983, of eight such differences none above 0.822.)
 """
 
 N_PROBES = 8
-"""Places that show what the equations of a last fit are worth along each axis."""
+"""Number of prior draws at which the curvature of the final fit is measured."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class WithheldSearch(BaseEstimator):
-    """Search behind an activation that is straight around zero: most units are on, and zeros of the gradient few.
+    """Search for an activation that is linear around zero: most units are active, and the gradient has few zeros.
 
-    It takes the whole way back to be known, the head and its loss included. A batch comes back whole, or not at all:
-    inputs follow from the columns of all others.
+    It requires all downstream layers, the head and its loss. A batch is recovered whole, or not at all: samples follow
+    from the columns of all others.
 
     Parameters
     ----------
     sparse, reflection, left_over, joint_refinement : default=None
         The numerics, `SparseStarts`, `OneLayerReflection`, `LeftOver` and `JointRefinement`; None takes their defaults.
     patience, first_share : int and float, default=90 and 0.2
-        Rounds of one stage each without a new column after which the search gives up, and the share of them that it
-        takes to be hopeless where there is none at all.
+        Rounds of one stage each without a new column after which the search gives up, and the share of them after which
+        it does where there is no column at all.
     reach : float, default=0.45
-        Share of the width up to which a batch is looked for: beyond, equations hardly say more than there are unknowns.
+        Largest batch, as a share of the width: beyond, equations hardly outnumber unknowns.
     n_together, n_products : int and (int, int), default=12 and (1000, 6000)
-        Of the last fit: the inputs left over are no nearer than a thousandth before, and where three of them have one
-        label, what tells them apart takes many products to show.
+        Steps and products of the final fit: before it, the last samples are exact to a thousandth, and separating three
+        of them with one label takes many products.
     """
 
     sparse: SparseStarts | None = None
@@ -71,7 +71,7 @@ class WithheldSearch(BaseEstimator):
     n_products: tuple[int, int] = (1000, 6000)
 
     def applies(self, problem: LayerProblem) -> bool:
-        """Return whether the activation is straight around zero, and the way back known."""
+        """Return whether the activation is linear around zero, all downstream layers are known, and the batch small."""
         is_known = problem.batch_size > 1 and problem.has_tail and problem.backward is not None
         is_small = problem.batch_size <= self.reach * problem.width
         return problem.is_straight and is_known and is_small and bool(BackSpace.all_of(problem))
@@ -85,27 +85,27 @@ class WithheldState(State):
     search : WithheldSearch
         Its numerics.
     problem : LayerProblem
-        What is known from the start.
+        The layer's gradient.
     is_over : callable
-        Says, in words, that the budget is spent: the inputs that are left take long.
+        Returns why the search ends, in words, or nothing: the last samples take long.
     generator : torch.Generator
         Source of randomness.
 
     Attributes
     ----------
     spaces : list of BackSpace
-        What downstream layers leave for gradients, the smallest first.
+        Subspaces of gradients by downstream layers, the smallest first.
     columns : torch.Tensor of shape (k, b)
         Unit columns found, with where their units are active, ``is_active`` of shape (k, m).
     last_inputs : torch.Tensor of shape (b - k, b) or None
-        All that are left, once these are found.
-    ends : dict of tuple of int to list of Ends
-        Where starts for those that are left ended, by how many of each label these were taken to have.
+        All remaining samples, once these are found.
+    minimisers : dict of tuple of int to list of Minimisers
+        Local minimisers for the remaining samples, by the assumed count of each label.
     idle : int
         Rounds without anything new.
     """
 
-    evidence_in_words = "gradient, weights and the way back through the layers behind"
+    used_in_words = "gradient, weights and backpropagation through all later layers"
 
     def __init__(
         self, search: WithheldSearch, problem: LayerProblem, is_over: Callable[[], str], generator: torch.Generator
@@ -136,21 +136,21 @@ class WithheldState(State):
 
     @property
     def is_complete(self) -> bool:
-        """Whether all columns, or what is left, are known."""
+        """Whether all columns are known, or all remaining samples."""
         return len(self.columns) == self.columns.shape[1] or self.last_inputs is not None
 
     @property
     def n_left(self) -> int:
-        """How many inputs are left."""
+        """Number of remaining samples."""
         return self.columns.shape[1] - len(self.columns)
 
     def next_space(self) -> BackSpace:
-        """Return one space after the other."""
+        """Return the spaces in turn."""
         self._n_spaces += 1
         return self.spaces[self._n_spaces % len(self.spaces)]
 
     def take(self, proposals: Proposals) -> bool:
-        """Take in the columns that are new, or all that is left at once."""
+        """Add new columns, or all remaining samples at once; return whether any is new."""
         n_before = self.n_known
         if proposals.inputs is not None:
             self.last_inputs = proposals.inputs
@@ -164,23 +164,23 @@ class WithheldState(State):
         self.idle = 0 if self.n_known > n_before else self.idle + 1
         return self.n_known > n_before
 
-    def have_labels(self, back: torch.Tensor) -> torch.Tensor:
-        """Return which gradients at activations, rows of shape (n, m), are like what comes back for some label."""
-        cosines = normalized(back, dim=1) @ normalized(self._gradients_by_label, dim=1).T
+    def have_labels(self, gradients: torch.Tensor) -> torch.Tensor:
+        """Return which gradients at activations, rows of shape (n, m), are like that for some label."""
+        cosines = normalized(gradients, dim=1) @ normalized(self._gradients_by_label, dim=1).T
         return cosines.abs().amax(dim=1) >= LIKE_ITS_LABEL
 
     @cached_property
     def _gradients_by_label(self) -> torch.Tensor:
-        """What comes back for each label where inputs are on average, to activations, of shape (n_labels, m)."""
-        place = ScaledForward.of(self.coordinates).offset
+        """The gradient at the activations of the common part for each label, of shape (n_labels, m)."""
+        common = ScaledForward.of(self.coordinates).offset
         n_labels = len(self.rest.shares)
-        return self.problem.backward.at(place.expand(n_labels, -1), torch.arange(n_labels))[2][0]
+        return self.problem.backward.at(common.expand(n_labels, -1), torch.arange(n_labels))[2][0]
 
     def labels_left(self) -> torch.Tensor:
-        """Return how often each label seems to be left, (n_labels,), as many in all as there are inputs.
+        """Return the estimated count of each remaining label, (n_labels,), as many in all as remaining samples.
 
-        The gradient of the bias is the sum of all columns: of those found, whose sizes their label tells, about, and of
-        those that are left, which are those of their label, about.
+        The gradient of the bias is the sum of all columns: of those found, with sizes approximated by their labels, and
+        of the remaining ones, approximated by their labels altogether.
         """
         n_left, by_label, space = self.columns.shape[1] - len(self.columns), self._gradients_by_label, self.spaces[-1]
         passed, withheld = space.entries(space.fitted(self.is_active))
@@ -190,20 +190,20 @@ class WithheldState(State):
         scale = by_label.square().sum(dim=1)[label] / products.gather(1, label)
         found = passed * scale.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         parts = torch.cat([found.sum(dim=0, keepdim=True), found, -found, by_label])
-        # Those found differ from what their label tells by so much, and those left by a multiple of that in all units.
+        # The expected error of the approximations: those found may differ by it, and the remaining ones at all units.
         size = torch.linalg.vector_norm(by_label, dim=1).mean() * 2 * (n_left / len(self.left)) ** 0.5
         ridge = torch.zeros((len(parts), len(parts)), dtype=parts.dtype)
         ridge.diagonal()[1 : 1 + 2 * len(found)] = size
         total = torch.cat([self.left @ self.coordinates.scale, torch.zeros(len(parts), dtype=parts.dtype)])
         try:
             shares = torch.from_numpy(nnls(torch.cat([parts.T, ridge]).numpy(), total.numpy())[0][-len(by_label) :])
-        except RuntimeError:  # it does not end
+        except RuntimeError:  # it does not converge
             shares = torch.zeros(len(by_label), dtype=parts.dtype)
         shares = shares if shares.any() else torch.ones_like(shares)
         return shares * n_left / shares.sum()
 
     def settle(self, generator: torch.Generator) -> None:
-        """Fit a whole batch at once, unless it is no basis, and draw how exact it is."""
+        """Fit a whole batch at once, unless it is no basis, and estimate its errors by draws of the noise."""
         if not self.is_complete:
             return
         columns = self.columns
@@ -214,12 +214,12 @@ class WithheldState(State):
         inputs = inputs / (inputs @ self.coordinates.scale)[:, None]
         if is_singular or not inputs.isfinite().all():
             return
-        rest = self.rest.settled(inputs @ self.coordinates.forward.T + self.coordinates.kink)
-        natural = NaturalCoordinates.of(ScaledForward.of(self.coordinates), rest, generator, N_PROBES)
+        tail = self.rest.settled(inputs @ self.coordinates.forward.T + self.coordinates.kink)
+        natural = NaturalCoordinates.of(ScaledForward.of(self.coordinates), tail, generator, N_PROBES)
         joint_refinement = self.settings.joint_refinement or JointRefinement(
             n_together=self.settings.n_together, n_products=self.settings.n_products
         )
-        together = joint_refinement.together(natural, rest, rest, self.left, inputs)
+        together = joint_refinement.together(natural, tail, tail, self.left, inputs)
         self.inputs, changes = together.inputs, joint_refinement.errors(together, generator)
         if changes is not None:
             squares = (changes * self.coordinates.sizes).square().sum(dim=2).mean(dim=0)

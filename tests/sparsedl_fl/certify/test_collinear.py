@@ -45,4 +45,4 @@ def test_an_input_that_the_batch_holds_twice_is_as_exact_as_weights_are():
 def test_classes_may_have_weights_where_the_loss_was_told():
     inputs, weights = np.vstack([[[0.0], [1.0]], OTHERS]), np.array([1.5, 1.5, 1.0, 1.0, 1.0])
     assert errors_by_weights(inputs, LABELS, weights)[:2].min() > 0.1
-    assert errors_by_weights(inputs, LABELS, weights, told=True).tolist() == [0] * 5
+    assert errors_by_weights(inputs, LABELS, weights, is_loss_given=True).tolist() == [0] * 5

@@ -19,7 +19,7 @@ def test_columns_of_the_next_layer_by_zeros_and_by_the_rest(many_samples, activa
     products = columns.coordinates(whitened) @ found[is_determined].T
     np.testing.assert_allclose(products, torch.eye(24, dtype=torch.float64)[:, is_determined], atol=0.05)
     if has_tail:
-        _, named, _ = columns.by_rest(whitened)
+        _, named, _ = columns.by_tail(whitened)
         assert (named == labels).float().mean() > 0.9
         assert set(named[named != labels].tolist()) <= {-1}
 
@@ -28,7 +28,7 @@ def test_what_is_known_takes_its_dimensions_from_the_span(many_samples):
     inputs, _, _, given = many_samples()
     problem = ManySamplesProblem.of(given)
     whitened = torch.from_numpy(problem.whitened(inputs.double().numpy()))
-    basis = NextColumns(problem).span_without(whitened[:10])
+    basis = NextColumns(problem).subspace_without(whitened[:10])
     assert basis.shape == (100, 14)
     others = problem.activations(whitened[10:].numpy())
     left = others - others @ basis @ basis.T

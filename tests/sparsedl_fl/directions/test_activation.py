@@ -58,7 +58,7 @@ def cosines(found, true):
 
 def knowing(problem, columns):
     """Return the views deflated by columns, and by what their patterns say of the samples."""
-    coordinates = problem.coordinates.knowing(columns)
+    coordinates = problem.coordinates.deflated_by(columns)
     return replace(coordinates, inputs=coordinates.estimated_inputs(~problem.test.zeros(columns)))
 
 
@@ -103,7 +103,7 @@ class TestTwoViews:
         assert (cosines(preactivations, problem.columns[20:]) > 0.999).double().mean() > 0.95
 
     def test_the_free_space_is_that_of_the_other_samples(self, problem):
-        coordinates = problem.coordinates.knowing(problem.columns[:10])
+        coordinates = problem.coordinates.deflated_by(problem.columns[:10])
         others = problem.samples[10:]
         torch.testing.assert_close(others @ coordinates.free @ coordinates.free.T, others)
         torch.testing.assert_close(coordinates.free.T @ coordinates.free, torch.eye(15, dtype=torch.float64))
@@ -126,7 +126,7 @@ class TestTwoViews:
         assert (1 - (coordinates.inputs * problem.samples[:15]).sum(dim=1)).mean() < 0.5 * left_open.mean()
 
     def test_some_wrong_signs_do_little_harm_to_the_estimate_of_a_sample(self, problem):
-        coordinates = problem.coordinates.knowing(problem.columns[:15])
+        coordinates = problem.coordinates.deflated_by(problem.columns[:15])
         is_active = ~problem.test.zeros(coordinates.found)
         is_wrong = torch.rand(is_active.shape, generator=generator()) < 0.02
         for pattern, enough in ((is_active, 0.95), (is_active ^ is_wrong, 0.85)):
@@ -134,7 +134,7 @@ class TestTwoViews:
             assert (estimates * problem.samples[:15]).sum(dim=1).mean() > enough
 
     def test_the_principal_forward_view_spans_the_free_preactivations(self, problem):
-        coordinates = problem.coordinates.knowing(problem.columns[:10])
+        coordinates = problem.coordinates.deflated_by(problem.columns[:10])
         forward = PrincipalForward.of(coordinates)
         torch.testing.assert_close(coordinates.forward @ forward.axes, forward.orthonormal * forward.sizes)
         assert (coordinates.found @ forward.axes).abs().max() < 1e-9
@@ -249,7 +249,7 @@ class TestProjection:
         """One slope taken for the other: its column is a little off, and so is what is left to search."""
         problem, true, columns = two_slopes
         off = normalize(columns[:1] + 0.003 * normalize(torch.randn(1, 60, generator=generator()), dim=1), dim=1)
-        coordinates, subspace = SampleCoordinates.of_problem(problem).knowing(off), problem.subspace.up_to_scale()
+        coordinates, subspace = SampleCoordinates.of_problem(problem).deflated_by(off), problem.subspace.up_to_scale()
         found, _ = Projection.for_two_slopes().run(coordinates, subspace, 64, generator())
         near = cosines(normalize(found @ problem.regressors().T, dim=1), true)
         assert len(found) > 5
@@ -267,7 +267,7 @@ class TestProjection:
         torch.testing.assert_close(products, expected)
 
     def test_it_stays_among_the_unknown(self, problem):
-        coordinates = replace(problem.coordinates.knowing(problem.columns[:20]), inputs=problem.samples[:20])
+        coordinates = replace(problem.coordinates.deflated_by(problem.columns[:20]), inputs=problem.samples[:20])
         found, _ = Projection().run(coordinates, problem.subspace, 64, generator())
         assert len(found) > 0
         assert (cosines(found, problem.samples[20:]) > 1 - 1e-9).all()
@@ -369,7 +369,7 @@ class TestActivationDirections:
     def test_a_spent_budget_is_said(self, problem):
         search = ActivationDirections(patience=1, schedule=Schedule(starts_per_round=1), use_next_layer=False)
         candidates = search.propose(problem.problem, random_state=0)
-        assert candidates.status == "nothing new in 1 rounds (views: gradient and weights)"
+        assert candidates.status == "nothing new in 1 rounds (used: gradient and weights)"
         search = ActivationDirections(max_seconds=1e-9)
         assert "cut short by the cap of 1e-09 seconds" in search.propose(problem.problem).status
         candidates = ActivationDirections(max_starts=100, use_next_layer=False).propose(problem.problem, random_state=0)

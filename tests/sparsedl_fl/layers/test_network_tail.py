@@ -94,7 +94,7 @@ class TestBatches:
         inverter = GradientInverter(random_state=0).fit(given)
         check_whole(inverter, inputs, labels)
         assert set(inverter.evidence_) == {"rest of the network"}
-        assert "the rest of the network" in inverter.status_
+        assert "the model up to its loss" in inverter.status_
 
     @pytest.mark.parametrize("activation", [nn.LeakyReLU, nn.GELU])
     def test_ask_for_no_more_evidence_than_can_add(self, activation, monkeypatch):

@@ -129,7 +129,7 @@ class TestLastColumn:
         found = normalize(problem.backward.at(setting.preactivations, setting.labels)[1][0] @ coordinates.left, dim=1)
         noise = torch.randn(found.shape, generator=torch.Generator().manual_seed(0), dtype=found.dtype)
         knowledge = Knowledge(problem.factors.zero_test, coordinates, (problem.tail,), trusts_downstream=True)
-        knowledge.coordinates = coordinates.knowing(normalize(found + error * normalize(noise, dim=1), dim=1)[:n])
+        knowledge.coordinates = coordinates.deflated_by(normalize(found + error * normalize(noise, dim=1), dim=1)[:n])
         return knowledge, found
 
     @pytest.mark.parametrize("n", [BATCH, BATCH - 1])

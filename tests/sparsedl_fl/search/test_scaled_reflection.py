@@ -58,7 +58,7 @@ class TestScaledForward:
     def test_deflated_by_a_column_it_holds_all_other_inputs(self, setting):
         problem, coordinates, samples = setting
         columns = nn.functional.normalize(torch.linalg.inv(samples).T, dim=1)
-        forward = ScaledForward.of(coordinates.knowing(columns[:3]))
+        forward = ScaledForward.of(coordinates.deflated_by(columns[:3]))
         z = samples[3:] @ problem.regressors().T
         assert len(forward.sizes) == len(samples) - 4
         torch.testing.assert_close(forward.preactivations(forward.coordinates(z)), z, atol=1e-5, rtol=1e-5)
@@ -67,7 +67,7 @@ class TestScaledForward:
         """With one dimension left all are parallel, and only their sizes tell them apart."""
         problem, coordinates, samples = setting
         columns = nn.functional.normalize(torch.linalg.inv(samples).T, dim=1)
-        forward = ScaledForward.of(coordinates.knowing(columns[2:]))
+        forward = ScaledForward.of(coordinates.deflated_by(columns[2:]))
         first, second = forward.coordinates(samples[:2] @ problem.regressors().T)
         beside, nowhere = 1.001 * first, torch.full_like(first, torch.nan)
         minimisers = torch.stack([beside, nowhere, second, 0.2 * first, first])
@@ -96,7 +96,7 @@ class TestScaledReflection:
     def test_of_the_last_input_there_is_only_one(self, setting):
         problem, coordinates, samples = setting
         columns = nn.functional.normalize(torch.linalg.inv(samples).T, dim=1)
-        coordinates, generator = coordinates.knowing(columns[1:]), torch.Generator().manual_seed(1)
+        coordinates, generator = coordinates.deflated_by(columns[1:]), torch.Generator().manual_seed(1)
         leads = ScaledReflection().inputs(coordinates, problem.subspaces.first, 4, generator)
         last, is_determined = Descent().run(coordinates, problem.subspaces, leads, generator)
         assert is_determined.tolist() == [True]

@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.activations import Hardtanh, ReLU
-from sparsedl_fl.certify.constraint_criteria import _returns as returns
+from sparsedl_fl.certify.constraint_criteria import _agree_with_tail as returns
 from sparsedl_fl.certify.mixtures import are_no_mixtures
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import ActivationDirections
@@ -133,7 +133,7 @@ def test_patterns_that_are_nearly_right_lead_to_columns(setting):
 def test_reflections_end_at_patterns_of_inputs_that_are_left(setting):
     order = (~setting.is_active).sum(dim=1).argsort(descending=True)
     left, known = order[:2], order[2:]
-    forward = ScaledForward.of(setting.coordinates.knowing(setting.unit_columns(known)))
+    forward = ScaledForward.of(setting.coordinates.deflated_by(setting.unit_columns(known)))
     labels = setting.labels[left].repeat(8)
     z = OneLayerReflection().preactivations(forward, setting.left, setting.problem.backward, labels, generator())
     differing = ((z.abs() < 1)[:, None] != setting.is_active[left]).sum(dim=2)
@@ -141,7 +141,7 @@ def test_reflections_end_at_patterns_of_inputs_that_are_left(setting):
 
 
 def equations_of(setting, left, known, labels=None):
-    coordinates = setting.coordinates.knowing(setting.unit_columns(known))
+    coordinates = setting.coordinates.deflated_by(setting.unit_columns(known))
     labels = setting.labels[left] if labels is None else labels
     return LeftEquations.of(coordinates, setting.problem.tail_from_prior, setting.left, labels)
 
@@ -242,7 +242,7 @@ def test_batches_come_back_whole_and_certified(seed):
     inverter = GradientInverter(random_state=seed).fit(setting.given)
     true = setting.inputs.double().numpy()
     assert inverter.recovered_.all()
-    assert "way back" in inverter.status_
+    assert "backpropagation" in inverter.status_
     assert not are_wrong(true, inverter.inputs_, inverter.uncertainty_).any()
     assert not are_mislabelled(true, setting.labels.numpy(), inverter.inputs_, inverter.labels_).any()
     errors = np.sqrt(np.mean((true[:, None] - inverter.inputs_) ** 2, axis=2).min(axis=1))
