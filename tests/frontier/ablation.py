@@ -118,6 +118,7 @@ PARTS = {
     "projection": Part(_without_stage("projection"), (NEXT, *STRAIGHT, *SENT)),
     "all spans at once": Part(_without_stage("chained reflection"), ("raw", "relu 105")),
     "paired reflection": Part(_without_stage("paired reflection"), ("relu 105x200",)),
+    "dictionary descent": Part(_without_stage("dictionary descent"), ("65x1000", "int8")),
     "reflection of wide layers": Part(_without_stage("reflection"), ("x1000, one layer",)),
     "four ridges of the alternation": Part(
         lambda: _set("sparsedl_fl.search.schedule.Schedule", ridges=(0.005,)), ("one layer", "steps", "noise")
