@@ -60,10 +60,10 @@ class ActivationDirections(SearchSettings, Directions):
         Cap on the time; where it ends the search depends on the machine, and the status says so.
     schedule : Schedule or None, default=None
         The order of the stages; None takes its defaults.
-    alternation, reflection, projection, scaled, paired, class_starts, descent : default=None
+    dictionary, alternation, reflection, projection, scaled, paired, class_starts, descent : default=None
     joint_refinement, input_zeros : default=None
-        The numerics: `Alternation`, `Reflection`, `Projection`, `ScaledReflection`, `PairedReflection`, `ClassStarts`,
-        `Descent`, `JointRefinement` and `InputZeros`; None takes their defaults.
+        The numerics: `DictionaryDescent`, `Alternation`, `Reflection`, `Projection`, `ScaledReflection`,
+        `PairedReflection`, `ClassStarts`, `Descent`, `JointRefinement` and `InputZeros`; None takes their defaults.
     withheld : WithheldSearch or None, default=None
         The first search for activations that are linear around zero, such as Hardtanh; None takes its defaults.
     fallback_reach : float, default=0.25
