@@ -11,6 +11,7 @@ from sparsedl.linalg import normalized
 from sparsedl.optimizers import Graduated
 from sparsedl.starts import SymmetricStarts
 from sparsedl.surrogates import Cauchy
+from sparsedl.zeros import ZeroTest
 from sparsedl_fl.search.columns_and_forward_pass import WORKING, SampleCoordinates, leaders
 
 __all__ = ["DictionaryDescent"]
@@ -52,10 +53,15 @@ class DictionaryDescent(BaseEstimator):
     least_outputs: float = 12.0
     same_cosine: float = 0.9
 
-    def applies(self, coordinates: SampleCoordinates) -> bool:
-        """Return whether the layer has outputs enough."""
-        m, b = coordinates.left.shape
-        return b > 1 and m >= self.least_outputs * b
+    def lacks(self, test: ZeroTest) -> str:
+        """Return what it takes that a layer lacks, by its zero test, or an empty text."""
+        m, b = test.observations.shape
+        if not (b > 1 and m >= self.least_outputs * b):
+            return f"needs {self.least_outputs:g} outputs for each of several samples; this layer has {m} for {b}"
+        noise = float(test.tolerances(torch.eye(b, dtype=test.observations.dtype)).median())
+        if noise > self.look:  # (16, 200) under DP noise of 1e-4: one of seven batches was lost by it
+            return f"needs zeros within {self.look:g} of the entries' size; noise widens them to {noise:.2g}"
+        return ""
 
     def run(self, coordinates: SampleCoordinates, generator: torch.Generator) -> torch.Tensor:
         """Return directions that have more entries near zero than spurious minima have, as unit rows ``q``."""

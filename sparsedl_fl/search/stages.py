@@ -195,12 +195,8 @@ class DictionaryDescents(Stage[SearchState]):
     name = "dictionary descent"
 
     def requires(self, state: SearchState) -> str | None:
-        """Ask for zeros, and for many outputs for each sample."""
-        lacking, dictionary = _lacks_zeros(state), state.numerics.dictionary
-        if lacking is not None or dictionary.applies(state.undeflated):
-            return lacking
-        b, m = state.problem.batch_size, state.problem.width
-        return f"needs {dictionary.least_outputs:g} outputs for each sample; this layer has {m} for {b}"
+        """Ask for zeros, many outputs for each sample, and little noise."""
+        return _lacks_zeros(state) or state.numerics.dictionary.lacks(state.problem.factors.zero_test) or None
 
     def n_starts(self, state: SearchState) -> int:
         """Return one for each column that is left."""

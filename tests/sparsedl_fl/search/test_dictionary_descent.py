@@ -1,5 +1,7 @@
 """All columns at once from the gradient alone: which it finds, which it leaves out, and where it is of use."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -56,9 +58,12 @@ def test_directions_without_zeros_beyond_chance_are_left_out(setting):
 
 
 def test_it_is_of_use_where_outputs_are_many(setting):
-    given, coordinates, _, _ = setting
-    assert DictionaryDescent().applies(coordinates)
-    assert not DictionaryDescent(least_outputs=21).applies(coordinates)
+    given, *_ = setting
+    test = LayerProblem.of(given).factors.zero_test
+    assert DictionaryDescent().lacks(test) == ""
+    assert "21 outputs" in DictionaryDescent(least_outputs=21).lacks(test)
+    noisy = replace(test, noise_level=1e6 * test.noise_level)
+    assert "noise widens them" in DictionaryDescent().lacks(noisy)
     without = ActivationDirections(dictionary=DictionaryDescent(least_outputs=21))
     here, there = (GradientInverter(strategy, random_state=0).fit(given) for strategy in (None, without))
     assert here.recovered_.all()
