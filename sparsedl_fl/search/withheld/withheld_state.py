@@ -182,7 +182,7 @@ class WithheldState(State):
         The gradient of the bias is the sum of all columns: of those found, with sizes approximated by their labels, and
         of the remaining ones, approximated by their labels altogether.
         """
-        n_left, by_label, space = self.columns.shape[1] - len(self.columns), self._gradients_by_label, self.spaces[-1]
+        n_left, by_label, space = self.n_left, self._gradients_by_label, self.spaces[-1]
         passed, withheld = space.entries(space.fitted(self.is_active))
         products = (passed - withheld) @ by_label.T
         cosines = products / torch.linalg.vector_norm(by_label, dim=1)
