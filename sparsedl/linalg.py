@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import numpy as np
 import torch
 
 from sparsedl.arrays import chunks
@@ -65,8 +66,16 @@ def least_squares(matrix: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
 
 
 def weighted_gram(observations: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Return ``L^T diag(w) L`` for each row ``w`` of ``weights``: shape (n_weights, n_components, n_components)."""
+    """Return ``L^T diag(w) L`` for each row ``w`` of ``weights``: shape (n_weights, n_components, n_components).
+
+    No weight is negative.
+    """
     transposed, k = observations.T, observations.shape[1]
+    if k >= LARGE:
+        gram = weights.new_empty((len(weights), k, k))
+        for weight, product in zip(weights, gram, strict=True):
+            _square(observations * weight.sqrt()[:, None], product)
+        return gram
     parts = [weights[part] for part in chunks(len(weights), observations.numel())]
     return torch.cat(
         [weights.new_zeros((0, k, k)), *((transposed * part[:, None, :]) @ observations for part in parts)]
@@ -85,11 +94,18 @@ def zero_gram(observations: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
     whole, gram = observations.T @ observations, observations.new_empty((len(zeros), k, k))
     for index, row in enumerate(zeros):
         by_rest = bool(2 * n_left_out[index] < n_rows)
-        part = observations.index_select(0, torch.nonzero(row != by_rest)[:, 0])
-        torch.mm(part.T, part, out=gram[index])
+        _square(observations.index_select(0, torch.nonzero(row != by_rest)[:, 0]), gram[index])
         if by_rest:
             torch.sub(whole, gram[index], out=gram[index])
     return gram
+
+
+def _square(rows: torch.Tensor, product: torch.Tensor) -> None:
+    """Write ``rows^T rows``; on the CPU by NumPy, which has one half of a symmetric product computed and torch both."""
+    if rows.device.type == "cpu":
+        np.matmul(rows.T.numpy(), rows.numpy(), out=product.numpy())
+    else:
+        torch.mm(rows.T, rows, out=product)
 
 
 def reweight(

@@ -51,7 +51,7 @@ def noise_of_zeros(
         threshold = ordered.gather(1, (position + k - 1)[:, None])
         zeros = (moduli <= threshold)[is_clear]
         # Once more from all the zeros: a rounded direction is not yet as exact as the noise allows.
-        rounded = test.vanishing(zeros.to(torch.float64))
+        rounded = test.vanishing(zeros)
         entries = (rounded @ test.observations.T) * zeros
         freedom = (zeros.sum(dim=1) - k + 1).clamp(min=1)
         amplification = torch.linalg.vector_norm(rounded @ test.unmixing.T, dim=1)

@@ -84,7 +84,8 @@ def _step(
     goal = size * accuracy**2
     for iteration in range(max_iter):
         image = tangent((search @ observations.T).mul_(weights) @ observations)
-        length = (size / torch.linalg.vecdot(search, image).clamp(min=tiny))[:, None]
+        # One that is solved stays: its next steps are rounding, whose squares underflow in single precision.
+        length = torch.where(size > goal, size / torch.linalg.vecdot(search, image).clamp(min=tiny), 0.0)[:, None]
         step.addcmul_(length, search)
         residual.addcmul_(length, image, value=-1)
         before, size = size, torch.linalg.vecdot(residual, residual)

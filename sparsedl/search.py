@@ -61,8 +61,6 @@ class Search:
         Where the starts run.
     known : torch.Tensor of shape (n_known, n_components)
         Directions of the basis that are known beforehand, and not sparse: the constant one of an offset.
-    negligible : float, default=1e-3
-        Width of zero below which noise does not matter for the estimation.
     """
 
     zero_test: ZeroTest
@@ -73,7 +71,6 @@ class Search:
     n_jobs: int | None
     device: torch.device
     known: torch.Tensor
-    negligible: float = 1e-3
 
     def run(self, generator: torch.Generator, report: Callable[[int, str], None]) -> SearchResult:
         """Search; a KeyboardInterrupt ends it with what was found so far."""
@@ -95,7 +92,7 @@ class Search:
     def _ending(self, result: SearchResult, before: torch.Tensor) -> tuple[SearchEnd | None, str]:
         """Return why the search is over, or nothing; where a stage has spent its patience, the next one goes on."""
         is_complete = len(result.found) == self.zero_test.observations.shape[1]
-        if is_complete and (self.is_precise or _same_columns(before, result.found)):
+        if is_complete and (self.zero_test.is_precise or _same_columns(before, result.found)):
             return SearchEnd.COMPLETE, "complete"
         n_open = self.zero_test.observations.shape[1] - len(result.found)
         patience = self.stages[-1].patience_with(len(result.pool.directions))
@@ -105,12 +102,6 @@ class Search:
         if self.max_rounds is not None and result.n_rounds >= self.max_rounds:
             return SearchEnd.CUT, f"the budget of {self.max_rounds} rounds, {result.n_starts} starts, is spent"
         return None, ""
-
-    @cached_property
-    def is_precise(self) -> bool:
-        """Whether noise is so small that what is proven once is so for good, and its zeros need no weights."""
-        axes = torch.eye(self.zero_test.observations.shape[1], dtype=torch.float64)
-        return bool(self.zero_test.tolerances(axes).amax() < self.negligible)
 
     @cached_property
     def _in_single(self) -> torch.Tensor:
@@ -176,12 +167,12 @@ def _prove(
     unproven.add(ends.directions, _mean_surrogate(search, ends.directions))
     candidates = descent.promising(ends.directions, found, test)
     proven, n_zeros = candidates[:0], torch.zeros(0, dtype=torch.int64)
-    if len(candidates) and descent.optimizer.ends_at_zeros and search.is_precise:
+    if len(candidates) and descent.optimizer.ends_at_zeros and search.zero_test.is_precise:
         size = max(FEWEST_POLISHED, POLISHED // test.observations.numel())
         polished, accepted, counts = _accepted(test, lambda part: polish(part, test), candidates, size, share)
         proven, n_zeros, candidates = polished[accepted], counts[accepted], candidates[~accepted]
         candidates = candidates[distinct(torch.cat([proven, candidates]))[len(proven) :]]
-    rounding = stage.rounding if search.is_precise else search.rounding
+    rounding = stage.rounding if search.zero_test.is_precise else search.rounding
     if len(candidates) and rounding is not None:
         if rounding.draws:  # in turn, whoever does what follows
             candidates = rounding.round(test.observations, candidates, generator)

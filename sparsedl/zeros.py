@@ -14,7 +14,7 @@ import torch
 from scipy.stats import binom
 
 from sparsedl.determinacy import Determinacy, DirectionalNoise
-from sparsedl.linalg import in_other_units, normalized, reweight, smallest_eigenvectors, weighted_gram
+from sparsedl.linalg import in_other_units, normalized, reweight, smallest_eigenvectors, weighted_gram, zero_gram
 from sparsedl.repetitions import distinct_rows
 
 __all__ = [
@@ -104,6 +104,8 @@ class ZeroTest:
         Deviations over which the weights of the estimation from all zero rows fall off, and their least widths.
     largest_amplification : float, default=1e3
         Larger amplifications of the noise, relative to the smallest, count as this, for the sake of rounding.
+    negligible : float, default=1e-3
+        Width of zero below which noise does not matter for the estimation.
     determinacy : Determinacy
         What zeros have to determine.
     """
@@ -119,6 +121,7 @@ class ZeroTest:
     refit_multiple: float = 1.5
     refit_widths: tuple[float, ...] = (1e-6, 1e-8, 0.0)
     largest_amplification: float = 1e3
+    negligible: float = 1e-3
     determinacy: Determinacy = Determinacy()
 
     def tolerances(self, directions: torch.Tensor) -> torch.Tensor:
@@ -128,6 +131,12 @@ class ZeroTest:
         # Beside the noise of the observations there is the rounding of our own decomposition, in whitened units.
         rounding = 10 * torch.finfo(directions.dtype).eps * len(self.observations)
         return self.noise_multiple * amplification[:, None] * noise_level + rounding
+
+    @cached_property
+    def is_precise(self) -> bool:
+        """Whether noise is so small that what is proven once is so for good, and its zeros need no weights."""
+        axes = torch.eye(self.observations.shape[1], dtype=torch.float64)
+        return bool(self.tolerances(axes).amax() < self.negligible)
 
     def zeros(self, directions: torch.Tensor) -> torch.Tensor:
         """Return which entries of ``L q`` are zero, a boolean tensor of shape (n_directions, n_samples)."""
@@ -160,16 +169,19 @@ class ZeroTest:
                 weigh=lambda entries, scale: (1 + (entries / scale).square()).reciprocal(),
                 step=lambda weights, _: self.vanishing(weights),
             )
-        return self.vanishing(self.likely_zeros(directions).to(directions.dtype))
+        return self.vanishing(self.likely_zeros(directions))
 
     def vanishing(self, weights: torch.Tensor) -> torch.Tensor:
         """Return the unit ``q`` with the smallest ``sum_r w_r (L q)_r^2`` in units of its noise, for each row ``w``.
+
+        Weights that are boolean say which rows to take.
 
         The noise of ``L q`` grows as ``|unmixing @ q|``: what vanishes only because it points where the noise is small
         says nothing. For weights that single out the zero rows of a column, this is its total least-squares estimate.
         """
         whitener, scaled = self.in_units_of_noise
-        return normalized(smallest_eigenvectors(weighted_gram(scaled, weights))[1] @ whitener.T, dim=1)
+        gram = zero_gram(scaled, weights) if weights.dtype == torch.bool else weighted_gram(scaled, weights)
+        return normalized(smallest_eigenvectors(gram)[1] @ whitener.T, dim=1)
 
     @cached_property
     def _balanced(self) -> tuple[torch.Tensor, torch.Tensor]:

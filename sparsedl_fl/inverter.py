@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
+from joblib import parallel_config
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 
@@ -47,6 +49,9 @@ class GradientInverter(BaseEstimator):
     noise_level : float or None, default=None
         Standard deviation of the noise on each entry of the gradient (DP-SGD); None estimates it from the singular
         values beyond the batch size.
+    n_jobs : int or None, default=None
+        Workers that share a round of starts, as joblib counts them: threads, and with ``joblib.parallel_config`` the
+        processes of the backend ``"loky"``, ``"dask"`` or ``"ray"``. Results do not depend on it.
     verbose : bool, default=False
         Whether to draw a progress bar (needs rich).
     random_state : int, RandomState or None, default=None
@@ -131,12 +136,14 @@ class GradientInverter(BaseEstimator):
         *,
         batch_size: int | None = None,
         noise_level: float | None = None,
+        n_jobs: int | None = None,
         verbose: bool = False,
         random_state: Any = None,
     ) -> None:
         self.directions = directions
         self.batch_size = batch_size
         self.noise_level = noise_level
+        self.n_jobs = n_jobs
         self.verbose = verbose
         self.random_state = random_state
 
@@ -187,7 +194,8 @@ class GradientInverter(BaseEstimator):
         problem = LayerProblem.of(given, self.batch_size, self._noise_level(scale))
         if not problem.activation.has_flat_part and problem.subspaces is None and problem.tail is None:
             raise ValueError(without_next_layer(given, problem.batch_size))
-        candidates = self.directions_.propose(problem, random_state=self.random_state, verbose=self.verbose)
+        with nullcontext() if self.n_jobs is None else parallel_config(n_jobs=self.n_jobs):
+            candidates = self.directions_.propose(problem, random_state=self.random_state, verbose=self.verbose)
         problem = problem.calibrated(candidates.directions)
         hypothesis = choose(problem, candidates)
         batch = Assembly().of(hypothesis)

@@ -222,8 +222,8 @@ class Assembly:
         rows = np.where(hypothesis.fits, hypothesis.zeros & ~hypothesis.is_active, hypothesis.likely_zeros)
         if hypothesis.problem.layer_gradient.is_update:
             rows = self._without_outliers(factors, basis, rows)
-        determined = factors.zero_test.determinacy.of(as_tensor(factors.left), rows_of(rows)).numpy()
-        determined &= hypothesis.proposed
+        given = as_tensor(factors.left), rows_of(rows)
+        determined = factors.zero_test.determinacy.of(*given, directions=rows_of(basis)).numpy() & hypothesis.proposed
         refitted = basis.copy()
         if determined.any():
             columns = factors.vanishing(rows[:, determined])

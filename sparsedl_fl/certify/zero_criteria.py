@@ -94,7 +94,7 @@ class ZerosOfInput(Criterion):
         allowed = self.clearly * row_norms(problem.layer_gradient.weight)[:, None] * errors
         is_clear = distances > np.where(np.isfinite(allowed), allowed, np.inf)
         inactive, active = is_clear & ~case.is_active, is_clear & case.is_active
-        determined = factors.vanishing(inactive.astype(float))
+        determined = factors.vanishing(inactive)
         duals, within = determined / factors.singular_values[:, None], case.whitened * factors.singular_values
         overlaps = np.abs(np.sum(within.T * duals, axis=0))
         is_own = overlaps > self.own_overlap * np.linalg.norm(within, axis=1) * np.linalg.norm(duals, axis=0)

@@ -9,12 +9,18 @@ from numbers import Integral, Real
 import numpy as np
 
 from sparsedl_fl.layers.bias_as_input import with_bias_as_input
-from sparsedl_fl.layers.blocks import alive, in_double
+from sparsedl_fl.layers.blocks import in_double
 from sparsedl_fl.layers.diagnosis import too_large, uncertain_size
 from sparsedl_fl.layers.formats import rounding_noise
 from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.lowrank.factors import LowRankGradient, cut
-from sparsedl_fl.lowrank.spectrum import distinct_rank, leading_left, rank_above_rounding, rank_above_white_noise
+from sparsedl_fl.lowrank.spectrum import (
+    Measured,
+    distinct_rank,
+    leading_left,
+    rank_above_rounding,
+    rank_above_white_noise,
+)
 from sparsedl_fl.wording import argument_with
 
 __all__ = ["UnrelatedBias", "check_arguments", "factorize", "factorize_with_bias"]
@@ -57,21 +63,22 @@ def factorize(
     """
     check_arguments(batch_size, noise_level)
     G = in_double(layer_gradient.weight_grad)
+    measured = Measured(G)
     # A dead unit's row of exact zeros must not count as the end of the numerical rank.
-    limit = int(alive(G).min())
+    limit = int(measured.alive.min())
     rounding = _rounding_of(layer_gradient, G)
     is_coarse, rounding = rounding is not None, rounding if batch_size is None else None
     b = batch_size if rounding is None else rank_above_rounding(G, rounding)
     if b is None or b < limit:
         is_open = b is None and not layer_gradient.is_update
-        U, S, b = leading_left(G, b, limit)
-        above_noise = rank_above_white_noise(S, b, G) if is_open else b
+        U, S, b = leading_left(measured, b, limit)
+        above_noise = rank_above_white_noise(S, b, measured) if is_open else b
         b = above_noise if above_noise < limit else b
     if b >= limit:
         raise ValueError(too_large(layer_gradient, b, limit))
     if batch_size is not None:
         b = distinct_rank(S, b, LowRankGradient.clear_gap)
-    found = cut(G, U, S, b, noise_level, is_coarse)
+    found = cut(measured, U, S, b, noise_level, is_coarse)
     excess = _bias_excess(layer_gradient.bias_grad, found.left, found.noise_level, found.singular_values)
     if batch_size is None and rounding is None and not found.ends_clearly:
         warnings.warn(uncertain_size(layer_gradient, b, found.signal_to_noise), UserWarning, stacklevel=3)

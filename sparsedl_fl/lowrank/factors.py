@@ -11,8 +11,8 @@ from scipy.stats import norm
 
 from sparsedl.arrays import as_tensor, rows_of
 from sparsedl.zeros import ZeroTest
-from sparsedl_fl.layers.blocks import alive, residual_norms, transposed_times
-from sparsedl_fl.lowrank.spectrum import believed_noise, edge_of_white_noise, precision_of
+from sparsedl_fl.layers.blocks import residual_norms, transposed_times
+from sparsedl_fl.lowrank.spectrum import Measured, believed_noise, edge_of_white_noise
 
 __all__ = ["LowRankGradient", "cut"]
 
@@ -130,9 +130,9 @@ class LowRankGradient:
     def vanishing(self, weights: np.ndarray) -> np.ndarray:
         """Return the unit ``q`` of shape (b, c) with the smallest ``sum_r w_r (u_r q)^2`` relative to its noise.
 
-        One for each column of ``weights``, of shape (m, c).
+        One for each column of ``weights``, of shape (m, c); boolean ones say which rows to take.
         """
-        return self.zero_test.vanishing(rows_of(weights).double()).numpy().T
+        return self.zero_test.vanishing(rows_of(weights)).numpy().T
 
     def prove(self, directions: np.ndarray, zeros: np.ndarray, eligible: np.ndarray | None = None) -> np.ndarray:
         """Return which unit columns of shape (b, c) their zeros certify (see `sparsedl.zeros.ZeroTest.prove`)."""
@@ -153,13 +153,18 @@ class LowRankGradient:
 
 
 def cut(
-    G: np.ndarray, U: np.ndarray, S: np.ndarray, b: int, noise_level: float | None = None, is_coarse: bool = False
+    G: np.ndarray | Measured,
+    U: np.ndarray,
+    S: np.ndarray,
+    b: int,
+    noise_level: float | None = None,
+    is_coarse: bool = False,
 ) -> LowRankGradient:
     """Return the factorisation of a matrix cut after its ``b``-th singular value, with the noise that is left.
 
     Parameters
     ----------
-    G : ndarray of shape (m, n)
+    G : ndarray of shape (m, n) or Measured
         The matrix.
     U, S : ndarray of shape (m, k) and (k,)
         Its leading left singular vectors and values, ``k >= b``: one more shows what is beyond, if there is any.
@@ -168,6 +173,8 @@ def cut(
     noise_level, is_coarse
         As in `factorize` and of `LowRankGradient`.
     """
+    measured = Measured.of(G)
+    G = measured.matrix
     m, n = G.shape
     signal_to_noise = float(S[b - 1] / S[b]) if len(S) > b and S[b] > 0 else np.inf
     beyond, beyond_left = (float(S[b]), U[:, b]) if len(S) > b else (0.0, np.zeros(m))
@@ -178,8 +185,8 @@ def cut(
     believed = believed_noise(noise_level, np.sqrt(np.sum(rows**2) / freedom), freedom, S)
     noise = np.maximum(rows / np.sqrt(max(n - b, 1)) if believed is None else np.full(m, believed), floor)
     input_noise = np.maximum(columns / np.sqrt(max(m - b, 1)) if believed is None else np.full(n, believed), floor)
-    excess = beyond / max(edge_of_white_noise(max(np.sum(rows**2) - beyond**2, 0.0), alive(G)), floor)
+    excess = beyond / max(edge_of_white_noise(max(np.sum(rows**2) - beyond**2, 0.0), measured.alive), floor)
     beyond_batch = signal_to_noise, beyond, excess, beyond_left
     return LowRankGradient(
-        U, S, right, noise, input_noise, *beyond_batch, precision=precision_of(G), is_coarse=is_coarse
+        U, S, right, noise, input_noise, *beyond_batch, precision=measured.precision, is_coarse=is_coarse
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 from scipy.linalg import svd
@@ -11,6 +13,7 @@ from scipy.linalg import svd
 from sparsedl_fl.layers.blocks import alive, column_blocks, row_factor, row_norms, significands, times, transposed_times
 
 __all__ = [
+    "Measured",
     "believed_noise",
     "distinct_rank",
     "edge_of_white_noise",
@@ -33,8 +36,50 @@ ENOUGH, OFF_BY, VISIBLE = 100, 3.0, 1e-4
 gradient above which noise is more than rounding."""
 
 
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A gradient, with what the rules about its spectrum ask for, each computed once.
+
+    Attributes
+    ----------
+    matrix : ndarray of shape (m, n)
+        The gradient.
+    """
+
+    matrix: np.ndarray
+
+    @classmethod
+    def of(cls, matrix: np.ndarray | Measured) -> Measured:
+        """Return a matrix as this; one that is already stays."""
+        return matrix if isinstance(matrix, Measured) else cls(matrix)
+
+    @cached_property
+    def total(self) -> float:
+        """Its norm."""
+        return float(np.linalg.norm(row_norms(self.matrix)))
+
+    @cached_property
+    def alive(self) -> np.ndarray:
+        """The numbers of rows and columns that are not all zero (see `sparsedl_fl.layers.blocks.alive`)."""
+        return alive(self.matrix)
+
+    @cached_property
+    def precision(self) -> float:
+        """The relative precision of its numbers (see `precision_of`)."""
+        return precision_of(self.matrix)
+
+    @property
+    def rounding(self) -> float:
+        """The size below which singular values are rounding.
+
+        Columns of features that only one input has (one-hot inputs) are multiples of each other and make exact zeros
+        among the singular values, which must not count as the gap after the batch.
+        """
+        return 0.1 * self.precision * self.total / np.sqrt(min(self.matrix.shape))
+
+
 def leading_left(
-    G: np.ndarray,
+    G: np.ndarray | Measured,
     batch_size: int | None,
     limit: int,
     *,
@@ -47,7 +92,7 @@ def leading_left(
 
     Parameters
     ----------
-    G : ndarray of shape (m, n)
+    G : ndarray of shape (m, n) or Measured
         The gradient.
     batch_size : int or None
         The size where it is known; None takes the numerical rank.
@@ -60,14 +105,21 @@ def leading_left(
     n_iterations : (int, int), default=(1, 10)
         Iterations of a sketch where the gap is sought, and where the size is known: then there may be noise.
     """
-    total = float(np.linalg.norm(row_norms(G)))
-    rounding = _rounding_floor(G, total)
-    width = sketch_width if batch_size is None else batch_size + oversampling
+    measured = Measured.of(G)
+    G, total, rounding = measured.matrix, measured.total, measured.rounding
+    width, range_of = sketch_width if batch_size is None else batch_size + oversampling, RangeFinder(G)
     while 2 * width < min(G.shape):
-        U, S = _sketch(G, width, n_iterations[batch_size is not None])
+        basis = range_of.basis(width)
+        if batch_size is None:
+            end = range_of.last_gap(limit)
+            if end == 0 or end + oversampling > width:
+                width = end + oversampling if end else 2 * width
+                continue
+            basis = basis[:, : end + oversampling]
+        U, S = range_of.decomposition(basis, n_iterations[batch_size is not None])
         b = _numerical_rank(S[:limit], rounding) if batch_size is None else batch_size
         beyond = np.sqrt(max(total**2 - np.sum(S[:b] ** 2), 0.0))
-        if batch_size is not None or (b <= width - oversampling and S[b - 1] > conclusive_gap * beyond):
+        if batch_size is not None or S[b - 1] > conclusive_gap * beyond:
             return U, S, b
         width *= 2
     if G.shape[0] <= G.shape[1]:
@@ -103,7 +155,7 @@ def rank_above_rounding(G: np.ndarray, rounding: np.ndarray, *, clearly_above: f
     return least - 1 + _numerical_rank(S[least - 1 :], edge)
 
 
-def rank_above_white_noise(singular_values: np.ndarray, rank: int, G: np.ndarray) -> int:
+def rank_above_white_noise(singular_values: np.ndarray, rank: int, G: np.ndarray | Measured) -> int:
     """Return how many inputs show above the noise, where some have far smaller gradients than others.
 
     Inputs of which a trained network is certain have singular values after the largest gap. A singular value is no
@@ -118,14 +170,15 @@ def rank_above_white_noise(singular_values: np.ndarray, rank: int, G: np.ndarray
         The leading ones, descending.
     rank : int
         Those before the largest gap.
-    G : ndarray of shape (m, n)
+    G : ndarray of shape (m, n) or Measured
         The gradient.
     """
     # Rows and columns of zeros have no noise: one-hot inputs leave most columns empty.
-    shape = alive(G)
-    total, edge = float(np.linalg.norm(row_norms(G))), np.sum(np.sqrt(shape)) / np.sqrt(np.prod(shape, dtype=float))
+    measured = Measured.of(G)
+    total, shape = measured.total, measured.alive
+    edge = np.sum(np.sqrt(shape)) / np.sqrt(np.prod(shape, dtype=float))
     squares = singular_values**2
-    unseen = max(total**2 - squares.sum(), 0.0) if len(squares) < min(G.shape) else 0.0
+    unseen = max(total**2 - squares.sum(), 0.0) if len(squares) < min(measured.matrix.shape) else 0.0
     beyond = np.sqrt(np.cumsum(np.append(squares[1:], unseen)[::-1])[::-1])
     is_noise = singular_values <= CLEARLY_ABOVE * edge * np.maximum(beyond, np.finfo(float).eps * total)
     later = np.flatnonzero(is_noise[rank:])
@@ -134,24 +187,23 @@ def rank_above_white_noise(singular_values: np.ndarray, rank: int, G: np.ndarray
     last, first_beyond = singular_values[ranks - 1], singular_values[ranks]
     of_noise = edge * np.hypot(first_beyond, beyond[ranks])
     is_rank = (last > SECOND_GAP * first_beyond) & (last > CLEARLY_ABOVE * of_noise)
-    is_rank &= (first_beyond <= CLEARLY_ABOVE * of_noise) & (first_beyond > _rounding_floor(G, total))
+    is_rank &= (first_beyond <= CLEARLY_ABOVE * of_noise) & (first_beyond > measured.rounding)
     return int(ranks[is_rank][-1]) if is_rank.any() else rank
 
 
-def rank_above_floor(singular_values: np.ndarray, G: np.ndarray, *, clearly_above: float = 30.0) -> int:
+def rank_above_floor(singular_values: np.ndarray, G: np.ndarray | Measured, *, clearly_above: float = 30.0) -> int:
     """Return how many singular values clearly exceed rounding, whatever the gaps: all for a matrix of full rank.
 
     Parameters
     ----------
     singular_values : ndarray of shape (k,)
         The leading ones, descending.
-    G : ndarray of shape (m, n)
+    G : ndarray of shape (m, n) or Measured
         The matrix.
     clearly_above : float, default=30
         Ratio to the size of rounding.
     """
-    floor = _rounding_floor(G, float(np.linalg.norm(row_norms(G))))
-    return int(np.sum(singular_values > clearly_above * floor))
+    return int(np.sum(singular_values > clearly_above * Measured.of(G).rounding))
 
 
 def distinct_rank(S: np.ndarray, batch_size: int, clear_gap: float, *, noise_spread: float = 10.0) -> int:
@@ -166,15 +218,49 @@ def distinct_rank(S: np.ndarray, batch_size: int, clear_gap: float, *, noise_spr
     return rank if is_noise and gaps[rank - 1] > clear_gap else batch_size
 
 
-def _sketch(G: np.ndarray, width: int, n_iterations: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return approximate leading left singular vectors and values by randomised subspace iteration."""
-    probe = np.random.default_rng(0).standard_normal((G.shape[1], width))
-    basis = np.linalg.qr(times(G, probe))[0]
-    for _ in range(n_iterations):
-        basis = np.linalg.qr(times(G, np.linalg.qr(transposed_times(G, basis))[0]))[0]
-    factor = np.asarray(np.linalg.qr(transposed_times(G, basis), mode="r")).T
-    U, S, _ = svd(factor, check_finite=False)
-    return basis @ U, S
+class RangeFinder:
+    """Leading left singular vectors by randomised subspace iteration, with more and more random columns.
+
+    Parameters
+    ----------
+    G : ndarray of shape (m, n)
+        The matrix.
+
+    References
+    ----------
+    Halko, Martinsson and Tropp, SIAM Review 2011, Algorithms 4.2 and 4.4.
+    """
+
+    def __init__(self, G: np.ndarray) -> None:
+        self.G, self._rng, self._image = G, np.random.default_rng(0), np.zeros((len(G), 0))
+        self._sizes = np.zeros(0)
+
+    def basis(self, width: int) -> np.ndarray:
+        """Return an orthonormal basis of the image of so many random columns, by the size of the image."""
+        n_more = width - self._image.shape[1]
+        more = times(self.G, self._rng.standard_normal((self.G.shape[1], n_more)))
+        self._image = np.hstack([self._image, more])
+        orthonormal, mixing = np.linalg.qr(self._image)
+        rotation, self._sizes, _ = svd(mixing, check_finite=False)
+        return orthonormal @ rotation
+
+    def last_gap(self, limit: int, *, visible: float = 5.0) -> int:
+        """Return how many directions the image has before its last gap; zero where none shows.
+
+        Beyond the batch the sizes of a random image of noise fall slowly. (float32 clients on CIFAR-10, MNIST and Adult
+        have ratios of neighbours below 1.2 there.)
+        """
+        sizes = self._sizes[:limit]
+        gaps = np.flatnonzero(sizes[:-1] > visible * sizes[1:])
+        return int(gaps[-1]) + 1 if len(gaps) else 0
+
+    def decomposition(self, basis: np.ndarray, n_iterations: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return approximate singular vectors and values, after so many iterations."""
+        for _ in range(n_iterations):
+            basis = np.linalg.qr(times(self.G, np.linalg.qr(transposed_times(self.G, basis))[0]))[0]
+        factor = np.asarray(np.linalg.qr(transposed_times(self.G, basis), mode="r")).T
+        U, S, _ = svd(factor, check_finite=False)
+        return basis @ U, S
 
 
 def _numerical_rank(singular_values: np.ndarray, floor: float) -> int:
@@ -220,15 +306,6 @@ def edge_of_white_noise(squares: float, shape: np.ndarray) -> float:
     Rows and columns of zeros do not count: one-hot inputs leave most columns empty.
     """
     return float(np.sqrt(squares / np.prod(shape, dtype=float)) * np.sum(np.sqrt(shape)))
-
-
-def _rounding_floor(G: np.ndarray, total: float) -> float:
-    """Return the size below which singular values are rounding.
-
-    Columns of features that only one input has (one-hot inputs) are multiples of each other and make exact zeros among
-    the singular values, which must not count as the gap after the batch.
-    """
-    return 0.1 * precision_of(G) * total / np.sqrt(min(G.shape))
 
 
 def believed_noise(given: float | None, measured: float, freedom: int, S: np.ndarray) -> float | None:

@@ -188,7 +188,7 @@ class InputZeros(BaseEstimator):
             n_more = int(is_inactive.sum()) - (len(p) - 1)
             if n_more <= 0:
                 break
-            column = test.vanishing(is_inactive[None].double())
+            column = test.vanishing(is_inactive[None])
             width = min(1.0, float(test.tolerances(column)[0, is_inactive].mean()))
             if width**n_more <= self.false_acceptance and test.zeros(column)[0, is_inactive].all():
                 return column

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import ClassVar, Generic, TypeVar
 
 import torch
@@ -34,6 +35,16 @@ class Proposals:
     is_determined: torch.Tensor | None = None
     columns: torch.Tensor | None = None
     is_active: torch.Tensor | None = None
+
+    @classmethod
+    def joined(cls, parts: Sequence[Proposals]) -> Proposals:
+        """Return the candidates of several blocks of starts, in their order."""
+
+        def join(name: str) -> torch.Tensor | None:
+            given = [getattr(part, name) for part in parts if getattr(part, name) is not None]
+            return torch.cat(given) if given else None
+
+        return cls(*(join(field.name) for field in fields(cls)))
 
 
 class State(ABC):
@@ -84,6 +95,15 @@ class State(ABC):
     def used_in_words(self) -> str:
         """What the search uses, in words."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether stages leave it as it is, so that workers may share a round."""
+        return True
+
+    def prepared(self) -> State:
+        """Return it with all that is computed when it is first asked for, for workers that share a round."""
+        return self
+
     def deflate(self) -> bool:
         """Deflate the constraints by known samples; return whether that alone found anything new."""
         return False
@@ -111,6 +131,8 @@ class Stage(ABC, Generic[S]):
         Whether it draws random starts; one that does not finds the same again until another sample is known.
     adapts : bool
         Whether its number of starts adapts to the finds of the last ones.
+    shares : bool
+        Whether workers may share a round, whose starts are independent of each other.
     cost : (float, float)
         Cost of a round over that of a descent by the subspaces alone, for narrow and for wide layers.
     """
@@ -118,6 +140,7 @@ class Stage(ABC, Generic[S]):
     name: ClassVar[str]
     draws: ClassVar[bool] = True
     adapts: ClassVar[bool] = False
+    shares: ClassVar[bool] = False
     cost: ClassVar[tuple[float, float]] = (1.0, 1.0)
 
     @abstractmethod

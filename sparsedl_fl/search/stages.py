@@ -28,7 +28,7 @@ class _ByConstraint(Stage[SearchState]):
 class SubspaceDescent(_ByConstraint):
     """Gauss-Newton from random starts, on all constraints (see `Descent`)."""
 
-    name, by, adapts = "descent", "subspaces", True
+    name, by, adapts, shares = "descent", "subspaces", True, True
     lacking = "needs the gradient of a downstream layer or the network tail; this layer has neither"
     is_smoothed = is_fitted = False
 
@@ -100,7 +100,7 @@ class ClassStart(Stage[SearchState]):
 class ScaledReflections(_ByConstraint):
     """Douglas-Rachford at true scale by the next layer's activation subspace, and descents from its candidates."""
 
-    name, by, cost = "scaled reflection", "first", (0.5, 0.5)
+    name, by, shares, cost = "scaled reflection", "first", True, (0.5, 0.5)
     lacking = "needs the next layer's gradient; this layer has none"
 
     def n_starts(self, state: SearchState) -> int:
@@ -118,7 +118,7 @@ class ScaledReflections(_ByConstraint):
 class ChainedReflections(Stage[SearchState]):
     """Douglas-Rachford by the activation subspaces of all downstream layers at once."""
 
-    name = "chained reflection"
+    name, shares = "chained reflection", True
 
     def requires(self, state: SearchState) -> str | None:
         """Require several subspaces."""
@@ -167,7 +167,7 @@ class PairedReflections(ChainedReflections):
 class Projections(_ByConstraint):
     """Reflections on the next layer's activation subspace at no particular scale, and Newton's method."""
 
-    name, by = "projection", "first"
+    name, by, shares = "projection", "first", True
     lacking = "needs the next layer's gradient; this layer has none"
 
     def requires(self, state: SearchState) -> str | None:
@@ -200,17 +200,17 @@ class DictionaryDescents(Stage[SearchState]):
 
     def n_starts(self, state: SearchState) -> int:
         """Return one for each column that is left."""
-        return state.coordinates.free.shape[1]
+        return state.knowledge.coordinates.free.shape[1]
 
     def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
         """Run them at once."""
-        return Proposals(columns=state.numerics.dictionary.run(state.coordinates, generator))
+        return Proposals(columns=state.numerics.dictionary.run(state.knowledge.coordinates, generator))
 
 
 class Reflections(Stage[SearchState]):
     """Douglas-Rachford between the forward pass and the columns of the gradient, for wide layers."""
 
-    name = "reflection"
+    name, shares = "reflection", True
 
     def requires(self, state: SearchState) -> str | None:
         """Require a wide layer: narrow ones are faster by alternation."""

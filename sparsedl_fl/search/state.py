@@ -141,8 +141,20 @@ class SearchState(State):
 
     @property
     def coordinates(self) -> SampleCoordinates:
-        """The unknowns, deflated by known columns."""
+        """The unknowns, deflated by known columns and, with a zero-slope region, by estimates of their samples."""
+        if self.is_flat:
+            self.knowledge.deflate_columns()
         return self.knowledge.coordinates
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether stages leave it as it is: with stored weights they add columns by the zeros of inputs."""
+        return self.numerics.input_zeros is None
+
+    def prepared(self) -> SearchState:
+        """Return it with the samples of known columns estimated."""
+        _ = self.coordinates
+        return self
 
     @property
     def is_ample(self) -> bool:
@@ -244,8 +256,6 @@ class SearchState(State):
             and knowledge.repeat_downstream()
         ):
             return True
-        if self.is_flat:
-            knowledge.deflate_columns()
         if self.equations is not None:
             self.remaining.leave_out(knowledge, self.fits)
         return False

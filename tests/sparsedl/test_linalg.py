@@ -5,6 +5,7 @@ import torch
 from torch.nn.functional import normalize
 
 from sparsedl.linalg import (
+    LARGE,
     inverse_iteration,
     least_squares,
     normalized,
@@ -12,6 +13,7 @@ from sparsedl.linalg import (
     smallest_eigenvectors,
     solve_weighted,
     weighted_gram,
+    zero_gram,
 )
 
 
@@ -112,3 +114,18 @@ def test_reweighting_goes_through_the_scales_and_finds_a_sparse_direction():
     )
     assert scales == [0.1, 0.01, 1e-3, 1e-4]
     assert ((found * true).sum(dim=1).abs() > 1 - 1e-9).all()
+
+
+@pytest.mark.parametrize("k", [LARGE - 1, LARGE, LARGE + 20])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gram_matrices_are_weighted_sums_of_rows(k, dtype):
+    generator = torch.Generator().manual_seed(k)
+    rows, weights = torch.randn((6 * k, k), generator=generator), torch.rand((3, 6 * k), generator=generator)
+    weights[0] = 0
+    is_in = weights > 0.4
+    expected = torch.einsum("nr,ri,rj->nij", weights.double(), rows.double(), rows.double())
+    accuracy = {"rtol": 1e-4, "atol": 1e-4 * 6 * k} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-10}
+    found = weighted_gram(rows.to(dtype), weights.to(dtype))
+    torch.testing.assert_close(found.double(), expected, **accuracy)
+    expected = torch.einsum("nr,ri,rj->nij", is_in.double(), rows.double(), rows.double())
+    torch.testing.assert_close(zero_gram(rows.to(dtype), is_in).double(), expected, **accuracy)

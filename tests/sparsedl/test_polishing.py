@@ -33,3 +33,13 @@ def test_directions_stay_unit_vectors_far_from_any_column():
     polished = polish(directions, test)
     torch.testing.assert_close(polished.norm(dim=1), torch.ones(6, dtype=torch.float64))
     assert not test.accept(polished)[0].any()
+
+
+def test_what_has_converged_stays_while_others_have_not():
+    """In single precision the squares of further steps underflow, and a quotient of two of them is no number."""
+    test, true = problem(k=60)
+    far = torch.nn.functional.normalize(torch.randn(20, 60, generator=torch.Generator().manual_seed(1)).double())
+    near = torch.nn.functional.normalize(true + 1e-4 * torch.randn(true.shape, generator=torch.Generator()).double())
+    polished = polish(torch.cat([near, far]), test, max_iter=400)
+    assert torch.isfinite(polished).all()
+    assert (polished[: len(true)] - true).norm(dim=1).max() < 1e-10

@@ -77,8 +77,11 @@ def _wobble(
     m, b = zeros.shape
     n_draws = int(np.clip(MOST_ENTRIES // (m * b), 4, N_DRAWS))
     rng = np.random.default_rng(0)
-    factor = cholesky(spread + 1e-14 * np.trace(spread) * np.eye(b), lower=True)
-    draws = noise[:, None, None] * (rng.standard_normal((m, n_draws, b)) @ factor.T)
+    size, largest = np.trace(spread), noise.max()
+    factor = cholesky(spread / size + 1e-14 * np.eye(b), lower=True).astype(np.float32)
+    draws = rng.standard_normal((m, n_draws, b), dtype=np.float32) @ factor.T
+    draws *= (noise[:, None] / largest * zeros).astype(np.float32)[:, None, :]
+    pulls = (U.T.astype(np.float32) @ draws.reshape(m, -1)).reshape(b, n_draws, b) * (largest * np.sqrt(size))
     wobble, squares, freedom = np.zeros((b, b, n_draws)), np.zeros(b), np.zeros(b)
     is_open = np.zeros(b, dtype=bool)
     for j in range(b):
@@ -90,7 +93,7 @@ def _wobble(
         if solver is None:
             is_open[j] = True
             continue
-        wobble[:, j] = P @ cho_solve((solver, True), rows.T @ draws[zeros[:, j], :, j])
+        wobble[:, j] = P @ cho_solve((solver, True), pulls[:, :, j])
         deviations = noise[zeros[:, j]] * np.sqrt(spread[j, j])
         squares[j] = np.sum((rows @ Q[:, j] / deviations) ** 2)
         freedom[j] = max(len(rows) - b + 1, 0)

@@ -57,3 +57,24 @@ def test_inputs_far_smaller_than_the_others_are_counted_as_long_as_they_are_no_n
 def test_where_noise_never_begins_the_rank_stays():
     S = 0.01 ** np.arange(7.0)
     assert rank_above_white_noise(S, 1, np.diag(S)) == 1
+
+
+@pytest.mark.parametrize("rank", [3, 97, 110, 140, 240])
+def test_a_sketch_is_as_wide_as_the_batch_needs(rank):
+    G = gradient(rank, (700, 900), 1e-8)
+    left, values, found = leading_left(G, None, 700)
+    assert found == rank
+    assert left.shape[1] == rank + 32
+    np.testing.assert_allclose(values[:rank], np.linalg.svd(G, compute_uv=False)[:rank], rtol=1e-9)
+
+
+def test_a_sketch_reaches_beyond_a_second_gap():
+    """Inputs whose gradients are far smaller than those before them: the sketch ends where noise begins."""
+    rng = np.random.default_rng(0)
+    sizes = np.concatenate([np.ones(6), np.full(20, 1e-4)])
+    G = (rng.standard_normal((500, 26)) * sizes) @ rng.standard_normal((26, 600)) + 1e-9 * rng.standard_normal(
+        (500, 600)
+    )
+    left, values, found = leading_left(G, None, 500)
+    assert left.shape[1] == 26 + 32
+    assert rank_above_white_noise(values, found, G) == 26
