@@ -183,11 +183,10 @@ class Determinacy:
         identity = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
         fine = torch.linalg.cholesky_ex(gram - (1 + 1e-6) * longest * identity)[1] == 0
         unclear = torch.nonzero(~fine)[:, 0]
-        for part in chunks(len(unclear), observations.numel()):
-            index = unclear[part]
-            whitener = torch.linalg.solve_triangular(factor[index], identity.expand(len(index), -1, -1), upper=False).mT
-            leverages = (observations @ whitener).square().sum(dim=2) * zeros[index]
-            fine[index] = leverages.amax(dim=1) < self.full_leverage
+        for index in unclear.tolist():
+            rows = observations[zeros[index]]
+            whitened = torch.linalg.solve_triangular(factor[index], rows.T, upper=False)
+            fine[index] = whitened.square().sum(dim=0).amax() < self.full_leverage
         return fine
 
     def _is_more_than_noise(

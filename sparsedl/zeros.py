@@ -246,11 +246,24 @@ class ZeroTest:
         chances = self._chances(directions, rows.expand_as(zeros), by_chance)
         proven = counts >= _required(n_rows, n_components, chances, self.false_acceptance).to(counts.device)
         most = _most_by_chance(n_rows - counts, chances) if by_chance else torch.zeros_like(chances)
-        proven[proven.clone()] = self._determined(directions[proven], zeros[proven], most[proven])
+        proven[proven.clone()] = self.determined(directions[proven], zeros[proven], most[proven])
         return proven
 
-    def _determined(self, directions: torch.Tensor, zeros: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
-        """Return which directions their zeros determine; what was decided for the same zeros before stands."""
+    def determined(
+        self, directions: torch.Tensor, zeros: torch.Tensor, most: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return which directions their zeros determine; what was decided for the same zeros before stands.
+
+        Parameters
+        ----------
+        directions : torch.Tensor of shape (n_directions, n_components)
+            Unit rows.
+        zeros : torch.Tensor of shape (n_directions, n_samples) of bool
+            Zero rows of each.
+        most : torch.Tensor of shape (n_directions,) or None, default=None
+            How many of them may be zero by chance; None for none.
+        """
+        most = directions.new_zeros(len(zeros)) if most is None else most
         keys = [
             (row.tobytes(), n) for row, n in zip(np.packbits(zeros.cpu().numpy(), axis=1), most.tolist(), strict=True)
         ]
