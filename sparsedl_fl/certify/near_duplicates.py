@@ -17,8 +17,8 @@ from sparsedl_fl.layers.blocks import row_norms
 
 __all__ = ["NearDuplicates"]
 
-N_HALVINGS = 24
-"""Number of halvings of the interval of distances, twelve powers of ten: to a part in half a million."""
+N_HALVINGS = 26
+"""Number of halvings of the interval of distances, twelve powers of ten: to a part in two million."""
 
 
 @dataclass(frozen=True, kw_only=True)
