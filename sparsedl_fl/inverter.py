@@ -147,6 +147,7 @@ class GradientInverter(BaseEstimator):
         self.verbose = verbose
         self.random_state = random_state
 
+    @one_thread()
     @neutral_modes(gradients=True)
     def expect(self, layer_gradient: LayerGradient) -> Expectation:
         """Say what to expect before a search starts, from the size of the batch and the number of live units.
@@ -166,6 +167,7 @@ class GradientInverter(BaseEstimator):
         _, factors = factorize_with_bias(given, self.batch_size, self._noise_level(scale))
         return expect(factors.batch_size, _n_live(layer_gradient), layer_gradient.next_layer.weight_grad is not None)
 
+    @one_thread()  # threads of decompositions wait in loops: beside other work they took 20 times as long
     @neutral_modes(gradients=True)
     def fit(self, layer_gradient: LayerGradient, y: Any = None) -> GradientInverter:
         """Recover the batch.
@@ -196,10 +198,9 @@ class GradientInverter(BaseEstimator):
             raise ValueError(without_next_layer(given, problem.batch_size))
         with nullcontext() if self.n_jobs is None else parallel_config(n_jobs=self.n_jobs):
             candidates = self.directions_.propose(problem, random_state=self.random_state, verbose=self.verbose)
-        with one_thread():  # the matrices of single inputs are small, and spinning threads cost more than they bring
-            problem = problem.calibrated(candidates.directions)
-            hypothesis = choose(problem, candidates)
-            batch = Assembly().of(hypothesis)
+        problem = problem.calibrated(candidates.directions)
+        hypothesis = choose(problem, candidates)
+        batch = Assembly().of(hypothesis)
         self._expose(problem.layer_gradient, batch, hypothesis.proposed, candidates, scale)
         self.search_end_ = SearchEnd.INTERRUPTED if hypothesis.is_interrupted else candidates.end
         self.signal_to_noise_, self.noise_excess_ = problem.factors.signal_to_noise, problem.factors.excess
@@ -209,8 +210,7 @@ class GradientInverter(BaseEstimator):
         # An input with a large ambiguity radius has no label: four such had that of another input.
         sizes = np.sqrt(np.mean(batch.inputs**2, axis=1))
         is_known = batch.recovered & (batch.uncertainty <= EXACT_ENOUGH * sizes)
-        with one_thread():
-            self.labels_ = labels_of(problem, batch.inputs, batch.preactivation_gradients, is_known)
+        self.labels_ = labels_of(problem, batch.inputs, batch.preactivation_gradients, is_known)
         if not batch.recovered.all():
             verdict = expect(problem.batch_size, _n_live(given), given.next_layer.weight_grad is not None).verdict
             is_open = self.batch_size is None and not problem.factors.ends_clearly
@@ -246,8 +246,7 @@ class GradientInverter(BaseEstimator):
         found = propose_samples(problem, self.directions_, random_state=self.random_state, verbose=self.verbose)
         if len(found.inputs) == 0:
             return False
-        with one_thread():
-            batch, self.labels_ = many_samples_batch(problem, found.inputs)
+        batch, self.labels_ = many_samples_batch(problem, found.inputs)
         self.search_end_, self.signal_to_noise_, self.noise_excess_ = found.end, np.inf, 1.0
         self.uses_next_layer_ = self.size_is_clear_ = True
         proposed = np.arange(problem.batch_size) < len(found.inputs)
