@@ -10,6 +10,7 @@ import torch
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import Activation
 from sparsedl_fl.certify.criterion import Case, Criterion, EvidenceKind
+from sparsedl_fl.certify.hypothesis import overlaps_of
 from sparsedl_fl.certify.mixtures import are_no_mixtures
 from sparsedl_fl.certify.uncertainty import errors_from_constraints
 from sparsedl_fl.constraints import (
@@ -82,7 +83,8 @@ class BySubspace(Criterion):
             chances = torch.cat([here.own_log_chances, as_tensor(case.log_chances_of_zeros.T.copy())], dim=1)
             by_zeros = here.is_inside & (log_chance(chances, 2 * b - 1) <= LOG_CHANCE)
             certified |= by_zeros & is_vertex
-        is_determined, errors = _with_errors(case, subspaces, certified.numpy())
+        certified = certified.numpy() & _has_surplus(case, here)
+        is_determined, errors = _with_errors(case, subspaces, certified)
         return is_determined, errors * here.beyond_noise.numpy()
 
 
@@ -205,6 +207,26 @@ def are_vertices(here: SubspacesAt, activation: Activation, *, clearly: float = 
         if is_vertex[certified].all():
             return found & is_vertex
         certified &= is_vertex
+
+
+def _has_surplus(case: Case, here: SubspacesAt, *, own_overlap: float = 1e-3) -> np.ndarray:
+    """Return for which inputs the layer itself has more equations than unknowns, whatever its downstream layers say.
+
+    With as many active units as unknowns, some input has the activations of a sample even where the layer's weights,
+    bias or gradient are not those of the client, and fulfils all equations downstream. (One of 500 hostile audits: the
+    gradient was scaled, 16 inputs, 15 units active; a mixture of inputs was certified to 3e-7.) Certified columns of
+    other inputs are equations too, where an input is orthogonal to them.
+    """
+    if not case.hypothesis.problem.activation.has_flat_part:
+        return np.ones(len(case.columns), dtype=bool)
+    is_active, stand_for = (here.activations[0] != 0).numpy(), here.constraint.levels[0].stand_for
+    if stand_for is not None:
+        is_active = is_active & (stand_for > 0).numpy()
+    hypothesis = case.hypothesis
+    overlaps = np.abs(overlaps_of(case.whitened, hypothesis.basis, hypothesis.problem.factors.singular_values))
+    np.fill_diagonal(overlaps, np.inf)
+    n_equations = is_active.sum(axis=1) + np.sum((overlaps < own_overlap) & case.columns, axis=1)
+    return (n_equations - (len(case.columns) - 1)) * math.log10(LEAST_DISTANCE) <= LOG_CHANCE
 
 
 def _agree_with_tail(tail: TailGradient | None, preactivations: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 
 from sparsedl_fl.constraints.problem import LayerProblem
 
-__all__ = ["Hypothesis", "pattern_agreement"]
+__all__ = ["Hypothesis", "overlaps_of", "pattern_agreement"]
 
 
 def pattern_agreement(is_active: np.ndarray, zeros: np.ndarray) -> np.ndarray:
@@ -38,6 +38,12 @@ def pattern_agreement(is_active: np.ndarray, zeros: np.ndarray) -> np.ndarray:
     [1.0, 0.5]
     """
     return np.mean(is_active != zeros, axis=-2)
+
+
+def overlaps_of(inputs: np.ndarray, columns: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return the cosine of each ``x = V S p`` and the dual of each column (see `SampleCoordinates.overlaps`)."""
+    inputs, duals = inputs * sizes, columns / sizes[:, None]
+    return inputs @ duals / np.linalg.norm(inputs, axis=1, keepdims=True) / np.linalg.norm(duals, axis=0)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from scipy.optimize import linear_sum_assignment
 from sparsedl.arrays import chunks
 from sparsedl.selection import complete_basis, select_independent
 from sparsedl_fl.certify.candidates import Candidates
-from sparsedl_fl.certify.hypothesis import Hypothesis, pattern_agreement
+from sparsedl_fl.certify.hypothesis import Hypothesis, overlaps_of, pattern_agreement
 from sparsedl_fl.constraints.problem import LayerProblem
 
 __all__ = ["choose", "first_choice", "greedy_filter", "repair"]
@@ -57,18 +57,12 @@ def _with_known(hypothesis: Hypothesis, candidates: Candidates) -> Hypothesis:
     inputs = candidates.inputs
     if inputs is None or len(inputs) == 0:
         return hypothesis
-    overlaps = np.abs(_overlaps(inputs, hypothesis.basis, hypothesis.problem.factors.singular_values))
+    overlaps = np.abs(overlaps_of(inputs, hypothesis.basis, hypothesis.problem.factors.singular_values))
     index, own = linear_sum_assignment(overlaps, maximize=True)
     known, errors = np.full(hypothesis.basis.shape, np.nan), np.full(len(hypothesis.basis), np.inf)
     known[own] = inputs[index]
     errors[own] = np.inf if candidates.errors is None else candidates.errors[index]
     return replace(hypothesis, known=known, known_errors=errors)
-
-
-def _overlaps(inputs: np.ndarray, columns: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the cosine of each ``x = V S p`` and the dual of each column (see `SampleCoordinates.overlaps`)."""
-    inputs, duals = inputs * sizes, columns / sizes[:, None]
-    return inputs @ duals / np.linalg.norm(inputs, axis=1, keepdims=True) / np.linalg.norm(duals, axis=0)
 
 
 def _completed_by_inputs(
@@ -80,7 +74,7 @@ def _completed_by_inputs(
     in the space of ``x = V S p`` by more than ``own_overlap``; and of a complement of all columns found. None where
     these are no basis.
     """
-    is_alone = np.all(np.abs(_overlaps(inputs, columns, sizes)) <= own_overlap, axis=0)
+    is_alone = np.all(np.abs(overlaps_of(inputs, columns, sizes)) <= own_overlap, axis=0)
     duals = np.linalg.pinv(columns)[is_alone]
     completing = complete_basis(columns)[:, columns.shape[1] :].T
     rows = np.vstack([inputs, duals, completing])

@@ -12,6 +12,7 @@ from paper.methods import Budget
 from paper.tables import TABLES
 from sparsedl import SparseDictionaryRecovery
 from sparsedl_fl import GradientInverter, LayerGradient
+from sparsedl_fl.activations import resolve
 from sparsedl_fl.audit import audit_model, example
 from sparsedl_fl.certify.assembly import Assembly
 from sparsedl_fl.certify.hypothesis import Hypothesis
@@ -32,7 +33,7 @@ def is_right_to_refuse(problem, message):
     if "as large as the layer" in message:
         return len(true) >= min(given.shape) and given.next_weight_grad is None
     if "nowhere zero" in message:
-        return not given.activation.has_flat_part and given.next_weight_grad is None
+        return not resolve(given.activation).has_flat_part and given.next_weight_grad is None
     if "column space" in message:  # inputs of which some are mixtures of others, or a layer that mixes them
         return (
             np.linalg.matrix_rank(true, tol=1e-5 * np.linalg.norm(true, 2)) < len(true)
@@ -194,6 +195,13 @@ def test_inputs_that_are_all_too_small_are_not_propagated_back():
     assert certified >= 51  # the three layers behind it
     batch = audit["layers.0"].batch
     assert batch is None or not batch.certified.any()
+
+
+def test_as_many_active_units_as_unknowns_prove_no_input():
+    """Sixteen inputs, fifteen active units, the gradient scaled: a mixture of inputs has the activations of one."""
+    problem = hostile_audit(1248)
+    inverter = GradientInverter(ActivationDirections(max_starts=64), random_state=0)
+    assert problem.lies_of(audited(problem, inverter=inverter, layers=["layers.0"], peel=False))[1] == []
 
 
 @pytest.mark.parametrize("random_state", range(2))
