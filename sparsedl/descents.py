@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from sparsedl.candidates import distinct
+from sparsedl.chance import required_zeros
 from sparsedl.linalg import normalized
 from sparsedl.optimizers import Optimizer
 from sparsedl.surrogates import Surrogate
 from sparsedl.workers import Share, in_turn, shared_rows
-from sparsedl.zeros import ZeroTest, required_zeros
+from sparsedl.zeros import ZeroTest
 
 __all__ = ["Descent", "Ends"]
 

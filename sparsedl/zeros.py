@@ -11,67 +11,15 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from scipy.stats import binom
 
+from sparsedl.chance import FALSE_ACCEPTANCE, most_by_chance, required_of
 from sparsedl.determinacy import Determinacy, DirectionalNoise
 from sparsedl.linalg import in_other_units, normalized, reweight, smallest_eigenvectors, weighted_gram, zero_gram
 from sparsedl.repetitions import distinct_rows
 
-__all__ = [
-    "ZeroTest",
-    "informative_rows",
-    "required_zeros",
-]
-
-FALSE_ACCEPTANCE = 1e-9
-"""Probability at which a direction that is no column passes the count of zeros."""
-
-FALSE_MIXTURE = 1e-6
-"""Probability at which chance determines a mixture of columns whose common zeros pass that count."""
+__all__ = ["ZeroTest", "informative_rows"]
 
 _HALF_NORMAL_DENSITY = 0.7978845608028654
-
-
-def required_zeros(n_rows: int, n_components: int, chance: float, false_acceptance: float = FALSE_ACCEPTANCE) -> int:
-    """Return the smallest number of zeros that is more than chance.
-
-    ``k - 1`` zeros come free with a kernel of ``k - 1`` rows; each of the others is zero with probability ``chance``.
-
-    Examples
-    --------
-    >>> required_zeros(200, 20, chance=1e-6)
-    22
-    """
-    return int(
-        _required(torch.tensor([n_rows]), n_components, torch.tensor([chance], dtype=torch.float64), false_acceptance)
-    )
-
-
-def _required(
-    n_rows: torch.Tensor, n_components: int, chances: torch.Tensor, false_acceptance: float = FALSE_ACCEPTANCE
-) -> torch.Tensor:
-    """Return `required_zeros` of several directions, each with its number of rows and its chance."""
-    free = n_components - 1
-    return free + 1 + _upper_quantile(false_acceptance, (n_rows - free).clamp(min=0), chances.clamp(max=1.0))
-
-
-def _upper_quantile(probability: float, n_draws: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
-    """Return the smallest number that so many draws exceed with less than a probability: no more than rounding is 0."""
-    quantiles = torch.zeros(len(chances), dtype=torch.float64)
-    unclear = (n_draws * chances).cpu() >= probability  # below that, even a single one is less likely
-    if unclear.any():
-        n_draws, chances = n_draws.cpu()[unclear], chances.cpu()[unclear]
-        quantiles[unclear] = torch.from_numpy(np.asarray(binom.isf(probability, n_draws.numpy(), chances.numpy())))
-    return quantiles.clamp(min=0)
-
-
-def _most_by_chance(n_rows: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
-    """Return how many other rows of a mixture may be zero by chance, each with its own, shape (n_directions,).
-
-    None of a million mixtures has more. The expected number would not do: it was 0.2, where mixtures of two and three
-    columns that a search had ended at had two zeros by chance, beside those by their choice.
-    """
-    return _upper_quantile(FALSE_MIXTURE, n_rows.clamp(min=0), chances).to(chances)
 
 
 def informative_rows(observations: torch.Tensor) -> torch.Tensor:
@@ -244,8 +192,8 @@ class ZeroTest:
         zeros = zeros & rows
         counts, n_rows = zeros.sum(dim=1), rows.expand_as(zeros).sum(dim=1)
         chances = self._chances(directions, rows.expand_as(zeros), by_chance)
-        proven = counts >= _required(n_rows, n_components, chances, self.false_acceptance).to(counts.device)
-        most = _most_by_chance(n_rows - counts, chances) if by_chance else torch.zeros_like(chances)
+        proven = counts >= required_of(n_rows, n_components, chances, self.false_acceptance).to(counts.device)
+        most = most_by_chance(n_rows - counts, chances) if by_chance else torch.zeros_like(chances)
         proven[proven.clone()] = self.determined(directions[proven], zeros[proven], most[proven])
         return proven
 
@@ -293,7 +241,7 @@ class ZeroTest:
         rows = self.distinct_rows & eligible
         zeros = zeros & rows
         n_others = (rows & ~zeros).sum(dim=1)
-        most = _most_by_chance(n_others, self._chances(directions, rows, each=True))
+        most = most_by_chance(n_others, self._chances(directions, rows, each=True))
         lacking = zeros.to(directions.dtype) @ (~self.zeros(directions)).to(directions.dtype).T
         lacking.fill_diagonal_(torch.inf)
         return lacking.amin(dim=1) > most + 1

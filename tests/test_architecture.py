@@ -12,7 +12,7 @@ LAYERS = {
         {"arrays", "process", "progress"},
         {"_validation", "workers"},
         {"linalg", "monte_carlo_em", "repetitions", "symmetric_fixed_point"},
-        {"contrast", "determinacy"},
+        {"contrast", "chance", "determinacy"},
         {"noisy", "surrogates", "preconditioning", "metrics", "datasets", "zeros"},
         {"observations"},
         {"evidence", "optimizers", "rounding", "polishing"},

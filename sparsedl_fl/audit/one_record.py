@@ -25,7 +25,7 @@ from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.certify.assembly import Assembly
 from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.layers.blocks import column_blocks, residual_squares, row_norms, times
-from sparsedl_fl.lowrank.spectrum import precision_of
+from sparsedl_fl.lowrank.measured import precision_of
 from sparsedl_fl.propagate.backward import KnownBatch
 from sparsedl_fl.tracing.naming import plain_parameters
 from sparsedl_fl.tracing.tracing import LinearUse

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sparsedl.arrays import as_tensor, rows_of
+from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import FlatPart
 from sparsedl_fl.certify.bias_scale import doubt_in_scale
 from sparsedl_fl.certify.certificate import Certificate, certify
@@ -222,7 +222,7 @@ class Assembly:
         rows = np.where(hypothesis.fits, hypothesis.zeros & ~hypothesis.is_active, hypothesis.likely_zeros)
         if hypothesis.problem.layer_gradient.is_update:
             rows = self._without_outliers(factors, basis, rows)
-        determined = _are_determined(factors, basis, rows) & hypothesis.proposed
+        determined = factors.determined(basis, rows) & hypothesis.proposed
         refitted = basis.copy()
         if determined.any():
             columns = factors.vanishing(rows[:, determined])
@@ -258,14 +258,6 @@ class Assembly:
         counted = zeros & (rows | ~fits)
         is_certified = factors.prove(hypothesis.basis, counted, expected) & (fits | (widths < self.narrow))
         return is_certified & factors.apart(hypothesis.basis, counted, expected)
-
-
-def _are_determined(factors: LowRankGradient, basis: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return which columns their zero rows determine, by what a proof asks for or, where that is not met, at all."""
-    test, zeros = factors.zero_test, rows_of(rows)
-    determined = test.determined(rows_of(basis), zeros & test.distinct_rows)
-    determined[~determined] = test.determinacy.of(as_tensor(factors.left), zeros[~determined])
-    return determined.numpy()
 
 
 def _known_where_better(hypothesis: Hypothesis, whitened: np.ndarray, determined: np.ndarray) -> np.ndarray:

@@ -14,13 +14,8 @@ from sparsedl_fl.layers.diagnosis import too_large, uncertain_size
 from sparsedl_fl.layers.formats import rounding_noise
 from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.lowrank.factors import LowRankGradient, cut
-from sparsedl_fl.lowrank.spectrum import (
-    Measured,
-    distinct_rank,
-    leading_left,
-    rank_above_rounding,
-    rank_above_white_noise,
-)
+from sparsedl_fl.lowrank.measured import Measured
+from sparsedl_fl.lowrank.spectrum import distinct_rank, leading_left, rank_above_rounding, rank_above_white_noise
 from sparsedl_fl.wording import argument_with
 
 __all__ = ["UnrelatedBias", "check_arguments", "factorize", "factorize_with_bias"]

@@ -12,7 +12,8 @@ from scipy.stats import norm
 from sparsedl.arrays import as_tensor, rows_of
 from sparsedl.zeros import ZeroTest
 from sparsedl_fl.layers.blocks import residual_norms, transposed_times
-from sparsedl_fl.lowrank.spectrum import Measured, believed_noise, edge_of_white_noise
+from sparsedl_fl.lowrank.measured import Measured
+from sparsedl_fl.lowrank.spectrum import believed_noise, edge_of_white_noise
 
 __all__ = ["LowRankGradient", "cut"]
 
@@ -138,6 +139,16 @@ class LowRankGradient:
         """Return which unit columns of shape (b, c) their zeros certify (see `sparsedl.zeros.ZeroTest.prove`)."""
         rows, is_zero, expected = (None if array is None else rows_of(array) for array in (directions, zeros, eligible))
         return self.zero_test.prove(rows, is_zero, expected).numpy()
+
+    def determined(self, directions: np.ndarray, zeros: np.ndarray) -> np.ndarray:
+        """Return which unit columns their zero rows determine, by what a proof asks for or, if that is not met, at all.
+
+        Of shape (b, c) and (m, c).
+        """
+        test, rows = self.zero_test, rows_of(zeros)
+        determined = test.determined(rows_of(directions), rows & test.distinct_rows)
+        determined[~determined] = test.determinacy.of(as_tensor(self.left), rows[~determined])
+        return determined.numpy()
 
     def apart(self, directions: np.ndarray, zeros: np.ndarray, eligible: np.ndarray) -> np.ndarray:
         """Return which unit columns of shape (b, c) are no mixtures of others (see `sparsedl.zeros.ZeroTest.apart`)."""

@@ -21,7 +21,7 @@ from sparsedl.process import neutral_modes
 from sparsedl_fl.activations import Identity
 from sparsedl_fl.constraints import ActivationSubspace
 from sparsedl_fl.layers.given_arrays import as_float_array
-from sparsedl_fl.lowrank.spectrum import precision_of
+from sparsedl_fl.lowrank.measured import precision_of
 
 __all__ = ["PatchEmbedding", "RecoveredPatches", "recover_patches"]
 

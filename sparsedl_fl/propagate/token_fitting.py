@@ -21,7 +21,7 @@ from sparsedl.arrays import as_tensor
 from sparsedl.process import neutral_modes
 from sparsedl_fl.layers.given_arrays import as_float_array
 from sparsedl_fl.layers.running_model import in_double
-from sparsedl_fl.lowrank.spectrum import precision_of
+from sparsedl_fl.lowrank.measured import precision_of
 from sparsedl_fl.tracing.naming import named_gradients, plain_modules
 from sparsedl_fl.tracing.tracing import hooked
 

@@ -116,9 +116,8 @@ class SearchState(State):
         self.last = by_subspaces if self.is_exact and everything is None else everything
         natural = self.natural
         if self.is_exact and natural is None:
-            natural = NaturalCoordinates.of(
-                ScaledForward.of(coordinates), equations, generator, numerics.descent.n_probes
-            )
+            forward = ScaledForward.of(coordinates)
+            natural = NaturalCoordinates.of(forward, equations, generator, numerics.descent.n_probes)
         given = coordinates, numerics.joint_refinement, numerics.descent, natural, self.last, subspaces
         self.fits = SingleFits(*given, self.all_levels, is_exact=self.is_exact)
         self.errors: torch.Tensor | None = None
@@ -153,7 +152,7 @@ class SearchState(State):
 
     def prepared(self) -> SearchState:
         """Return it with the samples of known columns estimated."""
-        _ = self.coordinates
+        assert self.coordinates is self.knowledge.coordinates  # asked for here, before several ask at once
         return self
 
     @property
@@ -250,11 +249,8 @@ class SearchState(State):
     def deflate(self) -> bool:
         """Deflate the constraints by known samples; return whether that alone found the last column."""
         knowledge = self.knowledge
-        if (
-            knowledge.trusts_downstream
-            and knowledge.n_found == self.problem.batch_size - 1
-            and knowledge.repeat_downstream()
-        ):
+        is_last = knowledge.trusts_downstream and knowledge.n_found == self.problem.batch_size - 1
+        if is_last and knowledge.repeat_downstream():
             return True
         if self.equations is not None:
             self.remaining.leave_out(knowledge, self.fits)

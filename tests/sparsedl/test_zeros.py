@@ -3,11 +3,12 @@ import pytest
 import torch
 from scipy.stats import binom
 
+from sparsedl.chance import FALSE_ACCEPTANCE, required_zeros
 from sparsedl.datasets import make_sparse_dictionary
 from sparsedl.determinacy import Determinacy
 from sparsedl.linalg import LARGE, smallest_eigenvectors
 from sparsedl.preconditioning import whiten
-from sparsedl.zeros import FALSE_ACCEPTANCE, ZeroTest, required_zeros
+from sparsedl.zeros import ZeroTest
 
 
 def build(codes_seed=0, n_samples=200, n_components=10, sparsity=0.5):

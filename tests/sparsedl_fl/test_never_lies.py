@@ -18,6 +18,7 @@ from sparsedl_fl.certify.assembly import Assembly
 from sparsedl_fl.certify.hypothesis import Hypothesis
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import ActivationDirections, DictionaryDirections
+from sparsedl_fl.layers.blocks import alive
 from sparsedl_fl.simulation import client_gradient, fully_connected
 from tests.hostile.problems import TWISTS, hostile_problem
 from tests.hostile.problems.audits import LIES, hostile_audit
@@ -30,10 +31,16 @@ RIGHT = 1e-2
 def is_right_to_refuse(problem, message):
     """Return whether what a refusal says is so, by the truth."""
     given, true = problem.layer_gradient, problem.inputs.double().numpy()
+    # Signs and whole numbers leave most rows of some gradients empty.
+    is_crowded, is_without_next = len(true) >= alive(given.weight_grad).min(), given.next_weight_grad is None
+    # More samples than features come back by the next layer's gradient, but not where the server is told a lie.
+    is_out_of_reach = is_without_next or (is_crowded and "lies about" in problem.description)
+    if "nearly all entries have one size" in message:  # signs, or a step of Adam
+        return "sign" in problem.description
     if "as large as the layer" in message:
-        return len(true) >= min(given.shape) and given.next_weight_grad is None
+        return is_crowded and is_out_of_reach
     if "nowhere zero" in message:
-        return not resolve(given.activation).has_flat_part and given.next_weight_grad is None
+        return not resolve(given.activation).has_flat_part and is_out_of_reach
     if "column space" in message:  # inputs of which some are mixtures of others, or a layer that mixes them
         return (
             np.linalg.matrix_rank(true, tol=1e-5 * np.linalg.norm(true, 2)) < len(true)

@@ -9,6 +9,7 @@ from torch import nn
 from sparsedl_fl import LayerGradient
 from sparsedl_fl.lowrank import spectrum
 from sparsedl_fl.lowrank.factorization import factorize
+from sparsedl_fl.lowrank.measured import precision_of
 from sparsedl_fl.simulation import client_gradient, dp_sgd_gradient, fully_connected
 
 
@@ -194,17 +195,17 @@ def test_numbers_that_were_single_once_are_no_more_precise(scale):
     rng = np.random.default_rng(0)
     factor = {"none": 1.0, "tensor": 1 / 3, "rows": rng.standard_normal((20, 1))}[scale]
     single = rng.standard_normal((20, 30)).astype(np.float32) * np.float64(1)
-    assert spectrum.precision_of(single * factor) == np.finfo(np.float32).eps
-    assert spectrum.precision_of((single + 1e-3 * rng.standard_normal((20, 30))) * factor) == np.finfo(float).eps
+    assert precision_of(single * factor) == np.finfo(np.float32).eps
+    assert precision_of((single + 1e-3 * rng.standard_normal((20, 30))) * factor) == np.finfo(float).eps
 
 
 def test_a_gradient_with_hardly_a_row_has_a_precision():
     few = np.zeros((5, 40))
     few[:2] = np.random.default_rng(0).standard_normal((2, 40))
-    assert spectrum.precision_of(few) == np.finfo(float).eps
+    assert precision_of(few) == np.finfo(float).eps
     few[0] = np.arange(40) / 3
     few[1] = 0
-    assert spectrum.precision_of(few) == np.finfo(np.float32).eps
+    assert precision_of(few) == np.finfo(np.float32).eps
 
 
 @pytest.mark.parametrize("b", [8, 32])
