@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from copy import copy, deepcopy
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from sparsedl_fl.layers.running_model import in_double
+from sparsedl_fl.propagate.pictures.linearized import Linearized
 from sparsedl_fl.propagate.pictures.sharpening import Sharpened
 from sparsedl_fl.tracing.naming import plain_modules, plain_parameters
 
@@ -81,7 +82,9 @@ class Front:
         parameters = plain_parameters(self.model)
         self._weight = f"{layer}.weight" if layer else "weight"
         if self._weight not in parameters:
-            raise ValueError(f"layer must name a linear layer of the model, got {layer!r}: {sorted(plain_modules(model, nn.Linear))}")
+            raise ValueError(
+                f"layer must name a linear layer of the model, got {layer!r}: {sorted(plain_modules(model, nn.Linear))}"
+            )
         self.layer, self.n_pixels = layer, int(torch.Size(self.shape).numel())
         generator = torch.Generator().manual_seed(0)
         drawn = torch.randn((3, self.n_pixels), generator=generator, dtype=torch.float64)
@@ -103,7 +106,9 @@ class Front:
             )
         alone = self(drawn[:1])
         if not (alone - features[:1]).abs().max() <= MIXED * features.abs().max():
-            raise ValueError("the model mixes the pictures of a batch in front of the layer: its features are not theirs")
+            raise ValueError(
+                "the model mixes the pictures of a batch in front of the layer: its features are not theirs"
+            )
 
     def __call__(self, pictures: torch.Tensor, mode: Sharpened | None = None) -> torch.Tensor:
         """Return the features of pictures of shape (b, n_pixels), of shape (b, n_features).
@@ -119,6 +124,21 @@ class Front:
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             raise ValueError(f"the model does not take pictures of shape {self.shape}: {error}") from error
         raise ValueError(f"layer {self.layer!r} does not run as a linear layer of the model")
+
+    def linearized(self, pictures: torch.Tensor, mode: Sharpened | None = None) -> Linearized:
+        """Return its derivative at pictures of shape (b, n_pixels)."""
+        return Linearized(lambda at: self(at, mode), pictures)
+
+    @contextmanager
+    def trainable(self) -> Iterator[dict[str, nn.Parameter]]:
+        """Yield its parameters, which require gradients within the context."""
+        for tensor in self.parameters.values():
+            tensor.requires_grad_(True)
+        try:
+            yield self.parameters
+        finally:
+            for tensor in self.parameters.values():
+                tensor.requires_grad_(False)
 
     def to(self, dtype: torch.dtype) -> Front:
         """Return the same in another precision."""

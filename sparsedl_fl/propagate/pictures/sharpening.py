@@ -50,6 +50,11 @@ class Sharpened(TorchFunctionMode):
         self.seen: list[float] = []
         self._n_calls = 0
 
+    def __enter__(self) -> Sharpened:
+        """Count calls from the first."""
+        self.seen, self._n_calls = [], 0
+        return super().__enter__()
+
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -114,7 +119,9 @@ def _windowed(
     return padded.index_select(axis, index).unflatten(axis, (n, kernel)).movedim(axis + 1, -1)
 
 
-def _adaptive(z: torch.Tensor, beta: torch.Tensor, output_size: Any, return_indices: bool = False, *, n_axes: int) -> torch.Tensor:
+def _adaptive(
+    z: torch.Tensor, beta: torch.Tensor, output_size: Any, return_indices: bool = False, *, n_axes: int
+) -> torch.Tensor:
     """Return the smoothed maximum over windows that cover the last axes in as many parts as asked for."""
     if return_indices:
         raise ValueError("max-pooling that returns indices cannot be smoothed: unpooling is not supported")
@@ -124,7 +131,10 @@ def _adaptive(z: torch.Tensor, beta: torch.Tensor, output_size: Any, return_indi
         n = length if n is None else n
         starts = [(part * length) // n for part in range(n)]
         ends = [-((-(part + 1) * length) // n) for part in range(n)]
-        parts = [(beta * found.narrow(axis, a, e - a)).logsumexp(dim=axis, keepdim=True) / beta for a, e in zip(starts, ends, strict=True)]
+        parts = [
+            (beta * found.narrow(axis, a, e - a)).logsumexp(dim=axis, keepdim=True) / beta
+            for a, e in zip(starts, ends, strict=True)
+        ]
         found = torch.cat(parts, dim=axis)
     return found
 

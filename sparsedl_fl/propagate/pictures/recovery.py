@@ -1,0 +1,131 @@
+"""From the inputs of the first linear layer to the pictures that a convolutional model was fed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import nn
+
+from sparsedl.process import neutral_modes
+from sparsedl_fl.propagate.pictures.certificate import PictureStatus, RecoveredPictures
+from sparsedl_fl.propagate.pictures.determinacy import Determinacy, determinacy_at
+from sparsedl_fl.propagate.pictures.fitting import Fit, Schedule, fit_to_features
+from sparsedl_fl.propagate.pictures.front import Front
+from sparsedl_fl.propagate.pictures.given import ROUNDING, Given
+from sparsedl_fl.propagate.pictures.judging import FITS, Judged, judge, residuals_of
+from sparsedl_fl.propagate.pictures.replaying import replay_front
+
+__all__ = ["recover_pictures"]
+
+SCHEDULES = (
+    Schedule(),
+    Schedule(n_stages=14, enough=0.8, max_steps=6),
+    Schedule(first=1.0, last=400.0, n_stages=24, enough=0.8, max_steps=6, least_damping=1e-6, n_products=120),
+)
+"""Tried one after the other on pictures that do not fit yet."""
+
+
+@neutral_modes(gradients=True)
+def recover_pictures(
+    model: nn.Module,
+    layer: str,
+    features: np.ndarray,
+    errors: np.ndarray,
+    shape: tuple[int, ...],
+    *,
+    sent_back: np.ndarray | None = None,
+    gradients: Mapping[str, torch.Tensor] | None = None,
+    start: np.ndarray | None = None,
+    noise: float = 1e-6,
+    rounding: float = ROUNDING,
+) -> RecoveredPictures:
+    """Recover the pictures whose features are known, by Gauss-Newton on a network that sharpens.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        As the client had it.
+    layer : str
+        Name of the linear layer that is fed the features.
+    features : array of shape (b, n_features)
+        Inputs of that layer, as recovered.
+    errors : array of shape (b,)
+        Expected root-mean-square error of each, in units of features.
+    shape : tuple of int
+        Shape of one picture, as the model takes it: (3, 32, 32).
+    sent_back : array of shape (b, n_features) or None, default=None
+        Gradient of the loss at the features, ``D^T W`` for the layer's weight ``W`` and the gradient ``D`` at its
+        outputs: with it and the gradients the pictures are proved by what they were not fitted to.
+    gradients : mapping of str to torch.Tensor or None, default=None
+        What the client sent, by parameter name.
+    start : array of a picture's shape or None, default=None
+        First guess, in units of the input: the mean picture of such data, if it is known. None is a picture of zeros.
+    noise : float, default=1e-6
+        Share of the gradients that is noise.
+    rounding : float, default=4e-7
+        Error of the features by the client's own arithmetic, over their root mean square; 1e-3 for TF32 or training in
+        half precision.
+
+    Returns
+    -------
+    RecoveredPictures
+
+    Raises
+    ------
+    ValueError
+        If the model has no such layer or does not take such pictures, or an array has a wrong shape or is not finite.
+    """
+    front = Front(model, layer, shape)
+    given = Given.of(front, features, errors, start, sent_back, gradients, noise, rounding)
+    fit = _fitted(front, given)
+    low = front.to(torch.float32)
+    held = [determinacy_at(low, picture) for picture in fit.pictures]
+    judged = [judge(given, fit, index, found) for index, found in enumerate(held)]
+    return _certified(front, given, fit, held, judged)
+
+
+def _fitted(front: Front, given: Given) -> Fit:
+    """Return the best fit of each picture by all schedules; each is tried on those that do not fit yet."""
+    pictures, costs = given.start.expand(len(given.features), -1).clone(), torch.full_like(given.errors, torch.inf)
+    n_steps = torch.zeros(len(costs), dtype=torch.long)
+    n_held = min(front.n_pixels, front.n_features - 1)
+    floors = given.errors.square() * front.n_features
+    open_ = torch.arange(len(costs))
+    for start, schedule in ((given.start, schedule) for schedule in SCHEDULES):
+        found = fit_to_features(front, given.features[open_], start, schedule, floors=floors[open_])
+        helps = found.costs < costs[open_]
+        pictures[open_[helps]], costs[open_[helps]] = found.pictures[helps], found.costs[helps]
+        n_steps[open_] += found.n_steps
+        done = Fit(pictures, costs, n_steps)
+        open_ = (residuals_of(given, done, n_held) > FITS).nonzero()[:, 0]
+        if not len(open_):
+            break
+    return done
+
+
+def _certified(
+    front: Front, given: Given, fit: Fit, held: list[Determinacy], judged: list[Judged]
+) -> RecoveredPictures:
+    """Return what is claimed of all pictures; gradients of the front that contradict them take it all back."""
+    status = np.array([one.status for one in judged], dtype=object)
+    errors = np.array([one.error for one in judged])
+    replay = None
+    if given.gradients and (status == PictureStatus.CERTIFIED).all():
+        noise = given.noise + float(given.relative_errors.max())
+        replay = replay_front(front, fit.pictures, torch.tensor(errors), given.sent_back, given.gradients, noise=noise)
+        if replay.deviations and not replay.is_match:
+            status[:] = PictureStatus.CONTRADICTED
+    return RecoveredPictures(
+        pictures=fit.pictures.reshape(-1, *front.shape).numpy(),
+        errors=errors,
+        certified=status == PictureStatus.CERTIFIED,
+        status=status,
+        n_equations=np.array([one.n_equations for one in held]),
+        n_unknowns=front.n_pixels,
+        rank=np.array([one.rank for one in held]),
+        residuals=np.array([one.residual for one in judged]),
+        open_directions=tuple(one.open.reshape(-1, *front.shape) for one in held),
+        replay=replay,
+    )
