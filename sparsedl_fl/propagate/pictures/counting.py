@@ -43,7 +43,7 @@ class EquationCount:
 
     @property
     def largest_batch(self) -> float:
-        """Number of pictures up to which features and gradients are more than the unknowns; infinite where features are."""
+        """Batch up to which features and gradients outnumber the unknowns; infinite where features alone do."""
         missing = self.n_unknowns - self.n_active
         return np.inf if missing < 0 else np.floor(self.n_gradients / (missing + 1))
 
@@ -55,8 +55,8 @@ class EquationCount:
             return f"{count}, and {self.n_gradients:,} gradients in front of them: features only"
         missing = self.n_unknowns - self.n_active
         return (
-            f"{count}, {missing:,} too few; with {self.n_gradients:,} gradients in front of them: pictures of a batch of "
-            f"up to {int(self.largest_batch)}, by count"
+            f"{count}, {missing:,} too few; with {self.n_gradients:,} gradients in front of them: pictures of a batch "
+            f"of up to {int(self.largest_batch)}, by count"
         )
 
 

@@ -38,9 +38,9 @@ AT_ONCE = 32
 class Schedule:
     """How the network sharpens and when a picture goes on to the next stage.
 
-    The defaults brought back 32 of 32 pictures of MNIST, from their mean and from gray, and 15 and 16 of 16 gray ones of
-    CIFAR-10, behind McMahan's CNN as torch initialises it, in 28 to 35 steps and 370 to 610 products a picture. From a
-    sharpness of 4, and of 8 in seven stages, 30 and 27 of the 32 came back.
+    The defaults brought back 32 of 32 pictures of MNIST, from their mean and from gray, and 15 and 16 of 16 gray ones
+    of CIFAR-10, behind McMahan's CNN as torch initialises it, in 28 to 35 steps and 370 to 610 products a picture. From
+    a sharpness of 4, and of 8 in seven stages, 30 and 27 of the 32 came back.
 
     Parameters
     ----------
@@ -118,18 +118,18 @@ def typical_spreads(front: Front, start: torch.Tensor, features: torch.Tensor) -
 def fit_to_features(
     front: Front,
     features: torch.Tensor,
-    start: torch.Tensor,
+    starts: torch.Tensor,
     schedule: Schedule,
     *,
     floors: torch.Tensor,
 ) -> Fit:
-    """Fit pictures to features by Gauss-Newton, from one start.
+    """Fit pictures to features by Gauss-Newton, from a start for each.
 
     Parameters
     ----------
     front : Front
     features : torch.Tensor of shape (b, n_features)
-    start : torch.Tensor of shape (n_pixels,)
+    starts : torch.Tensor of shape (b, n_pixels)
     schedule : Schedule
     floors : torch.Tensor of shape (b,)
         Cost that the features' errors explain: a picture below it is done with its first slow step.
@@ -137,7 +137,7 @@ def fit_to_features(
     parts = []
     for first in range(0, len(features), AT_ONCE):
         chosen = slice(first, first + AT_ONCE)
-        run = _Run(front, features[chosen], start, schedule, floors[chosen])
+        run = _Run(front, features[chosen], starts[chosen], schedule, floors[chosen])
         parts.append(run.to_the_end())
     return Fit(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
@@ -146,13 +146,13 @@ class _Run:
     """The state of a fit of several pictures."""
 
     def __init__(
-        self, front: Front, features: torch.Tensor, start: torch.Tensor, schedule: Schedule, floors: torch.Tensor
+        self, front: Front, features: torch.Tensor, starts: torch.Tensor, schedule: Schedule, floors: torch.Tensor
     ) -> None:
         self.exact, self.low, self.schedule = front, front.to(torch.float32), schedule
         self.features, self.floors, b = features, floors, len(features)
-        self.spreads = typical_spreads(front, start, features)
+        self.spreads = typical_spreads(front, starts.mean(dim=0), features)
         self.sharpness = schedule.stages()
-        self.pictures = start.expand(b, -1).clone()
+        self.pictures = starts.clone()
         self.damping = torch.full((b, 1), schedule.damping, dtype=torch.float64)
         self.costs = torch.full((b,), torch.inf, dtype=torch.float64)
         self.stage, self.at_stage, self.n_steps, self.slow, self.rejected = torch.zeros((5, b), dtype=torch.long)

@@ -82,9 +82,8 @@ class Front:
         parameters = plain_parameters(self.model)
         self._weight = f"{layer}.weight" if layer else "weight"
         if self._weight not in parameters:
-            raise ValueError(
-                f"layer must name a linear layer of the model, got {layer!r}: {sorted(plain_modules(model, nn.Linear))}"
-            )
+            known = sorted(plain_modules(model, nn.Linear))
+            raise ValueError(f"layer must name a linear layer of the model, one of {known}, got {layer!r}")
         self.layer, self.n_pixels = layer, int(torch.Size(self.shape).numel())
         generator = torch.Generator().manual_seed(0)
         drawn = torch.randn((3, self.n_pixels), generator=generator, dtype=torch.float64)
@@ -107,7 +106,7 @@ class Front:
         alone = self(drawn[:1])
         if not (alone - features[:1]).abs().max() <= MIXED * features.abs().max():
             raise ValueError(
-                "the model mixes the pictures of a batch in front of the layer: its features are not theirs"
+                "in front of the layer the model mixes the pictures of a batch: features are not of one each"
             )
 
     def __call__(self, pictures: torch.Tensor, mode: Sharpened | None = None) -> torch.Tensor:

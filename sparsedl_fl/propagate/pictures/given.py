@@ -38,6 +38,8 @@ class Given:
         Those of the front's parameters that were sent, by plain name; empty where they are not to be used.
     noise : float
         Share of ``sent_back`` and of the gradients that is noise.
+    rounding : float
+        Error of the features by the client's arithmetic, over their size.
     """
 
     features: torch.Tensor
@@ -47,6 +49,7 @@ class Given:
     sent_back: torch.Tensor | None
     gradients: Mapping[str, torch.Tensor]
     noise: float
+    rounding: float
 
     @classmethod
     def of(
@@ -81,6 +84,7 @@ class Given:
             None if sent_back is None else _checked("sent_back", sent_back, (b, front.n_features)),
             sent,
             noise + rounding,
+            rounding,
         )
 
     @property

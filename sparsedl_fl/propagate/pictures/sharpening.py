@@ -83,13 +83,11 @@ def _max_pool(
     padding: Any = 0,
     dilation: Any = 1,
     ceil_mode: bool = False,
-    return_indices: bool = False,
+    return_indices: bool = False,  # those that do are another function of torch
     *,
     n_axes: int,
 ) -> torch.Tensor:
     """Return the smoothed maximum over windows of the last axes."""
-    if return_indices:
-        raise ValueError("max-pooling that returns indices cannot be smoothed: unpooling is not supported")
     stride = kernel_size if stride is None or stride == [] else stride
     each = zip(*(_each(part, n_axes) for part in (kernel_size, stride, padding, dilation)), strict=True)
     windows, outside = z * beta, torch.finfo(z.dtype).min / 4
@@ -123,28 +121,27 @@ def _adaptive(
     z: torch.Tensor, beta: torch.Tensor, output_size: Any, return_indices: bool = False, *, n_axes: int
 ) -> torch.Tensor:
     """Return the smoothed maximum over windows that cover the last axes in as many parts as asked for."""
-    if return_indices:
-        raise ValueError("max-pooling that returns indices cannot be smoothed: unpooling is not supported")
-    found = z
-    for axis, n in zip(range(z.ndim - n_axes, z.ndim), _each(output_size, n_axes), strict=True):
+    found = z * beta
+    for axis, wanted in zip(range(z.ndim - n_axes, z.ndim), _each(output_size, n_axes), strict=True):
         length = found.shape[axis]
-        n = length if n is None else n
-        starts = [(part * length) // n for part in range(n)]
-        ends = [-((-(part + 1) * length) // n) for part in range(n)]
-        parts = [
-            (beta * found.narrow(axis, a, e - a)).logsumexp(dim=axis, keepdim=True) / beta
-            for a, e in zip(starts, ends, strict=True)
-        ]
+        n = length if wanted is None else wanted
+        limits = [((part * length) // n, -((-(part + 1) * length) // n)) for part in range(n)]
+        parts = [found.narrow(axis, a, b - a).logsumexp(dim=axis, keepdim=True) for a, b in limits]
         found = torch.cat(parts, dim=axis)
-    return found
+    return found / beta
 
 
 def _pool(function: Callable[..., torch.Tensor], n_axes: int) -> Callable[..., torch.Tensor]:
     return lambda z, beta, *args, **kwargs: function(z, beta, *args, n_axes=n_axes, **kwargs)
 
 
+def _indexed(*_: Any, **__: Any) -> torch.Tensor:
+    raise ValueError("max-pooling that returns indices cannot be smoothed: unpooling is not supported")
+
+
 POOLS: dict[str, Callable[..., torch.Tensor]] = {
     **{f"max_pool{n}d": _pool(_max_pool, n) for n in (1, 2, 3)},
     **{f"adaptive_max_pool{n}d": _pool(_adaptive, n) for n in (1, 2, 3)},
+    **{f"{kind}max_pool{n}d_with_indices": _indexed for kind in ("", "adaptive_") for n in (1, 2, 3)},
 }
 """Smoothed pooling, by the name of torch's function; each takes its input, the sharpness and its parameters."""
