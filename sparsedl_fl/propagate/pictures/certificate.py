@@ -15,6 +15,7 @@ class PictureStatus:
     """Why a picture is certified or not, as a sentence without a full stop."""
 
     CERTIFIED = "certified"
+    WITH_GRADIENTS = "certified by features and the gradients of the front together, of which a tenth was held out"
     NO_FIT = "no picture was found whose features are those given, from any start; others may exist"
     NOT_DETERMINED = "its features do not determine it: it may move in some directions without a change of them"
     TOO_NOISY = "the features' errors leave it too uncertain"
@@ -48,6 +49,8 @@ class RecoveredPictures:
         Orthonormal directions, of the shape of a picture, in which each may move without a change of its features.
     replay : FrontReplay or None
         The gradients of the front's parameters beside those sent; None where they could not be compared.
+    n_shared : int
+        Numbers of those gradients that were equations too, for all pictures together.
     """
 
     pictures: np.ndarray
@@ -60,6 +63,7 @@ class RecoveredPictures:
     residuals: np.ndarray
     open_directions: tuple[np.ndarray, ...]
     replay: FrontReplay | None
+    n_shared: int = 0
 
     @property
     def n_open(self) -> np.ndarray:

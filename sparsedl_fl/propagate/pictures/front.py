@@ -14,7 +14,6 @@ from torch.overrides import TorchFunctionMode
 
 from sparsedl_fl.layers.running_model import in_double
 from sparsedl_fl.propagate.pictures.linearized import Linearized
-from sparsedl_fl.propagate.pictures.sharpening import Sharpened
 from sparsedl_fl.tracing.naming import plain_modules, plain_parameters
 
 __all__ = ["Front"]
@@ -109,10 +108,10 @@ class Front:
                 "in front of the layer the model mixes the pictures of a batch: features are not of one each"
             )
 
-    def __call__(self, pictures: torch.Tensor, mode: Sharpened | None = None) -> torch.Tensor:
+    def __call__(self, pictures: torch.Tensor, mode: TorchFunctionMode | None = None) -> torch.Tensor:
         """Return the features of pictures of shape (b, n_pixels), of shape (b, n_features).
 
-        They are of the true network, or of a smoothed one within its mode.
+        They are of the true network, or of what a mode makes of it.
         """
         weight = plain_parameters(self.model)[self._weight]
         try:
@@ -124,7 +123,7 @@ class Front:
             raise ValueError(f"the model does not take pictures of shape {self.shape}: {error}") from error
         raise ValueError(f"layer {self.layer!r} does not run as a linear layer of the model")
 
-    def linearized(self, pictures: torch.Tensor, mode: Sharpened | None = None) -> Linearized:
+    def linearized(self, pictures: torch.Tensor, mode: TorchFunctionMode | None = None) -> Linearized:
         """Return its derivative at pictures of shape (b, n_pixels)."""
         return Linearized(lambda at: self(at, mode), pictures)
 

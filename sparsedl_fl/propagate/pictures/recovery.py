@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from sparsedl_fl.propagate.pictures.determinacy import Determinacy, determinacy_
 from sparsedl_fl.propagate.pictures.fitting import Fit, Schedule, fit_to_features
 from sparsedl_fl.propagate.pictures.front import Front
 from sparsedl_fl.propagate.pictures.given import ROUNDING, Given
+from sparsedl_fl.propagate.pictures.joint import HELD_OUT, JointResult, joint_result
 from sparsedl_fl.propagate.pictures.judging import FITS, Judged, judge, residuals_of
 from sparsedl_fl.propagate.pictures.replaying import replay_front
 
@@ -40,6 +42,7 @@ def recover_pictures(
     gradients: Mapping[str, torch.Tensor] | None = None,
     start: np.ndarray | None = None,
     n_attempts: int = 8,
+    max_rounds: int = 60,
     noise: float = 1e-6,
     rounding: float = ROUNDING,
 ) -> RecoveredPictures:
@@ -66,6 +69,8 @@ def recover_pictures(
         First guess, in units of the input: the mean picture of such data, if it is known. None is a picture of zeros.
     n_attempts : int, default=8
         How often a picture is tried at most.
+    max_rounds : int, default=60
+        Rounds of a fit to features and gradients together at most, where features leave pictures open; zero for none.
     noise : float, default=1e-6
         Share of the gradients that is noise.
     rounding : float, default=4e-7
@@ -87,7 +92,12 @@ def recover_pictures(
     low = front.to(torch.float32)
     held = [determinacy_at(low, picture) for picture in fit.pictures]
     judged = [judge(given, fit, index, found) for index, found in enumerate(held)]
-    return _certified(front, given, fit, held, judged)
+    found = _certified(front, given, fit, held, judged)
+    n_missing = sum(max(front.n_pixels - one.rank, 0) for one in held)
+    is_open = any(one.status in (PictureStatus.NOT_DETERMINED, PictureStatus.NO_FIT) for one in judged)
+    if is_open and n_missing < (1 - HELD_OUT) * given.n_gradients and max_rounds > 0:
+        return _with_gradients(front, found, joint_result(front, given, fit.pictures, max_rounds))
+    return found
 
 
 def _fitted(front: Front, given: Given, n_attempts: int) -> Fit:
@@ -136,4 +146,23 @@ def _certified(
         residuals=np.array([one.residual for one in judged]),
         open_directions=tuple(one.open.reshape(-1, *front.shape) for one in held),
         replay=replay,
+    )
+
+
+def _with_gradients(front: Front, found: RecoveredPictures, joint: JointResult) -> RecoveredPictures:
+    """Return pictures from features and gradients together: all are certified, or no more than before."""
+    if not joint.is_proved:
+        return replace(found, replay=joint.replay if joint.residual <= FITS else found.replay)
+    b = len(found.pictures)
+    return replace(
+        found,
+        pictures=joint.fit.pictures.reshape(-1, *front.shape).numpy(),
+        errors=joint.errors.numpy(),
+        certified=np.full(b, True),
+        status=np.full(b, PictureStatus.WITH_GRADIENTS, dtype=object),
+        n_shared=joint.n_equations,
+        rank=np.full(b, front.n_pixels),
+        residuals=np.full(b, joint.residual),
+        open_directions=tuple(np.zeros((0, *front.shape)) for _ in range(b)),
+        replay=joint.replay,
     )

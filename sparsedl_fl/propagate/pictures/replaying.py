@@ -65,6 +65,7 @@ def replay_front(
     sent: Mapping[str, torch.Tensor],
     *,
     noise: float,
+    only: Mapping[str, torch.Tensor] | None = None,
 ) -> FrontReplay:
     """Compare the gradients of the front's parameters at pictures with those that were sent.
 
@@ -82,14 +83,24 @@ def replay_front(
         Gradients of the front's parameters, by plain name.
     noise : float
         Share of ``D`` and of the gradients sent that is noise.
+    only : mapping of str to torch.Tensor of bool or None, default=None
+        Entries that are compared, those that were not fitted; None for all.
     """
-    here = gradients_of_front(front, pictures, sent_back)
-    names = [name for name in here if name in sent and float(sent[name].norm()) > 0]
+
+    def picked(gradients: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name: tensor if only is None else tensor[only[name]] for name, tensor in gradients.items()}
+
+    sent = picked(sent)
+    here = picked(
+        {name: found for name, found in gradients_of_front(front, pictures, sent_back).items() if name in sent}
+    )
+    names = [name for name in here if float(sent[name].norm()) > 0]
     generator = torch.Generator().manual_seed(0)
     spread = dict.fromkeys(names, 0.0)
     for _ in range(N_DRAWS):
         off = torch.randn(pictures.shape, generator=generator, dtype=pictures.dtype) * errors[:, None]
-        there = gradients_of_front(front, pictures + off, sent_back)
+        moved = gradients_of_front(front, pictures + off, sent_back)
+        there = picked({name: moved[name] for name in names})
         for name in names:
             spread[name] = max(spread[name], float((there[name] - here[name]).norm() / sent[name].norm()))
     deviations = {name: float((here[name] - sent[name]).norm() / sent[name].norm()) for name in names}

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from sparsedl_fl.layers.smoothed_tail import SMOOTHED
 
-__all__ = ["Sharpened"]
+__all__ = ["Sharpened", "windows_of"]
 
 LOGISTIC = 1.702
 """A Gaussian of standard deviation ``1.702 / beta`` has the distribution function nearest to ``sigmoid(beta z)``."""
@@ -75,9 +75,13 @@ class Sharpened(TorchFunctionMode):
         return curved(args[0], LOGISTIC / beta, *args[1:], **given)
 
 
-def _max_pool(
+def _max_pool(z: torch.Tensor, beta: torch.Tensor, *args: Any, n_axes: int, **kwargs: Any) -> torch.Tensor:
+    """Return the smoothed maximum over windows of the last axes."""
+    return windows_of(z * beta, *args, n_axes=n_axes, **kwargs).logsumexp(dim=-1) / beta
+
+
+def windows_of(
     z: torch.Tensor,
-    beta: torch.Tensor,
     kernel_size: Any,
     stride: Any = None,
     padding: Any = 0,
@@ -87,13 +91,16 @@ def _max_pool(
     *,
     n_axes: int,
 ) -> torch.Tensor:
-    """Return the smoothed maximum over windows of the last axes."""
+    """Return the windows of a pooling over the last axes, their entries along one more axis.
+
+    The parameters are those of torch's function; padding is far below all numbers.
+    """
     stride = kernel_size if stride is None or stride == [] else stride
     each = zip(*(_each(part, n_axes) for part in (kernel_size, stride, padding, dilation)), strict=True)
-    windows, outside = z * beta, torch.finfo(z.dtype).min / 4
+    windows, outside = z, torch.finfo(z.dtype).min / 4
     for axis, (kernel, step, pad, gap) in enumerate(each):
         windows = _windowed(windows, z.ndim - n_axes + axis, kernel, step, pad, gap, ceil_mode, outside)
-    return windows.flatten(z.ndim).logsumexp(dim=-1) / beta
+    return windows.flatten(z.ndim)
 
 
 def _each(part: Any, n_axes: int) -> Sequence[int]:

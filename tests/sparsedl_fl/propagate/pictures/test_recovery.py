@@ -100,7 +100,7 @@ def test_other_weights_certify_nothing(seed):
 def test_gradients_of_another_batch_contradict():
     model, layer = network(PLAIN)
     features, back, _ = client(model, layer, pictures(3))
-    _, _, others = client(model, layer, pictures(3, seed=1))
+    _, _, others = client(model, layer, pictures(3, seed=4))
     found = recover_pictures(model, layer, features, np.zeros(3), SHAPE, sent_back=back, gradients=others)
     assert not found.certified.any()
     assert (found.status == PictureStatus.CONTRADICTED).all()
