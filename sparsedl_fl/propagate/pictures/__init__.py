@@ -1,0 +1,16 @@
+"""From the features in front of the first linear layer to the pictures that a convolutional model was fed.
+
+- `front`: the model up to that layer, as a function; `sharpening`: the same with its kinks smoothed.
+- `counting`: equations against unknowns, before any search.
+- `fitting`: Gauss-Newton on features, each picture by itself.
+- `determinacy`, `judging`, `replaying`: how well a picture is determined, what is demanded of it, and the proof by
+  gradients that were not fitted; `certificate`: the result.
+- `recovery`: all of it.
+"""
+
+from sparsedl_fl.propagate.pictures.certificate import PictureStatus, RecoveredPictures
+from sparsedl_fl.propagate.pictures.counting import EquationCount, count_equations
+from sparsedl_fl.propagate.pictures.front import Front
+from sparsedl_fl.propagate.pictures.recovery import recover_pictures
+
+__all__ = ["EquationCount", "Front", "PictureStatus", "RecoveredPictures", "count_equations", "recover_pictures"]

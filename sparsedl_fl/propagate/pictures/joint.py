@@ -1,0 +1,133 @@
+"""Pictures that their features leave open, recovered and proved with the gradients of the front's parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from sparsedl_fl.propagate.pictures.front import Front
+from sparsedl_fl.propagate.pictures.given import Given
+from sparsedl_fl.propagate.pictures.judging import LARGEST_NOISE, WORTHLESS
+from sparsedl_fl.propagate.pictures.lifting import Equations, JointFit, fit_with_slopes
+from sparsedl_fl.propagate.pictures.linearized import Linearized
+from sparsedl_fl.propagate.pictures.replaying import FrontReplay, replay_front
+from sparsedl_fl.solvers import conjugate_gradient
+
+__all__ = ["HELD_OUT", "JointResult", "joint_result"]
+
+HELD_OUT = 0.1
+"""Share of the gradients' entries that are no equations: they prove the pictures."""
+
+N_DRAWS, N_PRODUCTS, ACCURACY = 3, 600, 1e-10
+"""Draws of the errors of all that is given, products of conjugate gradients for the pictures' errors by each, and the
+squared residual at which they are solved; where they are not, the equations do not hold all directions."""
+
+FITS = 3.0
+"""Residual, over what errors explain, up to which pictures fit."""
+
+SHOWN = 2.0
+"""Errors of all that is given, over those that the equations left over show."""
+
+
+@dataclass(frozen=True, eq=False)
+class JointResult:
+    """Pictures from features and gradients together.
+
+    Attributes
+    ----------
+    fit : JointFit
+        The pictures.
+    residual : float
+        Root of the sum of squared residuals over what errors explain: about one.
+    errors : torch.Tensor of shape (b,)
+        Expected root-mean-square errors; infinite where the equations do not determine the pictures.
+    replay : FrontReplay
+        The entries of gradients that were held out.
+    n_equations : int
+        Numbers of gradients that were fitted.
+    """
+
+    fit: JointFit
+    residual: float
+    errors: torch.Tensor
+    replay: FrontReplay
+    n_equations: int
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether everything fits, is determined and agrees with what was held out."""
+        return self.residual <= FITS and bool(self.errors.isfinite().all()) and self.replay.is_match
+
+
+def joint_result(front: Front, given: Given, pictures: torch.Tensor, max_rounds: int) -> JointResult:
+    """Fit pictures (b, n_pixels) to features and gradients, and judge them all together."""
+    generator = torch.Generator().manual_seed(0)
+    held_out = {
+        name: torch.rand(tensor.shape, generator=generator) < HELD_OUT for name, tensor in given.gradients.items()
+    }
+    equations = Equations(front, given.features, given.sent_back, given.gradients, held_out)
+    rounding = replace(given, errors=given.rounding * given.sizes)
+    floor, allowed = (
+        max(float(draw.square().sum()) for draw in _draws(equations, one, pictures, generator))
+        for one in (rounding, given)
+    )
+    fit = fit_with_slopes(equations, pictures, floor=floor, max_rounds=max_rounds)
+    residual = (fit.cost / allowed) ** 0.5
+    errors = torch.full((len(pictures),), torch.inf, dtype=torch.float64)
+    if residual <= FITS and fit.cost <= LARGEST_NOISE**2:
+        shown = SHOWN * max(1.0, (fit.cost / floor) ** 0.5)
+        errors = shown * _errors(equations, fit.pictures, _draws(equations, rounding, fit.pictures, generator))
+        spread = torch.maximum(fit.pictures.std(dim=1), 0.1 * fit.pictures.std())
+        errors[errors > WORTHLESS * spread] = torch.inf
+    sure = errors.isfinite().all()
+    replay = replay_front(
+        front,
+        fit.pictures,
+        errors if sure else torch.zeros_like(errors),
+        given.sent_back,
+        given.gradients,
+        noise=given.noise,
+        only=held_out,
+    )
+    return JointResult(fit, residual, errors, replay, equations.n_gradients)
+
+
+def _draws(
+    equations: Equations, given: Given, pictures: torch.Tensor, generator: torch.Generator
+) -> list[torch.Tensor]:
+    """Return draws of the residuals that the errors of features, of ``D`` and of the gradients explain."""
+
+    def noise(tensor: torch.Tensor) -> torch.Tensor:
+        drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+        return given.noise * tensor.square().mean().sqrt() * drawn
+
+    drawn = []
+    for _ in range(N_DRAWS):
+        of_features = given.errors[:, None] * torch.randn(given.features.shape, generator=generator).double()
+        shifted = equations.shifted(pictures, noise(given.sent_back))
+        of_gradients = [
+            (weight * (noise(given.gradients[name]) + shifted[name])).flatten()
+            for name, weight in equations.weights.items()
+        ]
+        drawn.append(torch.cat([equations.of_features * of_features.flatten(), *of_gradients]))
+    return drawn
+
+
+def _errors(equations: Equations, pictures: torch.Tensor, draws: list[torch.Tensor]) -> torch.Tensor:
+    """Return the root-mean-square change of each picture by draws of the residuals; infinite where not determined."""
+    J = Linearized(equations.residual, pictures)
+    squares = torch.zeros(len(pictures), dtype=torch.float64)
+    for draw in draws:
+        goal = J.back(draw).flatten()[None]
+        shift, is_solved = conjugate_gradient(
+            lambda v: J.back(J.along(v.reshape(pictures.shape))).flatten()[None],
+            lambda v: v,
+            goal,
+            n_products=N_PRODUCTS,
+            enough=ACCURACY,
+        )
+        if not is_solved:
+            return torch.full_like(squares, torch.inf)
+        squares += shift.reshape(pictures.shape).square().mean(dim=1) / len(draws)
+    return squares.sqrt()
