@@ -55,6 +55,9 @@ class Attack(StrEnum):
     ROWS = "rows"
     """Rows of an embedding's gradient: token ids."""
 
+    PICTURES = "pictures"
+    """Features of pictures, recovered whole, and the gradients of the convolutions in front of them."""
+
     NONE = ""
     """No attack applies."""
 

@@ -17,6 +17,7 @@ from sparsedl_fl.audit.findings import LayerAudit, Verdict
 from sparsedl_fl.audit.last_layer import signs_of, targets_of
 from sparsedl_fl.audit.layer_attack import LayerAttack
 from sparsedl_fl.audit.one_record import single_records
+from sparsedl_fl.audit.picture_attack import pictures_behind, source_of_pictures, why_no_pictures
 from sparsedl_fl.audit.result import AuditResult
 from sparsedl_fl.audit.spreading import replay_found, spread
 from sparsedl_fl.audit.subject import Subject, check_room
@@ -28,6 +29,7 @@ from sparsedl_fl.layers.losses import usable_loss
 from sparsedl_fl.layers.of_model import pick_layer
 from sparsedl_fl.models import LayerRow, inspect_model
 from sparsedl_fl.propagate.replay import Replay
+from sparsedl_fl.theory import Attack
 from sparsedl_fl.tracing.embeddings import token_tables
 from sparsedl_fl.tracing.finite import check_finite, in_range, without_non_finite
 from sparsedl_fl.tracing.naming import named_gradients
@@ -49,6 +51,7 @@ def audit_model(
     *,
     learning_rate: float | None = None,
     peel: bool = True,
+    pictures: bool | None = None,
     max_effort: float | None = None,
     max_seconds: float | None = None,
     report: Callable[[str], None] | None = None,
@@ -78,6 +81,8 @@ def audit_model(
         become active or inactive between them, so that neither backward propagation nor replay applies.
     peel : bool, default=True
         Whether to go from a layer whose whole batch was recovered to the others, and to replay the client.
+    pictures : bool or None, default=None
+        Whether to go from features of a convolutional model to its pictures, seconds for each; None does without a cap.
     max_effort : float or None, default=None
         Budget of the searches of all layers together, for an inverter without directions of its own: about seconds on
         one core, but counted from starts and sizes, so that the same update has the same result on any machine.
@@ -113,6 +118,7 @@ def audit_model(
     given = GradientInverter(random_state=0) if inverter is None else inverter
     budget = {"report": report or (lambda line: None), **_caps(max_seconds, max_effort)}
     attack = _Attack.of(model, gradients, given, layers, example, loss, learning_rate, **budget)
+    attack.why_no_pictures = why_no_pictures(pictures, peel, has_cap=max_effort is not None or max_seconds is not None)
     return attack.run(peel and learning_rate is None)
 
 
@@ -129,6 +135,8 @@ class _Attack:
     """Whether nothing had to be subtracted from that."""
     notes: tuple[str, ...]
     """What was subtracted, and which noise it has; in sentences."""
+    why_no_pictures: str = ""
+    """Why features are not followed to pictures; empty where they are."""
     found: dict[str, LayerAudit] = field(default_factory=dict)
 
     @classmethod
@@ -176,13 +184,14 @@ class _Attack:
         try:
             self.found |= embedded_tokens(self.subject, self.rows)
             for row in sorted(self.rows.values(), key=lambda row: -row.largest_batch):
-                if row.name not in self.found:
+                if row.name not in self.found and row.attack is not Attack.PICTURES:
                     self.found[row.name] = self.one(row)
                     if self.found[row.name].end is SearchEnd.INTERRUPTED:
                         raise KeyboardInterrupt
                     if peel:
                         self._spread(self.found[row.name])
             self.found |= single_records(self.subject, self.found, self.one.inverter.batch_size)
+            self.found |= pictures_behind(self.subject, self.rows, self.found, self.why_no_pictures, self.one.report)
             if self.one.is_past_deadline:
                 why_not = "the cap of seconds was reached before"
             elif peel:
@@ -217,7 +226,10 @@ class _Attack:
         )
         size = result.batch_size if result.is_batch_size_known else None
         signs = signs_of(subject, size, replayed, is_exact=inverter.noise_level is None and self.is_plain)
-        return replace(result, label_signs=signs, targets=targets_of(subject, result.best))
+        best = result.best
+        if best is not None and best.row is not None and best.row.attack is Attack.PICTURES:
+            best = source_of_pictures(subject, self.found)
+        return replace(result, label_signs=signs, targets=targets_of(subject, best))
 
     def _spread(self, start: LayerAudit) -> None:
         """Go from a layer whose whole batch was recovered to the layers before and after it."""

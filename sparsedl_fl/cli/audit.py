@@ -50,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=number(), help="cap on the searches in seconds, instead (default: none)")
     parser.add_argument("--layers", nargs="+", metavar="NAME", help="layers to attack; the report says nothing of "
                         "others (default: all)")  # fmt: skip
+    parser.add_argument("--pictures", action=argparse.BooleanOptionalAction, help="go from features of a convolutional "
+                        "model to its pictures, seconds for each (default: unless there is a cap)")  # fmt: skip
     parser.add_argument("--seed", type=whole(0, SEEDS), default=0, help="seed of the search (default: 0)")
     parser.add_argument("--vocabulary", metavar="FILE", help="words of token ids: a text file with one a line, or JSON")
     parser.add_argument("--out", metavar="FOLDER", help=f"where {' and '.join(REPORTS)} go")
@@ -120,7 +122,7 @@ def _audited(options: argparse.Namespace) -> AuditResult:
     inverter = GradientInverter(
         batch_size=options.batch_size, noise_level=options.noise_level, random_state=options.seed
     )
-    budget = {"max_effort": options.effort, "max_seconds": options.seconds}
+    budget = {"max_effort": options.effort, "max_seconds": options.seconds, "pictures": options.pictures}
     given = (sent.gradients, inverter, options.layers, inputs, loss)
     with steps_shown(not options.json) as report:
         result = audit_model(model, *given, learning_rate=sent.learning_rate, **budget, report=report)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sparsedl.process import neutral_modes
-from sparsedl_fl.models.reach import obstacle_to, reach_of
+from sparsedl_fl.models.reach import count_of_pictures, obstacle_to, reach_of
 from sparsedl_fl.theory import Attack
 from sparsedl_fl.tracing.embeddings import token_tables
 from sparsedl_fl.tracing.naming import plain_modules, plain_parameters
@@ -181,7 +181,19 @@ class _Inspection:
             why = frozen or (IDS if ids else self._why_not(module))
             name = _joined(convolutions) if owner in convolutions else owner
             feeds, attack = ("token ids", Attack.ROWS) if ids else ("", Attack.NONE)
-            yield LayerRow(name, type(module).__name__, shape, tuple(names), "", why, feeds, attack)
+            row = LayerRow(name, type(module).__name__, shape, tuple(names), "", why, feeds, attack)
+            yield self._with_pictures(row) if owner in convolutions and not frozen else row
+
+    def _with_pictures(self, row: LayerRow) -> LayerRow:
+        """Return the row of the convolutions with the count of what determines the pictures in front of them."""
+        count = count_of_pictures(self.model, self.trace)
+        if count is None:
+            return row
+        if count.largest_batch < 1:
+            return replace(row, obstacle=f"{row.obstacle}; {count}")
+        of_features = max((reach_of(use, self.trace, self.tensors)[1] for use in self.trace.layers), default=0)
+        most = int(min(of_features, count.largest_batch))
+        return replace(row, behind=str(count), obstacle="", attack=Attack.PICTURES, largest_batch=most)
 
     def _why_not(self, module: nn.Module) -> str:
         """Say why no attack uses a module; an empty text for a linear layer of a model that could not be run."""

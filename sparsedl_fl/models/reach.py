@@ -10,10 +10,15 @@ from torch import nn
 from sparsedl.process import neutral_modes
 from sparsedl_fl.layers.of_model import NO_SUM, passes_on
 from sparsedl_fl.layers.tail_of_model import rest_of_model
+from sparsedl_fl.propagate.pictures import EquationCount, Front, count_equations
 from sparsedl_fl.theory import Attack, largest_batch
+from sparsedl_fl.tracing.naming import unwrapped
 from sparsedl_fl.tracing.tracing import LinearUse, Trace, mixing
 
-__all__ = ["LEAKS_BY", "obstacle_to", "reach_of"]
+__all__ = ["LEAKS_BY", "count_of_pictures", "obstacle_to", "reach_of"]
+
+N_COUNTED = 2
+"""Pictures of noise at which active features are counted."""
 
 LEAKS_BY = {
     Attack.ZEROS: "its own gradient (zeros of inactive units)",
@@ -21,6 +26,7 @@ LEAKS_BY = {
     Attack.REST: "its own gradient, the layers after it and the loss",
     Attack.HEAD: "its own gradient and the loss",
     Attack.ROWS: "rows of its gradient (token ids)",
+    Attack.PICTURES: "features behind it, and its own gradient",
 }
 """What a layer leaks by, in words."""
 
@@ -75,3 +81,22 @@ def _downstream_widths(use: LinearUse, trace: Trace) -> tuple[int, ...]:
         current = trace.using(current.next_weight)
         found += [] if current is None else [current.width]
     return tuple(found[1:])
+
+
+def count_of_pictures(model: nn.Module, trace: Trace) -> EquationCount | None:
+    """Count equations and unknowns of the pictures that a model is fed; None where they follow from no features.
+
+    These are the inputs of the first linear layer that runs once and has one row for each picture. Batch normalisation
+    in training mode mixes pictures.
+    """
+    example, mixed = trace.example, (nn.modules.batchnorm._BatchNorm,)
+    is_mixed = any(isinstance(module, mixed) and module.training for module in model.modules())
+    use = next((use for use in trace.layers if use.rows == 1 and trace.n_uses(use.name) == 1), None)
+    if use is None or is_mixed or example is None or example.ndim != 4 or not example.is_floating_point():
+        return None
+    shape = tuple(example.shape[1:])
+    drawn = torch.randn((N_COUNTED, *shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    try:
+        return count_equations(Front(unwrapped(model), use.name, shape), drawn.numpy())
+    except Exception:  # a model may raise anything on what it was not made for
+        return None
