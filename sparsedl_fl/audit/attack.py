@@ -58,8 +58,8 @@ def audit_model(
 ) -> AuditResult:
     """Attack every linear layer in reach, and list what is not.
 
-    The layer with the most room is attacked first; the others follow from it where its whole batch is recovered
-    (`sparsedl_fl.propagate`), and the client is run again with what was recovered.
+    The layer with the most room comes first; from one whose whole batch is recovered the others follow
+    (`sparsedl_fl.propagate`), and pictures. Then the client is run again with what was recovered.
 
     Parameters
     ----------
@@ -70,15 +70,13 @@ def audit_model(
     inverter : GradientInverter or None, default=None
         What attacks each layer, a clone each; None takes ``GradientInverter(random_state=0)``.
     layers : iterable of int or str, or None, default=None
-        Linear layers by place in the order in which they run, or by name; None takes all, and lists all else.
+        Linear layers by place in the order in which they run, or by name; None takes all.
     example : torch.Tensor or None, default=None
-        An input of the model, any numbers of the right shape (with as many tokens as the client's samples have); None
-        makes one up.
+        An input of the model, any numbers of the right shape (and number of tokens); None makes one up.
     loss : {"cross_entropy", "binary_cross_entropy", "mse"} or callable, default=None
         Of the client, as of `LayerGradient.from_model`.
     learning_rate : float or None, default=None
-        Given where ``gradients`` sum up several local steps (`sparsedl_fl.models.gradients_of_update`): units may have
-        become active or inactive between them, so that neither backward propagation nor replay applies.
+        Given where ``gradients`` sum up several local steps (`gradients_of_update`); then nothing follows from a layer.
     peel : bool, default=True
         Whether to go from a layer whose whole batch was recovered to the others, and to replay the client.
     pictures : bool or None, default=None
@@ -94,7 +92,7 @@ def audit_model(
     Returns
     -------
     AuditResult
-        Also a mapping of names to `LayerAudit`. An interrupt (Ctrl-C) ends the search and keeps what was found.
+        Also a mapping of names to `LayerAudit`. Ctrl-C ends the search and keeps what was found.
 
     Raises
     ------
@@ -109,16 +107,15 @@ def audit_model(
     Examples
     --------
     >>> from sparsedl_fl.simulation import client_gradient, fully_connected
-    >>> model = fully_connected(64, width=100, random_state=0)
-    >>> batch = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
+    >>> model, batch = fully_connected(64, width=100, random_state=0), torch.randn(4, 64)
     >>> audit = audit_model(model, client_gradient(model, batch, torch.arange(4)))
     >>> str(audit.verdict), [layer.n_certified for layer in audit.layers], sorted(audit.labels.tolist())
     ('RECOVERED', [4, 4, 4, 4], [0, 1, 2, 3])
     """
-    given = GradientInverter(random_state=0) if inverter is None else inverter
     budget = {"report": report or (lambda line: None), **_caps(max_seconds, max_effort)}
-    attack = _Attack.of(model, gradients, given, layers, example, loss, learning_rate, **budget)
-    attack.why_no_pictures = why_no_pictures(pictures, peel, has_cap=max_effort is not None or max_seconds is not None)
+    given = inverter or GradientInverter(random_state=0), layers, example, loss, learning_rate
+    attack = _Attack.of(model, gradients, *given, **budget)
+    attack.why_no_pictures = why_no_pictures(pictures, peel, max_effort, max_seconds)
     return attack.run(peel and learning_rate is None)
 
 

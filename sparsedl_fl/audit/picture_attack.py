@@ -11,6 +11,7 @@ import numpy as np
 from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit
 from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.models import LayerRow
+from sparsedl_fl.models.reach import count_of_pictures
 from sparsedl_fl.propagate.backward import KnownBatch
 from sparsedl_fl.propagate.pictures import recover_pictures
 from sparsedl_fl.theory import Attack
@@ -29,9 +30,9 @@ def source_of_pictures(subject: Subject, found: Mapping[str, LayerAudit]) -> Lay
     return None
 
 
-def why_no_pictures(pictures: bool | None, peel: bool, *, has_cap: bool) -> str:
+def why_no_pictures(pictures: bool | None, peel: bool, *caps: float | None) -> str:
     """Return why an audit does not go from features to pictures, or an empty text."""
-    if pictures is None and has_cap:
+    if pictures is None and any(cap is not None for cap in caps):
         return f"not tried: the audit has a cap, and pictures take seconds each; pass {argument('pictures')}"
     return "" if peel and pictures in (None, True) else "not tried: it was switched off"
 
@@ -48,6 +49,12 @@ def pictures_behind(
     return {row.name: _attacked(subject, row, found, why_not, report) for row in wanted}
 
 
+def _most(subject: Subject) -> float:
+    """Return the largest batch whose pictures equations determine, by count."""
+    count = count_of_pictures(subject.model, subject.trace)
+    return 0 if count is None else count.largest_batch
+
+
 def _attacked(
     subject: Subject, row: LayerRow, found: Mapping[str, LayerAudit], why_not: str, report: Callable[[str], None]
 ) -> LayerAudit:
@@ -57,6 +64,8 @@ def _attacked(
         why_not = "pictures follow from features, and no linear layer's whole batch of features was recovered"
     elif subject.learning_rate is not None:
         why_not = why_not or "not tried: the convolutions changed between the client's local steps"
+    if layer is not None and not why_not and layer.n_inputs > _most(subject):
+        why_not = f"features only: {row.behind}"
     if why_not or layer is None or example is None:
         return LayerAudit.closed(row, why_not)
     start = time.perf_counter()

@@ -97,8 +97,8 @@ class State(ABC):
 
     @property
     def is_shared(self) -> bool:
-        """Whether stages leave it as it is, so that workers may share a round."""
-        return True
+        """Whether workers may share a round: stages leave the state as it is, and rounds are long enough."""
+        return False
 
     def prepared(self) -> State:
         """Return it with all that is computed when it is first asked for, for workers that share a round."""

@@ -147,8 +147,8 @@ class SearchState(State):
 
     @property
     def is_shared(self) -> bool:
-        """Whether stages leave it as it is: with stored weights they add columns by the zeros of inputs."""
-        return self.numerics.input_zeros is None
+        """Whether the layer is wide, and stages leave the state as it is: with stored weights they add columns."""
+        return self.is_wide and self.numerics.input_zeros is None
 
     def prepared(self) -> SearchState:
         """Return it with the samples of known columns estimated."""

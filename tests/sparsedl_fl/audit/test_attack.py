@@ -127,8 +127,9 @@ def test_labels_of_a_batch_larger_than_the_classes_come_from_the_last_layer(cifa
     _, inputs, labels, model = cifar.client(30, 200, 0)
     gradients = client_gradient(model, inputs, labels)
     gradients = {name: WIRES[wire](tensor) if wire in WIRES else tensor for name, tensor in gradients.items()}
-    audit = audit_model(model, gradients, layers=[0, 3])
-    batch = audit["0"].batch
+    # In eight bits a search ends with mixtures among its columns in about one of five batches, and certifies nothing.
+    audits = (audit_model(model, gradients, GradientInverter(random_state=seed), layers=[0, 3]) for seed in range(4))
+    batch = next(audit["0"].batch for audit in audits if audit["0"].batch.is_whole)
     order = match_batches(inputs.double().numpy(), batch.inputs).order
     found = batch.labels[order]
     known = found != NO_LABEL
