@@ -30,6 +30,14 @@ NOISE_OF_START = 0.3
 """Standard deviation of that noise, over the picture's."""
 
 
+APART = 10.0
+"""Distance of two pictures with the same features, over the expected error, that shows that they are not one."""
+
+N_CHECKED = 4
+"""Pictures of a batch for which another picture with the same features is looked for, from noise: dilated convolutions
+before pooling, for one, do not tell which part of a picture is where."""
+
+
 @neutral_modes(gradients=True)
 def recover_pictures(
     model: nn.Module,
@@ -92,6 +100,8 @@ def recover_pictures(
     low = front.to(torch.float32)
     held = [determinacy_at(low, picture) for picture in fit.pictures]
     judged = [judge(given, fit, index, found) for index, found in enumerate(held)]
+    if _is_ambiguous(front, given, fit, judged):
+        judged = [replace(one, status=PictureStatus.AMBIGUOUS, error=np.inf) for one in judged]
     found = _certified(front, given, fit, held, judged)
     n_missing = sum(max(front.n_pixels - one.rank, 0) for one in held)
     is_open = any(one.status in (PictureStatus.NOT_DETERMINED, PictureStatus.NO_FIT) for one in judged)
@@ -121,6 +131,23 @@ def _fitted(front: Front, given: Given, n_attempts: int) -> Fit:
         if not len(left):
             break
     return best
+
+
+def _is_ambiguous(front: Front, given: Given, fit: Fit, judged: list[Judged]) -> bool:
+    """Return whether some certified picture is not the only one with its features, from another start."""
+    sure = [index for index, one in enumerate(judged) if one.status == PictureStatus.CERTIFIED][:N_CHECKED]
+    if not sure:
+        return False
+    index, generator = torch.tensor(sure), torch.Generator().manual_seed(2)
+    here = fit.pictures[index]
+    starts = here.std() * torch.randn(here.shape, generator=generator, dtype=here.dtype)
+    floors = given.errors[index].square() * front.n_features
+    found = fit_to_features(front, given.features[index], starts, Schedule(), floors=floors)
+    part = replace(given, features=given.features[index], errors=given.errors[index], sizes=given.sizes[index])
+    fits = residuals_of(part, found, front.n_pixels) <= FITS
+    apart = (found.pictures - here).square().mean(dim=1).sqrt()
+    allowed = APART * torch.tensor([judged[number].error for number in sure])
+    return bool((fits & (apart > allowed)).any())
 
 
 def _certified(
