@@ -193,3 +193,15 @@ def test_models_that_mix_a_batch_are_refused():
     model = front(Mixing(), nn.Conv2d(1, 12, 3, padding=1), features=768)
     with pytest.raises(ValueError, match="mixes"):
         Front(model, "3", SHAPE)
+
+
+def test_large_pictures_are_judged_without_a_matrix(monkeypatch):
+    x = pictures(2)
+    dense = recovered(PLAIN, x)
+    monkeypatch.setattr("sparsedl_fl.propagate.pictures.determinacy.MOST_DENSE", 10)
+    found = recovered(PLAIN, x)
+    assert found.certified.all()
+    np.testing.assert_allclose(found.errors, dense.errors, rtol=0.5)
+    model = front(nn.ZeroPad2d((-2, 0, 0, 0)), nn.Conv2d(1, 12, 3, padding=1), nn.SiLU(), features=12 * 48).double()
+    features, _, _ = client(model, "4", x)
+    assert not recover_pictures(model, "4", features, np.zeros(2), SHAPE).certified.any()
