@@ -5,6 +5,7 @@
 - `fitting`: Gauss-Newton on features, each picture by itself.
 - `determinacy`, `judging`, `replaying`: how well a picture is determined, what is demanded of it, and the proof by
   gradients that were not fitted; `certificate`: the result.
+- `slopes`, `lifting`, `joint`: features and the gradients of the front together, for what features leave open.
 - `recovery`: all of it.
 """
 

@@ -20,6 +20,8 @@ class PictureStatus:
     NOT_DETERMINED = "its features do not determine it: it may move in some directions without a change of them"
     TOO_NOISY = "the features' errors leave it too uncertain"
     FEW_SPARE = "too few equations are left over to prove it, and the gradients of the front were not compared"
+    AMBIGUOUS = "other pictures have the same features: the network has a symmetry"
+    FOUND_ONCE = "no picture of the batch was found again from another start: others may have the same features"
     CONTRADICTED = "the gradients of the front's parameters contradict it"
 
 

@@ -8,8 +8,10 @@ import numpy as np
 import torch
 
 from sparsedl_fl.propagate.pictures.front import Front
+from sparsedl_fl.propagate.pictures.linearized import Linearized
+from sparsedl_fl.solvers import conjugate_gradient
 
-__all__ = ["MOST_DENSE", "Determinacy", "determinacy_at", "jacobian_at"]
+__all__ = ["MOST_DENSE", "Determinacy", "determinacy_at", "inverse_products", "jacobian_at"]
 
 MOST_DENSE = 4096
 """Largest number of a picture's numbers for which the Jacobian is formed: ``J^T J`` then takes 134 MB in double
@@ -21,6 +23,11 @@ UNITS_AT_ONCE = 64
 ROUNDING = 30.0
 """Singular values below so many times single precision, over the largest, are those of zero: the Jacobian is computed
 in single precision, with sums of a thousand terms."""
+
+
+N_DRAWS, N_PRODUCTS, ACCURACY = 3, 600, 1e-10
+"""Random directions for which ``J^T J`` is inverted where it is not formed, products for each at most, and the squared
+residual at which it is solved. A direction that nothing holds is part of each and keeps it unsolved."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +47,9 @@ class Determinacy:
     gain : float
         Root-mean-square error of the picture for features that are off by one, at random; infinite where the rank is
         not full.
-    open : ndarray of shape (n_unknowns - rank, n_unknowns)
-        Orthonormal directions in which the picture may move without a change of its features.
+    open : ndarray of shape (n_open, n_unknowns)
+        Orthonormal directions in which the picture may move without a change of its features: all ``n_unknowns - rank``
+        of them, or none for pictures of more than `MOST_DENSE` numbers, whose rank is an upper bound if it is not full.
     """
 
     n_equations: int
@@ -83,6 +91,8 @@ def determinacy_at(low: Front, picture: torch.Tensor) -> Determinacy:
         In single precision.
     picture : torch.Tensor of shape (n_pixels,)
     """
+    if low.n_pixels > MOST_DENSE:
+        return _without_matrix(low.to(torch.float64), picture)
     rows = jacobian_at(low, picture.float())
     is_active = (rows != 0).any(dim=0)
     rows = rows[:, is_active].double()
@@ -96,3 +106,33 @@ def determinacy_at(low: Front, picture: torch.Tensor) -> Determinacy:
     gain = float((1 / sizes.square()).mean().sqrt()) if rank == n else np.inf
     smallest = float(sizes[0]) if rank == n else 0.0
     return Determinacy(n_equations, n, rank, smallest, gain, directions[:, ~is_held].T.numpy().copy())
+
+
+def _without_matrix(front: Front, picture: torch.Tensor) -> Determinacy:
+    """Return the same for a large picture, by conjugate gradients on random directions."""
+    n, J = front.n_pixels, front.linearized(picture[None])
+    direction = torch.randn((1, n), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    n_equations = int((J.along(direction) != 0).sum())
+    found = inverse_products(J, (1, n)) if n_equations > n else None
+    if found is None:
+        return Determinacy(n_equations, n, min(n_equations, n - 1), 0.0, np.inf, np.zeros((0, n)))
+    gain = float(torch.stack([(v * y).mean() for v, y in found]).mean().sqrt())
+    smallest = min(float((v.norm() / y.norm()).sqrt()) for v, y in found)
+    return Determinacy(n_equations, n, n, smallest, gain, np.zeros((0, n)))
+
+
+def inverse_products(J: Linearized, shape: tuple[int, ...]) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
+    """Return random directions ``v`` and ``(J^T J)^-1 v``, or None where some directions are not held."""
+    generator, found = torch.Generator().manual_seed(0), []
+
+    def squared(u: torch.Tensor) -> torch.Tensor:
+        return J.back(J.along(u.reshape(shape))).reshape(1, -1)
+
+    for _ in range(N_DRAWS):
+        v = torch.randn(shape, generator=generator, dtype=torch.float64).reshape(1, -1)
+        y, _ = conjugate_gradient(squared, lambda u: u, v, n_products=N_PRODUCTS, enough=ACCURACY)
+        # In a direction that nothing holds, conjugate gradients divide by zero: what they return is not believed.
+        if not ((squared(y) - v).square().sum() <= 10 * ACCURACY * v.square().sum()):
+            return None
+        found.append((v.reshape(shape), y.reshape(shape)))
+    return found

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from sparsedl_fl.propagate.pictures.determinacy import inverse_products
 from sparsedl_fl.propagate.pictures.front import Front
 from sparsedl_fl.propagate.pictures.given import Given
 from sparsedl_fl.propagate.pictures.judging import LARGEST_NOISE, WORTHLESS
@@ -118,6 +119,8 @@ def _errors(equations: Equations, pictures: torch.Tensor, draws: list[torch.Tens
     """Return the root-mean-square change of each picture by draws of the residuals; infinite where not determined."""
     J = Linearized(equations.residual, pictures)
     squares = torch.zeros(len(pictures), dtype=torch.float64)
+    if inverse_products(J, tuple(pictures.shape)) is None:
+        return torch.full_like(squares, torch.inf)
     for draw in draws:
         goal = J.back(draw).flatten()[None]
         shift, is_solved = conjugate_gradient(

@@ -30,6 +30,14 @@ NOISE_OF_START = 0.3
 """Standard deviation of that noise, over the picture's."""
 
 
+APART = 10.0
+"""Distance of two pictures with the same features, over the expected error, that shows that they are not one."""
+
+N_CHECKED, MOST_ATTEMPTS = 4, 4
+"""Pictures of a batch that are looked for again, from noise, and how often at most. Dilated convolutions before pooling,
+for one, do not tell which part of a picture is where: many pictures have the same features."""
+
+
 @neutral_modes(gradients=True)
 def recover_pictures(
     model: nn.Module,
@@ -88,10 +96,15 @@ def recover_pictures(
     """
     front = Front(model, layer, shape)
     given = Given.of(front, features, errors, start, sent_back, gradients, noise, rounding)
-    fit = _fitted(front, given, n_attempts)
+    fit = _fitted(front, given, given.start.expand(len(given.features), -1), n_attempts)
     low = front.to(torch.float32)
     held = [determinacy_at(low, picture) for picture in fit.pictures]
     judged = [judge(given, fit, index, found) for index, found in enumerate(held)]
+    doubt = _doubt(front, given, fit, judged, min(n_attempts, MOST_ATTEMPTS))
+    if doubt:
+        judged = [
+            replace(one, status=doubt, error=np.inf) if one.status == PictureStatus.CERTIFIED else one for one in judged
+        ]
     found = _certified(front, given, fit, held, judged)
     n_missing = sum(max(front.n_pixels - one.rank, 0) for one in held)
     is_open = any(one.status in (PictureStatus.NOT_DETERMINED, PictureStatus.NO_FIT) for one in judged)
@@ -100,10 +113,10 @@ def recover_pictures(
     return found
 
 
-def _fitted(front: Front, given: Given, n_attempts: int) -> Fit:
-    """Return the best fit of each picture; those that do not fit yet are tried again."""
+def _fitted(front: Front, given: Given, first: torch.Tensor, n_attempts: int) -> Fit:
+    """Return the best fit of each picture, from first starts (b, n_pixels); those that do not fit are tried again."""
     b, generator = len(given.features), torch.Generator().manual_seed(0)
-    pictures = given.start.expand(b, -1).clone()
+    pictures = first.clone()
     costs, n_steps = torch.full_like(given.errors, torch.inf), torch.zeros(b, dtype=torch.long)
     best, floors = Fit(pictures, costs, n_steps), given.errors.square() * front.n_features
     left = torch.arange(b)
@@ -121,6 +134,27 @@ def _fitted(front: Front, given: Given, n_attempts: int) -> Fit:
         if not len(left):
             break
     return best
+
+
+def _doubt(front: Front, given: Given, fit: Fit, judged: list[Judged], n_attempts: int) -> str:
+    """Return why certified pictures may not be the only ones with their features, or an empty text.
+
+    Some of them are looked for again, from noise: at least one has to be found, and none at another place.
+    """
+    sure = [index for index, one in enumerate(judged) if one.status == PictureStatus.CERTIFIED][:N_CHECKED]
+    if not sure:
+        return ""
+    index, generator = torch.tensor(sure), torch.Generator().manual_seed(2)
+    here = fit.pictures[index]
+    starts = here.std() * torch.randn(here.shape, generator=generator, dtype=here.dtype)
+    part = replace(given, features=given.features[index], errors=given.errors[index], sizes=given.sizes[index])
+    found = _fitted(front, part, starts, n_attempts)
+    fits = residuals_of(part, found, front.n_pixels) <= FITS
+    apart = (found.pictures - here).square().mean(dim=1).sqrt()
+    allowed = APART * torch.tensor([judged[number].error for number in sure])
+    if (fits & (apart > allowed)).any():
+        return PictureStatus.AMBIGUOUS
+    return "" if fits.any() else PictureStatus.FOUND_ONCE
 
 
 def _certified(

@@ -52,7 +52,10 @@ NETWORKS = {
         front(nn.Conv2d(1, 32, 5, stride=2, padding=2), nn.LeakyReLU(0.1), conv(32, 32, groups=4), nn.ReLU()),
         "5",
     ),
-    "dilation, SiLU": lambda: (front(nn.Conv2d(1, 32, 3, padding=2, dilation=2), nn.SiLU(), nn.MaxPool2d(2)), "4"),
+    "dilation, SiLU": lambda: (
+        front(nn.Conv2d(1, 8, 3, padding=2, dilation=2), nn.SiLU(), features=8 * 64),
+        "3",
+    ),
     "tanh": lambda: (front(conv(), nn.Tanh(), nn.MaxPool2d(2)), "4"),
     "linear first": lambda: (
         nn.Sequential(nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 20), nn.ReLU(), nn.Linear(20, 5)),

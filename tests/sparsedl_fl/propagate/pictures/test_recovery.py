@@ -20,7 +20,7 @@ def recovered(name, x, seed=0, *, errors=0.0, noise=None, **given):
     model, layer = network(name, seed)
     features, back, gradients = client(model, layer, x)
     features = features if noise is None else features + noise(features)
-    given = {"sent_back": back, "gradients": gradients, "n_attempts": 4, **given}
+    given = {"sent_back": back, "gradients": gradients, "n_attempts": 4, "max_rounds": 0, **given}
     return recover_pictures(model, layer, features, np.full(len(x), errors), SHAPE, **given)
 
 
@@ -58,10 +58,14 @@ def test_duplicates_and_flat_pictures_come_back():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_too_few_features_certify_nothing_and_count_what_is_open(seed):
-    model = front(nn.Conv2d(1, 3, 3, padding=1), nn.SiLU(), nn.AvgPool2d(2), features=48).double()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = front(nn.Conv2d(1, 3, 3, padding=1), nn.SiLU(), nn.AvgPool2d(2), features=48).double()
     x = pictures(2, seed)
     features, back, gradients = client(model, "4", x)
-    found = recover_pictures(model, "4", features, np.zeros(2), SHAPE, sent_back=back, gradients=gradients)
+    found = recover_pictures(
+        model, "4", features, np.zeros(2), SHAPE, sent_back=back, gradients=gradients, max_rounds=1
+    )
     assert not found.certified.any()
     assert (found.status == PictureStatus.NOT_DETERMINED).all()
     assert (found.n_open == 64 - 48).all()
@@ -92,7 +96,7 @@ def test_other_weights_certify_nothing(seed):
     with torch.no_grad():
         model[0].weight += 1e-3 * torch.randn(model[0].weight.shape, generator=torch.Generator().manual_seed(seed))
     for given in ({}, {"sent_back": back, "gradients": gradients}):
-        found = recover_pictures(model, layer, features, np.full(2, 1e-7), SHAPE, n_attempts=2, **given)
+        found = recover_pictures(model, layer, features, np.full(2, 1e-7), SHAPE, n_attempts=2, max_rounds=1, **given)
         assert not found.certified.any()
         assert (found.status == PictureStatus.NO_FIT).all()
 
@@ -107,20 +111,39 @@ def test_gradients_of_another_batch_contradict():
     assert "contradict" in str(found)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_errors_are_honest_under_noise(seed):
-    size = 10.0 ** -(3 + seed % 4)
-    generator = np.random.default_rng(seed)
-    x = pictures(2, seed)
+def test_errors_are_honest_under_noise():
+    n_certified = 0
+    for seed in range(20):
+        size = 10.0 ** -(3 + seed % 4)
+        generator = np.random.default_rng(seed)
+        x = pictures(2, seed)
+        found = recovered(
+            PLAIN,
+            x,
+            seed,
+            errors=size,
+            noise=lambda f, g=generator, s=size: s * g.standard_normal(f.shape),
+            n_attempts=1,
+        )
+        sure, true = found.certified, off(found, x)
+        assert (true[sure] <= 3 * found.errors[sure]).all(), true / found.errors
+        assert (found.errors[sure] <= 10 * true[sure]).all(), true / found.errors
+        n_certified += sure.sum()
+    assert n_certified >= 8
 
-    def noise(features):
-        return size * generator.standard_normal(features.shape)
 
-    found = recovered(PLAIN, x, seed, errors=size, noise=noise)
-    sure = found.certified
-    assert (off(found, x)[sure] <= 3 * found.errors[sure]).all(), off(found, x) / found.errors
-    assert (found.errors[sure] <= 10 * off(found, x)[sure]).all()
-    assert sure.any() or size > 1e-3
+@pytest.mark.parametrize("seed", range(4))
+def test_a_network_with_a_symmetry_certifies_nothing(seed):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        conv = nn.Conv2d(1, 32, 3, padding=2, dilation=2)
+        model = front(conv, nn.SiLU(), nn.MaxPool2d(2)).double()  # even and odd rows may change places
+    x = pictures(3, seed)
+    features, back, gradients = client(model, "4", x)
+    found = recover_pictures(
+        model, "4", features, np.zeros(3), SHAPE, sent_back=back, gradients=gradients, n_attempts=4, max_rounds=0
+    )
+    assert not found.certified.any(), str(found)
 
 
 def test_pictures_of_float32_clients_come_back():
@@ -174,3 +197,15 @@ def test_models_that_mix_a_batch_are_refused():
     model = front(Mixing(), nn.Conv2d(1, 12, 3, padding=1), features=768)
     with pytest.raises(ValueError, match="mixes"):
         Front(model, "3", SHAPE)
+
+
+def test_large_pictures_are_judged_without_a_matrix(monkeypatch):
+    x = pictures(2)
+    dense = recovered(PLAIN, x)
+    monkeypatch.setattr("sparsedl_fl.propagate.pictures.determinacy.MOST_DENSE", 10)
+    found = recovered(PLAIN, x)
+    assert found.certified.all()
+    np.testing.assert_allclose(found.errors, dense.errors, rtol=0.5)
+    model = front(nn.ZeroPad2d((-2, 0, 0, 0)), nn.Conv2d(1, 12, 3, padding=1), nn.SiLU(), features=12 * 48).double()
+    features, _, _ = client(model, "4", x)
+    assert not recover_pictures(model, "4", features, np.zeros(2), SHAPE).certified.any()
