@@ -112,7 +112,7 @@ def audit_model(
     >>> str(audit.verdict), [layer.n_certified for layer in audit.layers], sorted(audit.labels.tolist())
     ('RECOVERED', [4, 4, 4, 4], [0, 1, 2, 3])
     """
-    budget = {"report": report or (lambda line: None), **_caps(max_seconds, max_effort)}
+    budget: dict[str, Any] = {"report": report or (lambda line: None), **_caps(max_seconds, max_effort)}
     given = inverter or GradientInverter(random_state=0), layers, example, loss, learning_rate
     attack = _Attack.of(model, gradients, *given, **budget)
     attack.why_no_pictures = why_no_pictures(pictures, peel, max_effort, max_seconds)
