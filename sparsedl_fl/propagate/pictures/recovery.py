@@ -34,8 +34,8 @@ APART = 10.0
 """Distance of two pictures with the same features, over the expected error, that shows that they are not one."""
 
 N_CHECKED, MOST_ATTEMPTS = 4, 4
-"""Pictures of a batch that are looked for again, from noise, and how often at most. Dilated convolutions before pooling,
-for one, do not tell which part of a picture is where: many pictures have the same features."""
+"""Pictures of a batch that are looked for again, from noise, and how often at most. Dilated convolutions before
+pooling, for one, do not tell which part of a picture is where: many pictures have the same features."""
 
 
 @neutral_modes(gradients=True)
