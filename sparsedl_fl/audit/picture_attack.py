@@ -11,7 +11,6 @@ import numpy as np
 from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit
 from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.models import LayerRow
-from sparsedl_fl.models.reach import count_of_pictures
 from sparsedl_fl.propagate.backward import KnownBatch
 from sparsedl_fl.propagate.pictures import recover_pictures
 from sparsedl_fl.theory import Attack
@@ -49,12 +48,6 @@ def pictures_behind(
     return {row.name: _attacked(subject, row, found, why_not, report) for row in wanted}
 
 
-def _most(subject: Subject) -> float:
-    """Return the largest batch whose pictures equations determine, by count."""
-    count = count_of_pictures(subject.model, subject.trace)
-    return 0 if count is None else count.largest_batch
-
-
 def _attacked(
     subject: Subject, row: LayerRow, found: Mapping[str, LayerAudit], why_not: str, report: Callable[[str], None]
 ) -> LayerAudit:
@@ -64,8 +57,6 @@ def _attacked(
         why_not = "pictures follow from features, and no linear layer's whole batch of features was recovered"
     elif subject.learning_rate is not None:
         why_not = why_not or "not tried: the convolutions changed between the client's local steps"
-    if layer is not None and not why_not and layer.n_inputs > _most(subject):
-        why_not = f"features only: {row.behind}"
     if why_not or layer is None or example is None:
         return LayerAudit.closed(row, why_not)
     start = time.perf_counter()
@@ -74,7 +65,7 @@ def _attacked(
     try:
         pictures = recover_pictures(
             subject.model, layer.name, batch.inputs, batch.errors, tuple(example.shape[1:]),
-            sent_back=batch.gradients.T @ weight.astype(np.float64), gradients=subject.gradients,
+            sent_back=batch.gradients.T @ weight.astype(np.float64), gradients=subject.gradients, max_rounds=0,
         )  # fmt: skip
     except (ValueError, RuntimeError) as error:
         return LayerAudit.closed(row, f"features were recovered, and pictures not: {error}")

@@ -189,10 +189,9 @@ class _Inspection:
         count = count_of_pictures(self.model, self.trace)
         if count is None:
             return row
-        if count.largest_batch < 1:
+        if not count.is_enough:
             return replace(row, obstacle=f"{row.obstacle}; {count}")
-        of_features = max((reach_of(use, self.trace, self.tensors)[1] for use in self.trace.layers), default=0)
-        most = int(min(of_features, count.largest_batch))
+        most = max((reach_of(use, self.trace, self.tensors)[1] for use in self.trace.layers), default=0)
         return replace(row, behind=str(count), obstacle="", attack=Attack.PICTURES, largest_batch=most)
 
     def _why_not(self, module: nn.Module) -> str:

@@ -123,7 +123,6 @@ def test_each_layer_says_what_feeds_it_and_how_much_it_leaks():
         ("fc1", "features", "span", 54),
         ("fc2", "features", "zeros", 21),  # the next gradient has ten rows
         ("fc3", "features", "head", 4),
-        ("conv1, conv2", "", "pictures", 1),  # 3,072 numbers of a picture, 400 features, and 2,872 gradients
     ]
     first = inspect_model(nn.Sequential(nn.Linear(20, 50), nn.Tanh(), nn.LayerNorm(50), nn.Linear(50, 10)))[0]
     assert (first.feeds, first.attack, first.largest_batch) == ("the model's input", "rest", 10)
