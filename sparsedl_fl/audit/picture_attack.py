@@ -62,10 +62,12 @@ def _attacked(
     start = time.perf_counter()
     report(f"pictures in front of layer '{layer.name}': {row.behind}")
     weight, batch = subject.layer_gradient(layer.name).weight, layer.batch
+    noise = 1e-6 if layer.inverter is None else max(1e-6, layer.inverter.relative_residual_)
     try:
         pictures = recover_pictures(
             subject.model, layer.name, batch.inputs, batch.errors, tuple(example.shape[1:]),
-            sent_back=batch.gradients.T @ weight.astype(np.float64), gradients=subject.gradients, max_rounds=0,
+            sent_back=batch.gradients.T @ weight.astype(np.float64), gradients=subject.gradients,
+            noise=noise, max_rounds=0,  # what features leave open takes minutes a picture
         )  # fmt: skip
     except (ValueError, RuntimeError) as error:
         return LayerAudit.closed(row, f"features were recovered, and pictures not: {error}")
