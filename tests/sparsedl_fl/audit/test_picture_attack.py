@@ -81,6 +81,7 @@ def test_features_alone_are_said_to_be_features_alone():
     assert "features only" in audit[CONVOLUTIONS].reason
 
 
+@pytest.mark.slow
 def test_convolutions_of_other_weights_give_no_picture():
     model = network()
     pictures, gradients = client(model)

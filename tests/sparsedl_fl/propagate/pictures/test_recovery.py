@@ -88,7 +88,7 @@ def test_a_part_that_no_feature_sees_is_open():
     np.testing.assert_allclose(unseen[:, 2:], 0, atol=1e-3)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_other_weights_certify_nothing(seed):
     model, layer = network(PLAIN, seed)
     x = pictures(2, seed)
@@ -111,6 +111,7 @@ def test_gradients_of_another_batch_contradict():
     assert "contradict" in str(found)
 
 
+@pytest.mark.slow
 def test_errors_are_honest_under_noise():
     n_certified = 0
     for seed in range(20):
