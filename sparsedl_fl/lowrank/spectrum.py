@@ -69,7 +69,7 @@ def leading_left(
             if end == 0 or end + oversampling > width:
                 width = end + oversampling if end else 2 * width
                 continue
-            basis = basis[:, : end + oversampling]
+            basis = range_of.narrowed(end + oversampling)
         U, S = range_of.decomposition(basis, n_iterations[batch_size is not None])
         b = _numerical_rank(S[:limit], rounding) if batch_size is None else batch_size
         beyond = np.sqrt(max(total**2 - np.sum(S[:b] ** 2), 0.0))
@@ -190,13 +190,17 @@ class RangeFinder:
         self._sizes = np.zeros(0)
 
     def basis(self, width: int) -> np.ndarray:
-        """Return an orthonormal basis of the image of so many random columns, by the size of the image."""
+        """Return an orthonormal basis of the image of so many random columns."""
         n_more = width - self._image.shape[1]
         more = times(self.G, self._rng.standard_normal((self.G.shape[1], n_more)))
         self._image = np.hstack([self._image, more])
-        orthonormal, mixing = np.linalg.qr(self._image)
-        rotation, self._sizes, _ = svd(mixing, check_finite=False)
-        return orthonormal @ rotation
+        self._basis, mixing = np.linalg.qr(self._image)
+        self._rotation, self._sizes, _ = svd(mixing, check_finite=False)
+        return self._basis
+
+    def narrowed(self, width: int) -> np.ndarray:
+        """Return a basis of the directions in which that image is largest."""
+        return self._basis @ self._rotation[:, :width]
 
     def last_gap(self, limit: int, *, visible: float = 5.0) -> int:
         """Return how many directions the image has before its last gap; zero where none shows.
