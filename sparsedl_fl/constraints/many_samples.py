@@ -16,6 +16,7 @@ from sparsedl_fl.layers.bias_as_input import gradient_with_bias, unit_of_bias
 from sparsedl_fl.layers.blocks import in_double, times
 from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.lowrank.factors import LowRankGradient, cut
+from sparsedl_fl.lowrank.measured import Measured
 from sparsedl_fl.lowrank.spectrum import leading_left, rank_above_floor, rank_above_white_noise
 
 __all__ = ["ManySamplesProblem"]
@@ -125,11 +126,12 @@ def _with_bias(given: LayerGradient, clear_gap: float) -> LowRankGradient | None
     """Return the factors of ``[G, g]``, or None where their rank is not clear."""
     G = in_double(gradient_with_bias(given))
     limit = int(min(G.any(axis=1).sum(), G.any(axis=0).sum()))
-    U, S, _ = leading_left(G, None, limit)
-    rank = rank_above_floor(S[:limit], G)
+    measured = Measured(G)
+    U, S, _ = leading_left(measured, None, limit)
+    rank = rank_above_floor(S[:limit], measured)
     if rank == 0 or (rank < limit and (len(S) <= rank or S[rank - 1] < clear_gap * S[rank])):
         return None
-    factors = cut(G, U, S, rank)
+    factors = cut(measured, U, S, rank)
     # Where samples span all features, no residual shows noise, and none of it would move a sample.
     return replace(factors, precision=0.0) if rank == G.shape[1] else factors
 
@@ -140,13 +142,14 @@ def _next_layer(given: LayerGradient, batch_size: int | None, *, clear_gap: floa
     limit = int(min(G.any(axis=1).sum(), G.any(axis=0).sum()))
     if batch_size is not None and batch_size >= limit:
         return None
-    U, S, b = leading_left(G, batch_size, limit)
+    measured = Measured(G)
+    U, S, b = leading_left(measured, batch_size, limit)
     if batch_size is None:
-        b = rank_above_white_noise(S, b, G)
+        b = rank_above_white_noise(S, b, measured)
         if len(S) <= b or S[b - 1] < clear_gap * S[b]:  # samples that a network is sure of fade into the rounding
-            faded = rank_above_floor(S[:limit], G)
+            faded = rank_above_floor(S[:limit], measured)
             b = faded if b < faded < limit else b
-    return None if b >= limit or len(S) <= b else cut(G, U, S, b)
+    return None if b >= limit or len(S) <= b else cut(measured, U, S, b)
 
 
 def _is_crowded(factors: LowRankGradient, next_layer: LowRankGradient, clearly_more: float) -> bool:

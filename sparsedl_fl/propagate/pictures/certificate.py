@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from sparsedl_fl.propagate.pictures.replaying import FrontReplay
 __all__ = ["PictureStatus", "RecoveredPictures"]
 
 
-class PictureStatus:
+class PictureStatus(StrEnum):
     """Why a picture is certified or not, as a sentence without a full stop."""
 
     CERTIFIED = "certified"

@@ -11,7 +11,16 @@ from sparsedl_fl.propagate.pictures.front import Front
 from sparsedl_fl.propagate.pictures.linearized import Linearized
 from sparsedl_fl.solvers import conjugate_gradient
 
-__all__ = ["MOST_DENSE", "Determinacy", "determinacy_at", "inverse_products", "jacobian_at"]
+__all__ = [
+    "ACCURACY",
+    "MOST_DENSE",
+    "N_DRAWS",
+    "N_PRODUCTS",
+    "Determinacy",
+    "determinacy_at",
+    "inverse_products",
+    "jacobian_at",
+]
 
 MOST_DENSE = 4096
 """Largest number of a picture's numbers for which the Jacobian is formed: ``J^T J`` then takes 134 MB in double

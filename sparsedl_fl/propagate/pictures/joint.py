@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from sparsedl_fl.propagate.pictures.determinacy import inverse_products
+from sparsedl_fl.propagate.pictures.determinacy import ACCURACY, N_DRAWS, N_PRODUCTS, inverse_products
 from sparsedl_fl.propagate.pictures.front import Front
 from sparsedl_fl.propagate.pictures.given import Given
-from sparsedl_fl.propagate.pictures.judging import LARGEST_NOISE, WORTHLESS
+from sparsedl_fl.propagate.pictures.judging import FITS, LARGEST_NOISE, WORTHLESS
 from sparsedl_fl.propagate.pictures.lifting import Equations, JointFit, fit_with_slopes
 from sparsedl_fl.propagate.pictures.linearized import Linearized
 from sparsedl_fl.propagate.pictures.replaying import FrontReplay, replay_front
@@ -19,13 +19,6 @@ __all__ = ["HELD_OUT", "JointResult", "joint_result"]
 
 HELD_OUT = 0.1
 """Share of the gradients' entries that are no equations: they prove the pictures."""
-
-N_DRAWS, N_PRODUCTS, ACCURACY = 3, 600, 1e-10
-"""Draws of the errors of all that is given, products of conjugate gradients for the pictures' errors by each, and the
-squared residual at which they are solved; where they are not, the equations do not hold all directions."""
-
-FITS = 3.0
-"""Residual, over what errors explain, up to which pictures fit."""
 
 SHOWN = 2.0
 """Errors of all that is given, over those that the equations left over show."""
