@@ -122,9 +122,15 @@ def _worst_reading(
     return min(results, key=_comfort)
 
 
-def _comfort(result: AuditResult) -> tuple[bool, bool, bool]:
-    """Return how little a result worries: leaks first, then what was not finished, then what was out of range."""
-    return not result.verdict.is_leak, result.is_complete, result.verdict is Verdict.NOT_RECOVERED
+def _comfort(result: AuditResult) -> tuple[int, int, int]:
+    """Return how little a result worries: leaks first, most certified before likely; then the unfinished; then the rest.
+
+    (A difference that is read as weights leaks too, with the rounding of the model's weights on top of it.)
+    """
+    if result.verdict.is_leak:
+        n_certified = result.best.n_certified if result.best else 0
+        return 0, list(Verdict).index(result.verdict), -n_certified
+    return 1, result.is_complete, result.verdict is Verdict.NOT_RECOVERED
 
 
 def _at(model: nn.Module | Callable[[], nn.Module], before: State | None) -> nn.Module:
