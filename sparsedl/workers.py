@@ -106,13 +106,16 @@ def _undisturbed(function: Callable[..., Any], *arguments: Any) -> Any:
 def workers(n_jobs: int | None) -> Iterator[Workers]:
     """Yield the workers of ``n_jobs``, as joblib counts them: threads unless somebody chose another back end.
 
+    None is the number of ``joblib.parallel_config``, or one.
+
     Examples
     --------
     >>> with workers(2) as two:
     ...     two.run([(lambda base, share: share(lambda x: base + x, [1, 2, 3]), 10)])
     [[11, 12, 13]]
     """
-    backend, configured = get_active_backend(prefer="threads")
+    backend, _ = get_active_backend(prefer="threads")
+    _, configured = get_active_backend()  # who prefers threads is told of one where no back end was chosen
     n_workers = backend.effective_n_jobs(configured if n_jobs is None else n_jobs)
     if n_workers == 1:
         yield Workers()

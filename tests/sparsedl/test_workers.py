@@ -1,6 +1,7 @@
 """Work is shared in whatever order, and comes back in its own."""
 
 import threading
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -56,3 +57,18 @@ def test_rows_are_split_only_where_there_are_more_than_a_block():
     assert torch.equal(shared_rows(in_turn, twice, rows[:2], 2), 2 * rows[:2])
     assert shared_rows(in_turn, twice, rows[:0], 2).shape == (0, 2)
     assert sizes == [2, 2, 1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("configured", "n_threads"), [({"n_jobs": 2}, 2), ({"n_jobs": 3, "backend": "threading"}, 3), ({}, 1)]
+)
+def test_the_number_of_a_configuration(configured, n_threads):
+    seen, meet = set(), threading.Barrier(n_threads, timeout=60)
+
+    def task(share):
+        meet.wait()
+        seen.add(threading.get_ident())
+
+    with parallel_config(**configured) if configured else nullcontext(), workers(None) as those:
+        those.run([(task,)] * n_threads)
+    assert len(seen) == n_threads
