@@ -117,13 +117,14 @@ def chunks(n_items: int, entries_each: int, limit: int | None = None) -> Iterato
 
 
 def check_device(owner: object, device: str | torch.device) -> torch.device:
-    """Return a torch device, or raise ``ValueError`` saying that this machine does not have it."""
+    """Return a torch device, or raise ``ValueError``, with the owner's name, if this machine does not have it."""
+    name = owner if isinstance(owner, str) else type(owner).__name__
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(f"{type(owner).__name__}: device must name a torch device, got {device!r}") from error
+        raise ValueError(f"{name}: device must name a torch device, got {device!r}") from error
     if found.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"{type(owner).__name__}: device={device!r}, but torch sees no CUDA device on this machine")
+        raise ValueError(f"{name}: device={device!r}, but torch sees no CUDA device on this machine")
     if found.type not in ("cpu", "cuda"):
-        raise ValueError(f"{type(owner).__name__}: device must be 'cpu' or 'cuda', got {device!r}")
+        raise ValueError(f"{name}: device must be 'cpu' or 'cuda', got {device!r}")
     return found

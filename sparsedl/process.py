@@ -16,7 +16,7 @@ import numpy as np
 import threadpoolctl
 import torch
 
-__all__ = ["neutral_modes", "one_thread", "undisturbed"]
+__all__ = ["full_precision", "neutral_modes", "one_thread", "undisturbed"]
 
 
 @cache
@@ -83,6 +83,21 @@ def undisturbed() -> Iterator[None]:
     """Compute as in a new process, whatever the caller has set: one thread, and the modes of `neutral_modes`."""
     with one_thread(), neutral_modes():
         yield
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Compute single precision in single precision, on a GPU too, where torch rounds convolutions to ten bits."""
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from paper.experiments import (
 from paper.honesty import CalibratedBatch, HostileBatch
 from paper.methods import OURS
 from paper.peeled import PEELING_ROWS
+from paper.pictures import PICTURE_ROWS
 from paper.raw import CROWDED_ROWS, RawImages, RawRows
 from paper.tokens import TOKEN_ROWS
 from tests.hostile.problems import TWISTS
@@ -192,6 +193,12 @@ TABLES = {
     "peeling": Table(
         "A whole network, attacked where there is most room and peeled to the pixels (batch, hidden layers)",
         PEELING_ROWS,
+        ("activation",),
+        n_batches=10,
+    ),
+    "pictures": Table(
+        "Pictures behind convolutions, by an audit of the whole model from one gradient",
+        PICTURE_ROWS,
         ("activation",),
         n_batches=10,
     ),

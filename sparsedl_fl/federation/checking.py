@@ -123,7 +123,7 @@ def _worst_reading(
 
 
 def _comfort(result: AuditResult) -> tuple[int, int, int]:
-    """Return how little a result worries: leaks first, most certified before likely; then the unfinished; then the rest.
+    """Return how little a result worries: leaks first, certified ones before likely; the unfinished; then the rest.
 
     (A difference that is read as weights leaks too, with the rounding of the model's weights on top of it.)
     """

@@ -1,4 +1,4 @@
-"""Convolutional networks to audit: one in the manner of VGG16, and a small residual one."""
+"""Convolutional networks to audit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from sparsedl.arrays import draw_seed
 
-__all__ = ["VGG16_CHANNELS", "resnet", "vgg"]
+__all__ = ["VGG16_CHANNELS", "lenet", "mcmahan", "resnet", "three_convolutions", "vgg"]
 
 VGG16_CHANNELS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 """Channels of the convolutions of VGG16; each group ends in a pooling layer."""
@@ -146,3 +146,37 @@ def resnet(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(draw_seed(random_state))
         return ResNet(channels, n_features, n_classes)
+
+
+def mcmahan(n_channels: int, side: int, *, n_hidden: int = 512, n_classes: int = 10) -> nn.Sequential:
+    """Build the convolutional network of the first federated experiments; LEAF's has 2048 hidden units.
+
+    References
+    ----------
+    McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
+    """
+    convolutions: list[nn.Module] = []
+    for n_in, n_out in ((n_channels, 32), (32, 64)):
+        convolutions += [nn.Conv2d(n_in, n_out, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+    head = [nn.Linear(64 * (side // 4) ** 2, n_hidden), nn.ReLU(), nn.Linear(n_hidden, n_classes)]
+    return nn.Sequential(*convolutions, nn.Flatten(), *head)
+
+
+def three_convolutions(n_channels: int, side: int, *, n_hidden: int = 512, n_classes: int = 10) -> nn.Sequential:
+    """Build three 3 x 3 convolutions with GroupNorm, GELU and average pooling, and a hidden layer."""
+    convolutions: list[nn.Module] = []
+    for n_in, n_out in ((n_channels, 32), (32, 64), (64, 64)):
+        convolutions += [nn.Conv2d(n_in, n_out, 3, padding=1), nn.GroupNorm(8, n_out), nn.GELU()]
+        convolutions += [nn.AvgPool2d(2)] if n_out > n_in else []
+    head = [nn.Linear(64 * (side // 4) ** 2, n_hidden), nn.GELU(), nn.Linear(n_hidden, n_classes)]
+    return nn.Sequential(*convolutions, nn.Flatten(), *head)
+
+
+def lenet(n_channels: int, side: int, *, n_hidden: int = 120, n_classes: int = 10) -> nn.Sequential:
+    """Build the network of PyTorch's first tutorial: two convolutions of 6 and 16 channels, three linear layers."""
+    convolutions: list[nn.Module] = []
+    for n_in, n_out in ((n_channels, 6), (6, 16)):
+        convolutions += [nn.Conv2d(n_in, n_out, 5), nn.ReLU(), nn.MaxPool2d(2)]
+    left = ((side - 4) // 2 - 4) // 2
+    head = [nn.Linear(16 * left**2, n_hidden), nn.ReLU(), nn.Linear(n_hidden, 84), nn.ReLU(), nn.Linear(84, n_classes)]
+    return nn.Sequential(*convolutions, nn.Flatten(), *head)

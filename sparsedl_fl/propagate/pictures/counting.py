@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from sparsedl_fl.propagate.pictures.draws import normal_like, unit_normal
 from sparsedl_fl.propagate.pictures.front import Front
 
 __all__ = ["EquationCount", "count_equations"]
@@ -72,9 +73,9 @@ def count_equations(front: Front, pictures: np.ndarray | None = None) -> Equatio
         than of pictures with flat parts.
     """
     if pictures is None:
-        drawn = torch.randn((N_DRAWN, front.n_pixels), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        drawn = unit_normal((N_DRAWN, front.n_pixels), 0, front.device)
     else:
-        drawn = torch.as_tensor(np.asarray(pictures, dtype=float)).reshape(len(pictures), -1)
+        drawn = torch.as_tensor(np.asarray(pictures, dtype=float)).reshape(len(pictures), -1).to(front.device)
         if drawn.shape[1] != front.n_pixels:
             raise ValueError(
                 f"pictures must have the shape {front.shape} that the front takes, got {pictures.shape[1:]}"
@@ -86,7 +87,6 @@ def count_equations(front: Front, pictures: np.ndarray | None = None) -> Equatio
 
 def active_features(front: Front, pictures: torch.Tensor) -> torch.Tensor:
     """Return which features of pictures of shape (b, n_pixels) change with the picture, of shape (b, n_features)."""
-    generator = torch.Generator().manual_seed(1)
-    direction = torch.randn(pictures.shape, generator=generator, dtype=pictures.dtype)
+    direction = normal_like(pictures, torch.Generator().manual_seed(1))
     J = front.linearized(pictures)
     return J.along(direction) != 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from sparsedl_fl.propagate.pictures.draws import normal_like, unit_normal
 from sparsedl_fl.propagate.pictures.front import Front
 from sparsedl_fl.propagate.pictures.linearized import Linearized
 from sparsedl_fl.solvers import conjugate_gradient
@@ -82,11 +83,11 @@ def jacobian_at(front: Front, picture: torch.Tensor) -> torch.Tensor:
     n = front.n_pixels
     k = min(UNITS_AT_ONCE, n)
     J = front.linearized(picture.expand(k, -1))
-    rows = torch.empty((n, front.n_features), dtype=picture.dtype)
+    rows = torch.empty((n, front.n_features), dtype=picture.dtype, device=picture.device)
     for first in range(0, n, k):
-        units = torch.zeros((k, n), dtype=picture.dtype)
-        index = torch.arange(first, min(first + k, n))
-        units[torch.arange(len(index)), index] = 1
+        units = torch.zeros((k, n), dtype=picture.dtype, device=picture.device)
+        index = torch.arange(first, min(first + k, n), device=picture.device)
+        units[index - first, index] = 1
         rows[index] = J.along(units)[: len(index)]
     return rows
 
@@ -114,13 +115,13 @@ def determinacy_at(low: Front, picture: torch.Tensor) -> Determinacy:
     rank = int(is_held.sum())
     gain = float((1 / sizes.square()).mean().sqrt()) if rank == n else np.inf
     smallest = float(sizes[0]) if rank == n else 0.0
-    return Determinacy(n_equations, n, rank, smallest, gain, directions[:, ~is_held].T.numpy().copy())
+    return Determinacy(n_equations, n, rank, smallest, gain, directions[:, ~is_held].T.cpu().numpy().copy())
 
 
 def _without_matrix(front: Front, picture: torch.Tensor) -> Determinacy:
     """Return the same for a large picture, by conjugate gradients on random directions."""
     n, J = front.n_pixels, front.linearized(picture[None])
-    direction = torch.randn((1, n), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    direction = unit_normal((1, n), 1, picture.device)
     n_equations = int((J.along(direction) != 0).sum())
     found = inverse_products(J, (1, n)) if n_equations > n else None
     if found is None:
@@ -133,12 +134,13 @@ def _without_matrix(front: Front, picture: torch.Tensor) -> Determinacy:
 def inverse_products(J: Linearized, shape: tuple[int, ...]) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
     """Return random directions ``v`` and ``(J^T J)^-1 v``, or None where some directions are not held."""
     generator, found = torch.Generator().manual_seed(0), []
+    like = J.point.reshape(1, -1)
 
     def squared(u: torch.Tensor) -> torch.Tensor:
         return J.back(J.along(u.reshape(shape))).reshape(1, -1)
 
     for _ in range(N_DRAWS):
-        v = torch.randn(shape, generator=generator, dtype=torch.float64).reshape(1, -1)
+        v = normal_like(like, generator)
         y, _ = conjugate_gradient(squared, lambda u: u, v, n_products=N_PRODUCTS, enough=ACCURACY)
         # In a direction that nothing holds, conjugate gradients divide by zero: what they return is not believed.
         if not ((squared(y) - v).square().sum() <= 10 * ACCURACY * v.square().sum()):

@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from sparsedl_fl.layers.running_model import in_double
+from sparsedl_fl.propagate.pictures.draws import unit_normal
 from sparsedl_fl.propagate.pictures.linearized import Linearized
 from sparsedl_fl.tracing.naming import plain_modules, plain_parameters
 
@@ -61,6 +62,8 @@ class Front:
         Name of a linear layer that runs once, on one row of features for each picture.
     shape : tuple of int
         Shape of one picture, as the model takes it, without the batch: (3, 32, 32).
+    device : torch.device or str, default="cpu"
+        Where it runs.
 
     Attributes
     ----------
@@ -76,16 +79,18 @@ class Front:
         than one row of features for each.
     """
 
-    def __init__(self, model: nn.Module, layer: str, shape: tuple[int, ...]) -> None:
-        self.model, self.shape = in_double(model), tuple(shape)
+    def __init__(
+        self, model: nn.Module, layer: str, shape: tuple[int, ...], device: torch.device | str = "cpu"
+    ) -> None:
+        self.device = torch.device(device)
+        self.model, self.shape = in_double(model).to(self.device), tuple(shape)
         parameters = plain_parameters(self.model)
         self._weight = f"{layer}.weight" if layer else "weight"
         if self._weight not in parameters:
             known = sorted(plain_modules(model, nn.Linear))
             raise ValueError(f"layer must name a linear layer of the model, one of {known}, got {layer!r}")
         self.layer, self.n_pixels = layer, int(torch.Size(self.shape).numel())
-        generator = torch.Generator().manual_seed(0)
-        drawn = torch.randn((3, self.n_pixels), generator=generator, dtype=torch.float64)
+        drawn = unit_normal((3, self.n_pixels), 0, self.device)
         self.parameters: dict[str, nn.Parameter] = {}
         features = self(drawn)
         self._check(features, drawn)
@@ -149,7 +154,7 @@ class Front:
     def sent(self, gradients: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the gradients of its parameters among those that a client sent, by plain names."""
         return {
-            name: gradients[name].detach().cpu().double()
+            name: gradients[name].detach().to(self.device).double()
             for name in self.parameters
             if isinstance(gradients.get(name), torch.Tensor)
         }

@@ -65,8 +65,8 @@ class Given:
     ) -> Given:
         """Check arrays and names, and return them as tensors."""
         b = len(features)
-        known = _checked("features", features, (b, front.n_features))
-        off = _checked("errors", errors, (b,))
+        known = _checked("features", features, (b, front.n_features)).to(front.device)
+        off = _checked("errors", errors, (b,)).to(front.device)
         if (off < 0).any():
             raise ValueError("errors must not be negative: they are expected root-mean-square errors of the features")
         if not (np.isfinite(noise) and noise >= 0 and np.isfinite(rounding) and rounding >= 0):
@@ -80,8 +80,8 @@ class Given:
             known,
             torch.hypot(off, rounding * sizes).clamp(min=torch.finfo(torch.float64).eps * float(sizes.max())),
             sizes,
-            _checked("start", first, (front.n_pixels,)),
-            None if sent_back is None else _checked("sent_back", sent_back, (b, front.n_features)),
+            _checked("start", first, (front.n_pixels,)).to(front.device),
+            None if sent_back is None else _checked("sent_back", sent_back, (b, front.n_features)).to(front.device),
             sent,
             noise + rounding,
             rounding,

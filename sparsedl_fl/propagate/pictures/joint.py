@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from sparsedl_fl.propagate.pictures.determinacy import ACCURACY, N_DRAWS, N_PRODUCTS, inverse_products
+from sparsedl_fl.propagate.pictures.draws import normal_like
 from sparsedl_fl.propagate.pictures.front import Front
 from sparsedl_fl.propagate.pictures.given import Given
 from sparsedl_fl.propagate.pictures.judging import FITS, LARGEST_NOISE, WORTHLESS
@@ -58,7 +59,8 @@ def joint_result(front: Front, given: Given, pictures: torch.Tensor, max_rounds:
     """Fit pictures (b, n_pixels) to features and gradients, and judge them all together."""
     generator = torch.Generator().manual_seed(0)
     held_out = {
-        name: torch.rand(tensor.shape, generator=generator) < HELD_OUT for name, tensor in given.gradients.items()
+        name: (torch.rand(tensor.shape, generator=generator) < HELD_OUT).to(front.device)
+        for name, tensor in given.gradients.items()
     }
     equations = Equations(front, given.features, given.sent_back, given.gradients, held_out)
     rounding = replace(given, errors=given.rounding * given.sizes)
@@ -68,7 +70,7 @@ def joint_result(front: Front, given: Given, pictures: torch.Tensor, max_rounds:
     )
     fit = fit_with_slopes(equations, pictures, floor=floor, max_rounds=max_rounds)
     residual = (fit.cost / allowed) ** 0.5
-    errors = torch.full((len(pictures),), torch.inf, dtype=torch.float64)
+    errors = torch.full_like(given.errors, torch.inf)
     if residual <= FITS and fit.cost <= LARGEST_NOISE**2:
         shown = SHOWN * max(1.0, (fit.cost / floor) ** 0.5)
         errors = shown * _errors(equations, fit.pictures, _draws(equations, rounding, fit.pictures, generator))
@@ -93,12 +95,11 @@ def _draws(
     """Return draws of the residuals that the errors of features, of ``D`` and of the gradients explain."""
 
     def noise(tensor: torch.Tensor) -> torch.Tensor:
-        drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
-        return given.noise * tensor.square().mean().sqrt() * drawn
+        return given.noise * tensor.square().mean().sqrt() * normal_like(tensor, generator)
 
     drawn = []
     for _ in range(N_DRAWS):
-        of_features = given.errors[:, None] * torch.randn(given.features.shape, generator=generator).double()
+        of_features = given.errors[:, None] * normal_like(given.features, generator)
         shifted = equations.shifted(pictures, noise(given.sent_back))
         of_gradients = [
             (weight * (noise(given.gradients[name]) + shifted[name])).flatten()
@@ -111,7 +112,7 @@ def _draws(
 def _errors(equations: Equations, pictures: torch.Tensor, draws: list[torch.Tensor]) -> torch.Tensor:
     """Return the root-mean-square change of each picture by draws of the residuals; infinite where not determined."""
     J = Linearized(equations.residual, pictures)
-    squares = torch.zeros(len(pictures), dtype=torch.float64)
+    squares = torch.zeros_like(pictures[:, 0])
     if inverse_products(J, tuple(pictures.shape)) is None:
         return torch.full_like(squares, torch.inf)
     for draw in draws:

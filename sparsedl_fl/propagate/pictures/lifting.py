@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
+from sparsedl_fl.propagate.pictures.draws import signs_like
 from sparsedl_fl.propagate.pictures.front import Front
 from sparsedl_fl.propagate.pictures.linearized import Linearized
 from sparsedl_fl.propagate.pictures.slopes import GivenSlopes, Kinks, SeenKinks
@@ -121,13 +122,13 @@ class OpenSlopes:
         self.near = [call.near(distance) for call, distance in zip(kinks, distances, strict=True)]
         self.index = [near.flatten().nonzero()[:, 0] for near in self.near]
         self.shape, self.sizes = pictures.shape, [pictures.numel(), *(len(index) for index in self.index)]
-        self.scales, self.typical = torch.ones(sum(self.sizes), dtype=torch.float64), 1.0
-        self.start = torch.cat([pictures.flatten(), torch.zeros(sum(self.sizes[1:]), dtype=torch.float64)])
+        self.start = torch.cat([pictures.flatten(), pictures.new_zeros(sum(self.sizes[1:]))])
+        self.scales, self.typical = torch.ones_like(self.start), 1.0
         self._set_scales()
 
     def _set_scales(self) -> None:
         J = Linearized(self.residual, self.start.float())
-        signs = 2.0 * torch.randint(0, 2, self.start.shape, generator=torch.Generator().manual_seed(0)) - 1.0
+        signs = signs_like(self.start, torch.Generator().manual_seed(0))
         first = 0
         for number, size in enumerate(self.sizes):
             block = torch.zeros_like(signs)
@@ -149,7 +150,7 @@ class OpenSlopes:
         parts = (unknowns * self.scales.to(dtype))[self.sizes[0] :].split(self.sizes[1:])
         slopes = []
         for call, near, index, part in zip(self.kinks, self.near, self.index, parts, strict=True):
-            change = torch.zeros(call.slopes.numel(), dtype=dtype).index_add(0, index, part).reshape(call.slopes.shape)
+            change = part.new_zeros(call.slopes.numel()).index_add(0, index, part).reshape(call.slopes.shape)
             if call.is_pooling:
                 n_near = near.sum(dim=-1, keepdim=True).clamp(min=1)
                 change = change - near * change.sum(dim=-1, keepdim=True) / n_near

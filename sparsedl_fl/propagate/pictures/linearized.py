@@ -24,10 +24,10 @@ class Linearized:
 
     def __init__(self, function: Callable[[torch.Tensor], torch.Tensor], point: torch.Tensor) -> None:
         with torch.enable_grad():
-            self._point = point.detach().requires_grad_()
-            self._value = function(self._point)
+            self.point = point.detach().requires_grad_()
+            self._value = function(self.point)
             self._weights = torch.zeros_like(self._value, requires_grad=True)
-            (self._back,) = torch.autograd.grad(self._value, self._point, self._weights, create_graph=True)
+            (self._back,) = torch.autograd.grad(self._value, self.point, self._weights, create_graph=True)
         self.value = self._value.detach()
 
     def along(self, direction: torch.Tensor) -> torch.Tensor:
@@ -36,4 +36,4 @@ class Linearized:
 
     def back(self, weights: torch.Tensor) -> torch.Tensor:
         """Return ``J^T u``, of the shape of the point."""
-        return torch.autograd.grad(self._value, self._point, weights, retain_graph=True)[0]
+        return torch.autograd.grad(self._value, self.point, weights, retain_graph=True)[0]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from sparsedl_fl.propagate.pictures.draws import normal_like
 from sparsedl_fl.propagate.pictures.front import Front
 
 __all__ = ["FrontReplay", "gradients_of_front", "replay_front"]
@@ -98,7 +99,7 @@ def replay_front(
     generator = torch.Generator().manual_seed(0)
     spread = dict.fromkeys(names, 0.0)
     for _ in range(N_DRAWS):
-        off = torch.randn(pictures.shape, generator=generator, dtype=pictures.dtype) * errors[:, None]
+        off = normal_like(pictures, generator) * errors[:, None]
         moved = gradients_of_front(front, pictures + off, sent_back)
         there = picked({name: moved[name] for name in names})
         for name in names:

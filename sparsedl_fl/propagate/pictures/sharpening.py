@@ -119,7 +119,7 @@ def _windowed(
         return z.narrow(axis, 0, n * step).unflatten(axis, (n, step)).movedim(axis + 1, -1)
     after = max(0, (n - 1) * step + reach - length - pad)
     widths = [0, 0] * (z.ndim - 1 - axis) + [pad, after]
-    index = (torch.arange(n)[:, None] * step + torch.arange(kernel) * gap).flatten()
+    index = (torch.arange(n)[:, None] * step + torch.arange(kernel) * gap).flatten().to(z.device)
     padded = functional.pad(z, widths, value=outside)
     return padded.index_select(axis, index).unflatten(axis, (n, kernel)).movedim(axis + 1, -1)
 
