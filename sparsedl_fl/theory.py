@@ -56,12 +56,20 @@ class Attack(StrEnum):
     """Rows of an embedding's gradient: token ids."""
 
     PICTURES = "pictures"
-    """Features of pictures, recovered whole, and the gradients of the convolutions in front of them."""
+    """Features of pictures, and the convolutions in front of them; the gradients of these are proof."""
+
+    JOINT_PICTURES = "pictures with gradients"
+    """Features of pictures that do not hold them alone, and the gradients of the convolutions in front of them."""
 
     NONE = ""
     """No attack applies."""
 
     __repr__ = str.__repr__
+
+    @property
+    def gives_pictures(self) -> bool:
+        """Whether it goes from features back to pictures."""
+        return self in (self.PICTURES, self.JOINT_PICTURES)
 
 
 ENOUGH = {

@@ -80,7 +80,7 @@ def audit_model(
     peel : bool, default=True
         Whether to go from a layer whose whole batch was recovered to the others, and to replay the client.
     pictures : bool or None, default=None
-        Whether to go from features of a convolutional model to its pictures, seconds for each; None does without a cap.
+        Whether to go from features to pictures. None: where seconds each suffice, without a cap; True: minutes, too.
     max_effort : float or None, default=None
         Budget of the searches of all layers together, for an inverter without directions of its own: about seconds on
         one core, but counted from starts and sizes, so that the same update has the same result on any machine.
@@ -132,8 +132,8 @@ class _Attack:
     """Whether nothing had to be subtracted from that."""
     notes: tuple[str, ...]
     """What was subtracted, and which noise it has; in sentences."""
-    why_no_pictures: str = ""
-    """Why features are not followed to pictures; empty where they are."""
+    why_no_pictures: Mapping[Attack, str] = field(default_factory=dict)
+    """Why features are not followed to pictures, by attack; empty texts where they are."""
     found: dict[str, LayerAudit] = field(default_factory=dict)
 
     @classmethod
@@ -181,7 +181,7 @@ class _Attack:
         try:
             self.found |= embedded_tokens(self.subject, self.rows)
             for row in sorted(self.rows.values(), key=lambda row: -row.largest_batch):
-                if row.name not in self.found and row.attack is not Attack.PICTURES:
+                if row.name not in self.found and not row.attack.gives_pictures:
                     self.found[row.name] = self.one(row)
                     if self.found[row.name].end is SearchEnd.INTERRUPTED:
                         raise KeyboardInterrupt
@@ -224,7 +224,7 @@ class _Attack:
         size = result.batch_size if result.is_batch_size_known else None
         signs = signs_of(subject, size, replayed, is_exact=inverter.noise_level is None and self.is_plain)
         best = result.best
-        if best is not None and best.row is not None and best.row.attack is Attack.PICTURES:
+        if best is not None and best.row is not None and best.row.attack.gives_pictures:
             best = source_of_pictures(subject, self.found)
         return replace(result, label_signs=signs, targets=targets_of(subject, best))
 

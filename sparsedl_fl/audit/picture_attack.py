@@ -19,6 +19,10 @@ from sparsedl_fl.wording import argument
 __all__ = ["pictures_behind", "source_of_pictures", "why_no_pictures"]
 
 
+MOST_ROUNDS = 80
+"""Rounds of a fit to features and gradients together at most: a picture of CIFAR-10 took 47 (`pictures.lifting`)."""
+
+
 def source_of_pictures(subject: Subject, found: Mapping[str, LayerAudit]) -> LayerAudit | None:
     """Return the layer nearest to the input with certified features, one row for each picture."""
     for use in subject.trace.layers:
@@ -28,23 +32,26 @@ def source_of_pictures(subject: Subject, found: Mapping[str, LayerAudit]) -> Lay
     return None
 
 
-def why_no_pictures(pictures: bool | None, peel: bool, *caps: float | None) -> str:
-    """Return why an audit does not go from features to pictures, or an empty text."""
+def why_no_pictures(pictures: bool | None, peel: bool, *caps: float | None) -> dict[Attack, str]:
+    """Return why an audit does not go from features to pictures, by attack; an empty text where it does."""
+    ask = f"pass {argument('pictures')}"
+    why = "" if peel and pictures in (None, True) else "not tried: it was switched off"
     if pictures is None and any(cap is not None for cap in caps):
-        return f"not tried: the audit has a cap, and pictures take seconds each; pass {argument('pictures')}"
-    return "" if peel and pictures in (None, True) else "not tried: it was switched off"
+        why = f"not tried: the audit has a cap, and pictures take seconds each; {ask}"
+    slow = f"not tried: with the gradients of the convolutions, pictures take minutes to an hour each; {ask}"
+    return {Attack.PICTURES: why, Attack.JOINT_PICTURES: why or ("" if pictures else slow)}
 
 
 def pictures_behind(
     subject: Subject,
     rows: Mapping[str, LayerRow],
     found: Mapping[str, LayerAudit],
-    why_not: str,
+    why_not: Mapping[Attack, str],
     report: Callable[[str], None],
 ) -> dict[str, LayerAudit]:
     """Go from features to pictures, where the model has convolutions; ``why_not`` says why it is not to be done."""
-    wanted = [row for row in rows.values() if row.attack is Attack.PICTURES]
-    return {row.name: _attacked(subject, row, found, why_not, report) for row in wanted}
+    wanted = [row for row in rows.values() if row.attack.gives_pictures]
+    return {row.name: _attacked(subject, row, found, why_not[row.attack], report) for row in wanted}
 
 
 def _attacked(
@@ -52,18 +59,20 @@ def _attacked(
 ) -> LayerAudit:
     """Return what the convolutions of a model are fed, or the reason where nothing was tried."""
     layer, example = source_of_pictures(subject, found), subject.trace.example
-    if layer is None:
+    batch = None if layer is None else layer.batch
+    if layer is None or batch is None:
         why_not = "pictures follow from features, and no features of a linear layer were certified"
     elif subject.learning_rate is not None:
         why_not = why_not or "not tried: the convolutions changed between the client's local steps"
-    if why_not or layer is None or example is None:
-        return LayerAudit.closed(row, why_not)
+    elif row.attack is Attack.JOINT_PICTURES:
+        why_not = why_not or _why_not_together(row, batch)
+    if why_not or layer is None or batch is None or example is None:
+        return LayerAudit.closed(row, f"{row.behind}; {why_not}" if row.attack is Attack.JOINT_PICTURES else why_not)
     start = time.perf_counter()
     report(f"pictures in front of layer '{layer.name}': {row.behind}")
-    batch = layer.batch
-    assert batch is not None  # it has certified features
+    max_rounds = MOST_ROUNDS if row.attack is Attack.JOINT_PICTURES else 0
     try:
-        pictures = _recovered(subject, layer, batch, tuple(example.shape[1:]))
+        pictures = _recovered(subject, layer, batch, tuple(example.shape[1:]), max_rounds)
     except (ValueError, RuntimeError) as error:
         return LayerAudit.closed(row, f"features were recovered, and pictures not: {error}")
     known = _among(batch, pictures)
@@ -73,7 +82,16 @@ def _attacked(
     return LayerAudit(row.name, None, str(pictures), fed, known, source, seconds, why_open=why_open)
 
 
-def _recovered(subject: Subject, layer: LayerAudit, batch: KnownBatch, shape: tuple[int, ...]) -> RecoveredPictures:
+def _why_not_together(row: LayerRow, batch: KnownBatch) -> str:
+    """Say why the gradients of the convolutions do not help with a batch, or return an empty text."""
+    if not batch.is_whole:
+        return "gradients are of the whole batch, and not all of its features were certified"
+    return "" if len(batch.inputs) <= row.largest_batch else f"the batch has {len(batch.inputs)}"
+
+
+def _recovered(
+    subject: Subject, layer: LayerAudit, batch: KnownBatch, shape: tuple[int, ...], max_rounds: int
+) -> RecoveredPictures:
     """Go from certified features to pictures; the convolutions' gradients prove those of a whole batch."""
     weight = subject.layer_gradient(layer.name).weight.astype(np.float64)
     return recover_pictures(
@@ -85,7 +103,7 @@ def _recovered(subject: Subject, layer: LayerAudit, batch: KnownBatch, shape: tu
         sent_back=batch.gradients.T @ weight if batch.is_whole else None,
         gradients=subject.gradients,
         noise=1e-6 if layer.inverter is None else max(1e-6, layer.inverter.relative_residual_),
-        max_rounds=0,  # what features leave open takes minutes a picture
+        max_rounds=max_rounds,
     )
 
 

@@ -51,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layers", nargs="+", metavar="NAME", help="layers to attack; the report says nothing of "
                         "others (default: all)")  # fmt: skip
     parser.add_argument("--pictures", action=argparse.BooleanOptionalAction, help="go from features of a convolutional "
-                        "model to its pictures, seconds for each (default: unless there is a cap)")  # fmt: skip
+                        "model to its pictures, seconds for each (default: unless there is a cap); if asked for, also "
+                        "where it takes the convolutions' gradients, minutes to an hour for each")  # fmt: skip
     parser.add_argument("--seed", type=whole(0, SEEDS), default=0, help="seed of the search (default: 0)")
     parser.add_argument("--vocabulary", metavar="FILE", help="words of token ids: a text file with one a line, or JSON")
     parser.add_argument("--out", metavar="FOLDER", help=f"where {' and '.join(REPORTS)} go")

@@ -189,8 +189,11 @@ class _Inspection:
         count = count_of_pictures(self.model, self.trace)
         if count is None:
             return row
-        if not count.is_enough:
+        if count.largest_batch < 1:
             return replace(row, obstacle=f"{row.obstacle}; {count}")
+        if not count.is_enough:
+            most = int(count.largest_batch)
+            return replace(row, behind=str(count), obstacle="", attack=Attack.JOINT_PICTURES, largest_batch=most)
         most = max((reach_of(use, self.trace, self.tensors)[1] for use in self.trace.layers), default=0)
         return replace(row, behind=str(count), obstacle="", attack=Attack.PICTURES, largest_batch=most)
 

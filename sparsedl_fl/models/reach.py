@@ -27,6 +27,7 @@ LEAKS_BY = {
     Attack.HEAD: "its own gradient and the loss",
     Attack.ROWS: "rows of its gradient (token ids)",
     Attack.PICTURES: "features behind it, and its own gradient",
+    Attack.JOINT_PICTURES: "features behind it and its own gradient together (asked for by pictures)",
 }
 """What a layer leaks by, in words."""
 

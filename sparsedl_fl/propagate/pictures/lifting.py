@@ -30,8 +30,13 @@ FIRST, TIMES, SLOWEST, FASTEST = 0.4, 8.0, 0.7, 1.3
 inputs' last change, within these factors of the last distance. Half as many times, slopes that were wrong were missed
 and the error stood still (a picture of CIFAR-10 behind McMahan's CNN)."""
 
-N_STEPS, N_PRODUCTS, ACCURACY = 3, 120, 1e-4
-"""Gauss-Newton steps of a round, products of conjugate gradients a step, and the squared residual that ends them."""
+N_STEPS, ACCURACY = 3, 1e-4
+"""Gauss-Newton steps of a round, and the squared residual of conjugate gradients that ends a step."""
+
+FEWEST_PRODUCTS, MOST_PRODUCTS = 120, 800
+"""Products of conjugate gradients a step at most, with a damping of one hundredth and with one of 2e-4 and less: as the
+root of a condition number grows. (A picture of CIFAR-10 behind McMahan's CNN, from a float32 gradient: with 120 always,
+the error stands still at 2e-3 to 7e-3; with 800 it is 2e-5 after 47 rounds.)"""
 
 EASIER, HARDER, MOST_TRIALS = 0.2, 5.0, 6
 """Factors of the damping, and how often a step is tried."""
@@ -168,7 +173,9 @@ class OpenSlopes:
             cost = float(residual.detach().square().sum())
             J, size = Linearized(self.residual, at.float()), float(gradient.norm())
             for _ in range(MOST_TRIALS):
-                step = _solved(J, gradient / max(size, torch.finfo(torch.float64).tiny), damping * self.typical)
+                goal = gradient / max(size, torch.finfo(torch.float64).tiny)
+                n_products = min(max(FEWEST_PRODUCTS, int(0.1 * FEWEST_PRODUCTS * damping**-0.5)), MOST_PRODUCTS)
+                step = _solved(J, goal, damping * self.typical, n_products)
                 with torch.enable_grad():
                     after = float(self.residual((at - size * step).requires_grad_()).detach().square().sum())
                 if after < cost:
@@ -183,12 +190,12 @@ class OpenSlopes:
         return at, cost, damping
 
 
-def _solved(J: Linearized, goal: torch.Tensor, added: float) -> torch.Tensor:
+def _solved(J: Linearized, goal: torch.Tensor, added: float, n_products: int) -> torch.Tensor:
     step, _ = conjugate_gradient(
         lambda v: (J.back(J.along(v[0])) + added * v[0])[None],
         lambda v: v,
         goal.float()[None],
-        n_products=N_PRODUCTS,
+        n_products=n_products,
         enough=ACCURACY,
     )
     return step[0].double()
@@ -219,7 +226,8 @@ def fit_with_slopes(equations: Equations, pictures: torch.Tensor, *, floor: floa
     Notes
     -----
     Measured with a picture of CIFAR-10 behind McMahan's CNN (2644 active features for 3072 numbers): from 16 dB, where
-    features alone end, to an error of 1e-6 in 49 rounds of 8 s on a busy core.
+    features alone end, to an error of 2e-12 in 42 rounds where features and gradients are exact, and of 2e-5 in 47
+    where they come from a float32 gradient; 6.5 minutes on an H100 that 15 other processes used.
     """
     kinks = equations.kinks(pictures)
     spreads = [max(float(call.inputs.std(correction=0)), 1e-30) for call in kinks]

@@ -1,11 +1,14 @@
 """From an update of a convolutional model to its pictures: recovered, skipped with a reason, or contradicted."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from sparsedl_fl.audit import audit_model
+from sparsedl_fl.audit import attack, audit_model
+from sparsedl_fl.audit.picture_attack import pictures_behind
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.models import inspect_model
 from sparsedl_fl.simulation import client_gradient
@@ -19,6 +22,16 @@ def network(n_channels=8, seed=0):
         return nn.Sequential(
             nn.Conv2d(1, n_channels, 3, padding=1), nn.ReLU(), nn.Conv2d(n_channels, n_channels, 3, padding=1),
             nn.ReLU(), nn.Flatten(), nn.Linear(64 * n_channels, 80), nn.ReLU(), nn.Linear(80, 5),
+        )  # fmt: skip
+
+
+def few_features(seed):
+    """Return a network with fewer active features than a picture has numbers, and more gradients in front of them."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.Conv2d(6, 2, 5, padding=2), nn.ReLU(),
+            nn.Flatten(), nn.Linear(128, 80), nn.ReLU(), nn.Linear(80, 5),
         )  # fmt: skip
 
 
@@ -79,6 +92,47 @@ def test_features_alone_are_said_to_be_features_alone():
     audit = audit_model(model, gradients, example=pictures[:1])
     assert audit[CONVOLUTIONS].batch is None
     assert "features only" in audit[CONVOLUTIONS].reason
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+def test_what_features_leave_open_comes_back_by_the_gradients_of_the_convolutions(seed):
+    model = few_features(seed)
+    pictures, gradients = client(model, b=1, seed=seed)
+    layer = audit_model(model, gradients, example=pictures, pictures=True)[CONVOLUTIONS]
+    assert layer.n_certified == 1
+    off = np.sqrt(np.mean((layer.batch.inputs - pictures.flatten(1).numpy()) ** 2))
+    assert off < 3 * layer.batch.errors[0]
+    assert layer.batch.errors[0] < 1e-4
+    reason = audit_model(model, gradients, example=pictures)[CONVOLUTIONS].reason
+    assert "too few; with 458 gradients in front of them" in reason
+    assert "pass pictures" in reason
+
+
+def test_gradients_of_convolutions_take_a_whole_batch_of_a_size_that_they_hold():
+    model = few_features(1)
+    pictures, gradients = client(model, b=18, seed=1)
+    row = next(row for row in inspect_model(model, pictures[:1]) if row.kind == "Conv2d")
+    assert (row.attack, row.largest_batch) == ("pictures with gradients", 17)
+    reason = audit_model(model, gradients, example=pictures[:1], pictures=True)[CONVOLUTIONS].reason
+    assert "the batch has 18" in reason or "not all of its features were certified" in reason
+
+
+def test_certified_features_of_part_of_a_batch_give_their_pictures(monkeypatch):
+    certified = np.array([True, False, True, True])
+
+    def of_part(subject, rows, found, *rest):
+        batch = found["5"].batch
+        part = replace(batch, certified=certified, errors=np.where(certified, batch.errors, np.inf))
+        return pictures_behind(subject, rows, found | {"5": replace(found["5"], batch=part)}, *rest)
+
+    monkeypatch.setattr(attack, "pictures_behind", of_part)
+    model = network()
+    pictures, gradients = client(model)
+    known = audit_model(model, gradients, example=pictures[:1])[CONVOLUTIONS].batch
+    assert known.certified.tolist() == certified.tolist()
+    assert np.isinf(known.errors[1])
+    match = match_batches(pictures.flatten(1).numpy(), known.inputs[certified])
+    assert np.sqrt(np.sort(match.squared_errors)[:3]).max() < 1e-4
 
 
 @pytest.mark.slow

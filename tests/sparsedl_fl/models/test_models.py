@@ -114,7 +114,7 @@ def test_a_layer_declared_last_and_of_ones_own_gives_its_batch_away():
 def test_every_parameter_is_in_the_table(model):
     rows = inspect_model(model)
     assert sorted(name for row in rows for name in row.parameters) == sorted(dict(model.named_parameters()))
-    assert all(row.obstacle or row.attack == "pictures" for row in rows if row.kind != "Linear")
+    assert all(row.obstacle or row.attack.gives_pictures for row in rows if row.kind != "Linear")
 
 
 def test_each_layer_says_what_feeds_it_and_how_much_it_leaks():
@@ -123,6 +123,7 @@ def test_each_layer_says_what_feeds_it_and_how_much_it_leaks():
         ("fc1", "features", "span", 54),
         ("fc2", "features", "zeros", 21),  # the next gradient has ten rows
         ("fc3", "features", "head", 4),
+        ("conv1, conv2", "", "pictures with gradients", 1),
     ]
     first = inspect_model(nn.Sequential(nn.Linear(20, 50), nn.Tanh(), nn.LayerNorm(50), nn.Linear(50, 10)))[0]
     assert (first.feeds, first.attack, first.largest_batch) == ("the model's input", "rest", 10)

@@ -47,6 +47,10 @@ NETWORKS = {
     "adaptive pooling": lambda: (front(conv(), nn.ReLU(), nn.AdaptiveMaxPool2d(4)), "4"),
     "batch norm": lambda: (front(conv(), norm(nn.BatchNorm2d), nn.ReLU(), nn.MaxPool2d(2)), "5"),
     "group norm": lambda: (front(conv(), norm(nn.GroupNorm), nn.ReLU(), nn.MaxPool2d(2)), "5"),
+    "group norm, GELU": lambda: (
+        front(conv(), norm(nn.GroupNorm), nn.GELU(), nn.AvgPool2d(2), conv(32, 32), norm(nn.GroupNorm), nn.GELU()),
+        "8",
+    ),
     "layer norm": lambda: (front(conv(), nn.LayerNorm([32, 8, 8]), nn.ReLU(), nn.MaxPool2d(2)), "5"),
     "stride, groups": lambda: (
         front(nn.Conv2d(1, 32, 5, stride=2, padding=2), nn.LeakyReLU(0.1), conv(32, 32, groups=4), nn.ReLU()),
