@@ -136,7 +136,7 @@ PICTURE_ROWS: dict[str, Experiment] = {
     "mnist-128-2048": PictureBatch(128, 2048),
     "cifar10-gray-16": PictureBatch(16, 512, "cifar10", is_gray=True),
     "cifar10-8-three-convolutions": PictureBatch(8, 512, "cifar10", "three-convolutions"),
-    **{f"cifar10-{b}": PictureBatch(b, 512, "cifar10") for b in (2, 8)},
+    **{f"cifar10-{b}": PictureBatch(b, 512, "cifar10") for b in (1, 2, 8)},
     **{f"cifar10-{b}-lenet": PictureBatch(b, 120, "cifar10", "lenet") for b in (1, 2)},
     **{
         f"mnist-{b}-{wire.replace(' ', '-')}": PictureBatch(b, 512, wire=wire, exact_above=30.0)

@@ -10,6 +10,7 @@ import numpy as np
 
 from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit
 from sparsedl_fl.audit.subject import Subject
+from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.models import LayerRow
 from sparsedl_fl.propagate.backward import KnownBatch
 from sparsedl_fl.propagate.pictures import RecoveredPictures, recover_pictures
@@ -18,6 +19,9 @@ from sparsedl_fl.wording import argument
 
 __all__ = ["pictures_behind", "source_of_pictures", "why_no_pictures"]
 
+
+LEAST_NOISE = 1e-6
+"""Share of the gradients that is noise at least: that of single precision."""
 
 MOST_ROUNDS = 80
 """Rounds of a fit to features and gradients together at most: a picture of CIFAR-10 took 47 (`pictures.lifting`)."""
@@ -93,18 +97,33 @@ def _recovered(
     subject: Subject, layer: LayerAudit, batch: KnownBatch, shape: tuple[int, ...], max_rounds: int
 ) -> RecoveredPictures:
     """Go from certified features to pictures; the convolutions' gradients prove those of a whole batch."""
-    weight = subject.layer_gradient(layer.name).weight.astype(np.float64)
+    sure = batch.certified
+    sent_back, noise = _sent_back(subject.layer_gradient(layer.name), batch) if batch.is_whole else (None, LEAST_NOISE)
     return recover_pictures(
         subject.model,
         layer.name,
-        batch.inputs[batch.certified],
-        batch.errors[batch.certified],
+        batch.inputs[sure],
+        batch.errors[sure],
         shape,
-        sent_back=batch.gradients.T @ weight if batch.is_whole else None,
+        sent_back=sent_back,
         gradients=subject.gradients,
-        noise=1e-6 if layer.inverter is None else max(1e-6, layer.inverter.relative_residual_),
+        noise=noise,
         max_rounds=max_rounds,
     )
+
+
+def _sent_back(given: LayerGradient, batch: KnownBatch) -> tuple[np.ndarray, float]:
+    """Return the gradient of the loss at the features ``W^T D``, and the share of it that is noise.
+
+    ``D`` is what the features leave of the gradient, by least squares: what an inverter says of it is zero where a unit
+    seems inactive, and one unit near its kink is a tenth of a sample's ``D``.
+    """
+    gradient, features = given.weight_grad.astype(np.float64), batch.inputs
+    D = np.linalg.lstsq(features.T, gradient.T, rcond=None)[0]
+    residual = np.linalg.norm(gradient - D.T @ features) / np.linalg.norm(gradient)
+    off = np.max(batch.errors / np.sqrt(np.mean(features**2, axis=1)))
+    noise = max(LEAST_NOISE, float(residual), float(np.linalg.cond(features) * off))
+    return D @ given.weight.astype(np.float64), noise
 
 
 def _among(features: KnownBatch, pictures: RecoveredPictures) -> KnownBatch:

@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_model_arguments(parser)
     parser.add_argument("update", metavar="UPDATE", nargs="?", help="what the client sent: .safetensors, .npz or .pt")
-    parser.add_argument("--example", action="store_true", help="audit the model and the update that ship with this")
+    shipped = parser.add_mutually_exclusive_group()
+    shipped.add_argument("--example", action="store_true", help="audit the model and the update that ship with this")
+    shipped.add_argument("--example-cnn", action="store_true", help="the same with a convolutional model: to pictures")
     parser.add_argument("--kind", choices=("auto", "gradient", "weights", "delta"), default="auto",
                         help="what UPDATE is (default: weights where near the model's own, else gradient)")  # fmt: skip
     parser.add_argument("--learning-rate", type=number(is_above=True), help="the client's, for weights or a delta")
@@ -107,8 +109,11 @@ def _audited(options: argparse.Namespace) -> AuditResult:
     spec, weights, update, shape = options.model, options.weights, options.update, None
     if options.example:
         spec, weights, update, shape = f"{example.__name__}:model", str(example.WEIGHTS), str(example.UPDATE), [1, 8, 8]
+    elif options.example_cnn:
+        spec, shape = f"{example.__name__}:convolutional", [1, 8, 8]
+        weights, update = str(example.CONVOLUTIONAL_WEIGHTS), str(example.CONVOLUTIONAL_UPDATE)
     elif spec is None or update is None:
-        raise ValueError("MODEL and UPDATE are needed, or --example")
+        raise ValueError("MODEL and UPDATE are needed, or --example or --example-cnn")
     elif weights is None:
         check_fixed(spec)
     model = model_of(options, spec, weights)

@@ -5,8 +5,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from sparsedl_fl import cli
+from sparsedl_fl.audit import example
 
 
 def test_every_command_says_what_it_does(capsys):
@@ -75,6 +78,29 @@ def test_audit_of_the_example_writes_a_report(capsys, tmp_path):
     assert report["verdict"] == "RECOVERED"
     assert report["samples"] == []
     assert "<h1>" in (tmp_path / "report" / "report.html").read_text()
+
+
+def test_audit_of_the_convolutional_example_ends_with_pictures(capsys, tmp_path):
+    assert cli.main(["audit", "--example-cnn", "--out", str(tmp_path / "report"), "--show-samples"]) == 1
+    assert capsys.readouterr().out.startswith("RECOVERED: 8 of 8 inputs of the model and 8 labels")
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert {sample["kind"] for sample in report["samples"]} == {"inputs of the model"}
+    assert (tmp_path / "report" / "report.html").read_text().count("data:image/png") >= 1
+
+
+@pytest.mark.parametrize(
+    ("build", "weights", "update", "batch_size"),
+    [
+        (example.model, example.WEIGHTS, example.UPDATE, 16),
+        (example.convolutional, example.CONVOLUTIONAL_WEIGHTS, example.CONVOLUTIONAL_UPDATE, 8),
+    ],
+)
+def test_the_examples_are_what_make_computes(build, weights, update, batch_size):
+    state, gradients = example.make(batch_size, 0, build)
+    for path, made in ((weights, state), (update, gradients)):
+        shipped = load_file(path)
+        assert shipped.keys() == made.keys()
+        assert all(torch.allclose(shipped[name], made[name], rtol=1e-3, atol=1e-5) for name in made)
 
 
 @pytest.mark.parametrize(
