@@ -81,7 +81,7 @@ def write_summary(
 
 
 def _mean(group: list[dict[str, Any]], metric: str) -> float:
-    values = [np.mean(record[metric]) for record in group if metric in record]  # a refused batch has none
+    values = [np.mean(record[metric]) for record in group if np.size(record.get(metric, ()))]  # some batches have none
     return float(np.mean(values)) if values else np.nan
 
 
