@@ -2,11 +2,11 @@
 
 - `front`: the model up to that layer, as a function; `sharpening`: the same with its kinks smoothed.
 - `counting`: equations against unknowns, before any search.
-- `fitting`: Gauss-Newton on features, each picture by itself.
+- `fitting`: Gauss-Newton on features, each picture by itself; `finishing`: its last steps, with the Jacobian formed.
 - `determinacy`, `judging`, `replaying`: how well a picture is determined, what is demanded of it, and the proof by
   gradients that were not fitted; `certificate`: the result.
 - `slopes`, `lifting`, `joint`: features and the gradients of the front together, for what features leave open.
-- `recovery`: all of it.
+- `recovery`: all of it; `draws`: random numbers that are the same on every device.
 """
 
 from sparsedl_fl.propagate.pictures.certificate import PictureStatus, RecoveredPictures
