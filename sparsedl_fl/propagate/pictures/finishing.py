@@ -1,8 +1,8 @@
 """The last steps of pictures that are nearly right, with the Jacobian formed.
 
 Where some directions of a picture are held a thousand times less than others, conjugate gradients need thousands of
-products for what is one linear system. Behind three convolutions with GroupNorm and GELU, pictures of CIFAR-10 came from
-an error of 2e-2 to 1e-3 with six Jacobians, 7 s each on a core.
+products for what is one linear system. Behind three convolutions with GroupNorm and GELU, a picture of CIFAR-10 came
+from an error of 2e-2 to 1e-3 with six Jacobians, 7 s each on a core.
 """
 
 from __future__ import annotations
