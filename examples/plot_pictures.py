@@ -45,7 +45,7 @@ print(
 )
 figure, axes = plt.subplots(2, batch_size, figsize=(1.2 * batch_size, 2.6), layout="constrained")
 for column, index in enumerate(private):
-    axes[0, column].imshow(digits[index, 0], cmap="gray")
+    axes[0, column].imshow(digits[index, 0].numpy(), cmap="gray")
     axes[1, column].imshow(batch.inputs[match.order[column]].reshape(8, 8), cmap="gray")
 for axis in axes.flat:
     axis.axis("off")
