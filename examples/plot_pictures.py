@@ -51,4 +51,4 @@ for axis in axes.flat:
     axis.axis("off")
 axes[0, 0].set_title("private", loc="left", fontsize=9)
 axes[1, 0].set_title("recovered", loc="left", fontsize=9)
-figure.savefig("pictures.png", dpi=150)
+figure.savefig("plot_pictures.png", dpi=120)
