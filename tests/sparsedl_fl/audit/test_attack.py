@@ -36,7 +36,7 @@ def tiny_images():
     return torch.tensor(pictures, dtype=torch.float32).flatten(1), labels
 
 
-@pytest.mark.parametrize(("n_steps", "depth"), [(0, 3), (50, 4)])
+@pytest.mark.parametrize(("n_steps", "depth"), [(0, 3), pytest.param(50, 4, marks=pytest.mark.slow)])
 def test_each_layer_of_a_deep_network_gives_its_inputs_away(tiny_images, n_steps, depth):
     inputs, labels = tiny_images
     rng = np.random.default_rng(0)

@@ -94,7 +94,8 @@ def test_features_alone_are_said_to_be_features_alone():
     assert "features only" in audit[CONVOLUTIONS].reason
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_what_features_leave_open_comes_back_by_the_gradients_of_the_convolutions(seed):
     model = few_features(seed)
     pictures, gradients = client(model, b=1, seed=seed)
@@ -108,6 +109,7 @@ def test_what_features_leave_open_comes_back_by_the_gradients_of_the_convolution
     assert "pass pictures" in reason
 
 
+@pytest.mark.slow
 def test_gradients_of_convolutions_take_a_whole_batch_of_a_size_that_they_hold():
     model = few_features(1)
     pictures, gradients = client(model, b=18, seed=1)
