@@ -24,7 +24,7 @@ from sparsedl_fl.metrics import match_batches, psnr
 from sparsedl_fl.simulation import client_gradient, fully_connected
 from sparsedl_fl.tabular import decode_table
 
-__all__ = ["Experiment", "FailureTrials", "FeatureBatch", "ImageBatch", "LayerBatch", "TableBatch"]
+__all__ = ["Experiment", "FailureTrials", "FeatureBatch", "ImageBatch", "LayerBatch", "TableBatch", "train"]
 
 Score = Callable[[np.ndarray], dict[str, Any]]
 
@@ -138,7 +138,7 @@ class ImageBatch(Attack):
         pixels, classes = images.draw(self.batch_size, seed, self.one_class)
         inputs, labels = images.normalize(pixels), torch.from_numpy(classes)
         model = self.network(inputs.shape[1], images.dataset.n_classes, seed)
-        _train(model, images, self.n_steps, seed)
+        train(model, images.normalize, images, self.n_steps, seed)
         sent = self.client.send(model, inputs, labels, self.layer, seed)
         with torch.no_grad():
             truth = model[: 2 * self.layer](inputs) if self.layer else inputs
@@ -160,13 +160,15 @@ class ImageBatch(Attack):
         return score
 
 
-def _train(model: nn.Sequential, images: Images, n_steps: int, seed: int) -> None:
+def train(
+    model: nn.Module, feed: Callable[[np.ndarray], torch.Tensor], images: Images, n_steps: int, seed: int
+) -> None:
     """Train for some steps of plain gradient descent on random batches."""
     optimizer = torch.optim.SGD(model.parameters(), lr=TRAINING_RATE)
     for step in range(n_steps):
         pixels, classes = images.draw(TRAINING_BATCH, 10_000 * (seed + 1) + step)
         optimizer.zero_grad()
-        cross_entropy(model(images.normalize(pixels)), torch.from_numpy(classes)).backward()
+        cross_entropy(model(feed(pixels)), torch.from_numpy(classes)).backward()
         optimizer.step()
     optimizer.zero_grad()
 

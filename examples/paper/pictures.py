@@ -13,19 +13,20 @@ import torch
 from torch import nn
 
 from paper.data import Images, load_images
-from paper.experiments import TRAINING_BATCH, TRAINING_RATE, Experiment
+from paper.experiments import Experiment, train
 from paper.methods import Budget
-from paper.models.vision import lenet, mcmahan, three_convolutions
+from paper.models.vision import mcmahan, three_convolutions
+from paper.raw import LeNet
 from sparsedl_fl.audit import audit_model
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.simulation import WIRES, client_gradient
 
 __all__ = ["PICTURE_ROWS", "PictureBatch"]
 
-NETWORKS: dict[str, Callable[..., nn.Sequential]] = {
+NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "mcmahan": mcmahan,
     "three-convolutions": three_convolutions,
-    "lenet": lenet,
+    "lenet": lambda *_, **__: LeNet(),  # of coloured pictures of 32 x 32, ten classes
 }
 
 
@@ -113,20 +114,14 @@ class PictureBatch(Experiment):
         fed = images.normalize(pixels).reshape(len(pixels), side, side, -1).movedim(3, 1)
         return fed.mean(dim=1, keepdim=True) if self.is_gray else fed.contiguous()
 
-    def _model(self, images: Images, seed: int, shape: tuple[int, ...]) -> nn.Sequential:
+    def _model(self, images: Images, seed: int, shape: tuple[int, ...]) -> nn.Module:
         """Return the network of a seed, trained for some steps."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             n_classes = images.dataset.n_classes
             model = NETWORKS[self.network](shape[0], shape[1], n_hidden=self.width, n_classes=n_classes)
-        optimizer = torch.optim.SGD(model.parameters(), lr=TRAINING_RATE)
-        for step in range(self.n_steps):
-            pixels, classes = images.draw(TRAINING_BATCH, 10_000 * (seed + 1) + step)
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(self._fed(images, pixels)), torch.from_numpy(classes))
-            loss.backward()
-            optimizer.step()
-        return model.requires_grad_(True)
+        train(model, lambda pixels: self._fed(images, pixels), images, self.n_steps, seed)
+        return model
 
 
 PICTURE_ROWS: dict[str, Experiment] = {

@@ -80,7 +80,7 @@ def audit_model(
     peel : bool, default=True
         Whether to go from a layer whose whole batch was recovered to the others, and to replay the client.
     pictures : bool or None, default=None
-        Whether to go from features to pictures. None: where seconds each suffice, without a cap; True: minutes, too.
+        Whether to go from features to pictures. None: where they hold them alone, without a cap; True: wherever it can.
     max_effort : float or None, default=None
         Budget of the searches of all layers together, for an inverter without directions of its own: about seconds on
         one core, but counted from starts and sizes, so that the same update has the same result on any machine.

@@ -10,7 +10,7 @@ from torch import nn
 
 from sparsedl.arrays import draw_seed
 
-__all__ = ["VGG16_CHANNELS", "lenet", "mcmahan", "resnet", "three_convolutions", "vgg"]
+__all__ = ["VGG16_CHANNELS", "mcmahan", "resnet", "three_convolutions", "vgg"]
 
 VGG16_CHANNELS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 """Channels of the convolutions of VGG16; each group ends in a pooling layer."""
@@ -169,14 +169,4 @@ def three_convolutions(n_channels: int, side: int, *, n_hidden: int = 512, n_cla
         convolutions += [nn.Conv2d(n_in, n_out, 3, padding=1), nn.GroupNorm(8, n_out), nn.GELU()]
         convolutions += [nn.AvgPool2d(2)] if n_out > n_in else []
     head = [nn.Linear(64 * (side // 4) ** 2, n_hidden), nn.GELU(), nn.Linear(n_hidden, n_classes)]
-    return nn.Sequential(*convolutions, nn.Flatten(), *head)
-
-
-def lenet(n_channels: int, side: int, *, n_hidden: int = 120, n_classes: int = 10) -> nn.Sequential:
-    """Build the network of PyTorch's first tutorial: two convolutions of 6 and 16 channels, three linear layers."""
-    convolutions: list[nn.Module] = []
-    for n_in, n_out in ((n_channels, 6), (6, 16)):
-        convolutions += [nn.Conv2d(n_in, n_out, 5), nn.ReLU(), nn.MaxPool2d(2)]
-    left = ((side - 4) // 2 - 4) // 2
-    head = [nn.Linear(16 * left**2, n_hidden), nn.ReLU(), nn.Linear(n_hidden, 84), nn.ReLU(), nn.Linear(84, n_classes)]
     return nn.Sequential(*convolutions, nn.Flatten(), *head)

@@ -123,7 +123,7 @@ def _without_matrix(front: Front, picture: torch.Tensor) -> Determinacy:
     n, J = front.n_pixels, front.linearized(picture[None])
     direction = unit_normal((1, n), 1, picture.device)
     n_equations = int((J.along(direction) != 0).sum())
-    found = inverse_products(J, (1, n)) if n_equations > n else None
+    found = inverse_products(J) if n_equations > n else None
     if found is None:
         return Determinacy(n_equations, n, min(n_equations, n - 1), 0.0, np.inf, np.zeros((0, n)))
     gain = float(torch.stack([(v * y).mean() for v, y in found]).mean().sqrt())
@@ -131,10 +131,10 @@ def _without_matrix(front: Front, picture: torch.Tensor) -> Determinacy:
     return Determinacy(n_equations, n, n, smallest, gain, np.zeros((0, n)))
 
 
-def inverse_products(J: Linearized, shape: tuple[int, ...]) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
+def inverse_products(J: Linearized) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
     """Return random directions ``v`` and ``(J^T J)^-1 v``, or None where some directions are not held."""
     generator, found = torch.Generator().manual_seed(0), []
-    like = J.point.reshape(1, -1)
+    shape, like = J.point.shape, J.point.reshape(1, -1)
 
     def squared(u: torch.Tensor) -> torch.Tensor:
         return J.back(J.along(u.reshape(shape))).reshape(1, -1)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from sparsedl_fl.propagate.pictures.determinacy import MOST_DENSE, jacobian_at
-from sparsedl_fl.propagate.pictures.fitting import DIFFERENCE, MOST_BENT, Fit
+from sparsedl_fl.propagate.pictures.fitting import MOST_BENT, Fit, curvature_along
 from sparsedl_fl.propagate.pictures.front import Front
 
 __all__ = ["finished"]
@@ -87,7 +87,6 @@ def _bent(
 ) -> torch.Tensor:
     """Return a step with its second-order part: along what is hardly held, the network bends most."""
     step = torch.cholesky_solve(gradient[:, None], factor)[:, 0]
-    there = front((picture - DIFFERENCE * step)[None])[0]
-    curvature = (2 / DIFFERENCE) * ((there - here) / DIFFERENCE + step @ rows)
+    curvature = curvature_along(front, picture[None], here[None], step[None], (step @ rows)[None])[0]
     bend = torch.cholesky_solve((rows @ curvature)[:, None], factor)[:, 0]
     return step + 0.5 * bend if bend.norm() < MOST_BENT * step.norm() else step

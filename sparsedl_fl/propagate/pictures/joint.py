@@ -113,7 +113,7 @@ def _errors(equations: Equations, pictures: torch.Tensor, draws: list[torch.Tens
     """Return the root-mean-square change of each picture by draws of the residuals; infinite where not determined."""
     J = Linearized(equations.residual, pictures)
     squares = torch.zeros_like(pictures[:, 0])
-    if inverse_products(J, tuple(pictures.shape)) is None:
+    if inverse_products(J) is None:
         return torch.full_like(squares, torch.inf)
     for draw in draws:
         goal = J.back(draw).flatten()[None]
