@@ -3,12 +3,14 @@
 - `audit_model` attacks the layer with most room, goes on to the others from it, and replays the client; `attack.py`.
 - `AuditResult` is what it returns, with a `Verdict` for each layer and the whole; `result.py`, `findings.py`.
 - `report/` writes it as a page and as JSON, one file a chapter.
+- `members` tests whether given records were trained on; `make_canaries` draws some to train on; `membership/`.
 - `sweep` runs simulated clients over settings of a defence until nothing is recovered; `sweeping/`.
 - `load_model` and `load_update` read what users have on disk; `files/`.
 """
 
 from sparsedl_fl.audit.attack import audit_model, out_of_range
 from sparsedl_fl.audit.findings import Verdict
+from sparsedl_fl.audit.membership import Membership, make_canaries, members
 from sparsedl_fl.audit.result import AuditResult, LayerAudit, LikelySample, Sample
 from sparsedl_fl.audit.sweeping import STOCK, Setting, SweepResult, SweepRow, default_settings, sweep
 
@@ -17,6 +19,7 @@ __all__ = [
     "AuditResult",
     "LayerAudit",
     "LikelySample",
+    "Membership",
     "Sample",
     "Setting",
     "SweepResult",
@@ -24,6 +27,8 @@ __all__ = [
     "Verdict",
     "audit_model",
     "default_settings",
+    "make_canaries",
+    "members",
     "out_of_range",
     "sweep",
 ]

@@ -11,6 +11,7 @@ import numpy as np
 
 from sparsedl_fl.audit.findings import Fed, LayerAudit, LikelySample, Sample, Verdict
 from sparsedl_fl.audit.last_layer import LabelSigns
+from sparsedl_fl.audit.membership import Membership
 from sparsedl_fl.certify.candidates import SearchEnd
 from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.propagate.replay import Replay
@@ -45,6 +46,8 @@ class AuditFacts(Mapping):
     targets : ndarray of shape (n_samples, n_outputs) or None
         Numbers, or several labels at a time, that the samples were trained for, in their order; where the loss is
         given.
+    membership : Membership or None
+        Which given records were trained on, where that was tested; it changes no verdict.
     """
 
     layers: tuple[LayerAudit, ...]
@@ -57,6 +60,7 @@ class AuditFacts(Mapping):
     given_batch_size: int | None = None
     was_interrupted: bool = False
     targets: np.ndarray | None = None
+    membership: Membership | None = None
 
     def __getitem__(self, name: str) -> LayerAudit:
         return {layer.name: layer for layer in reversed(self.layers)}[name]

@@ -17,10 +17,13 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
 
 SAME = ("batch_size", "force", "key", "kind", "layers", "learning_rate", "loss", "momentum", "noise_level", "optimizer",
-        "out", "vocabulary", "weight_decay", "weights")  # fmt: skip
+        "others", "out", "records", "vocabulary", "weight_decay", "weights")  # fmt: skip
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in SAME} | {
+    "after": "UPDATE",
+    "before": "MODEL",
     "example": "--input-shape, --input-ids or --example-input",
     "inputs": "--data",
+    "layer": "--layer",
     "max_effort": "--effort",
     "max_seconds": "--seconds",
     "mode": "--eval",

@@ -10,8 +10,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from sparsedl_fl.cli import members
 from sparsedl_fl.cli._model import add_model_arguments, example_of, folder_of, loss_of, model_of, steps_shown
 from sparsedl_fl.cli._options import INTERRUPTED, SEEDS, decay, number, whole
 
@@ -56,6 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "model to its pictures, seconds for each (default: unless there is a cap); if asked for, also "
                         "where it takes the convolutions' gradients, minutes to an hour for each")  # fmt: skip
     parser.add_argument("--seed", type=whole(0, SEEDS), default=0, help="seed of the search (default: 0)")
+    parser.add_argument("--records", metavar="FILE", help="records to test for membership, as of sparsedl-fl members: "
+                        "a chapter of the report says which of them were trained on")  # fmt: skip
     parser.add_argument("--vocabulary", metavar="FILE", help="words of token ids: a text file with one a line, or JSON")
     parser.add_argument("--out", metavar="FOLDER", help=f"where {' and '.join(REPORTS)} go")
     parser.add_argument("--force", action="store_true", help="overwrite files there that are no reports of ours")
@@ -92,7 +95,8 @@ def _exit_status(result: AuditResult, fail_on: Sequence[str]) -> int:
     """Return the verdict's status, or 1 where the user wants more to fail; a leak is 1 in any case."""
     is_named = str(result.verdict).lower().replace(" ", "-") in fail_on
     is_label = LABELS in fail_on and len(result.labels_present) > 0
-    return 1 if is_named or is_label else result.verdict.exit_status
+    is_member = result.membership is not None and result.membership.n_members > 0
+    return 1 if is_named or is_label or is_member else result.verdict.exit_status
 
 
 def _audited(options: argparse.Namespace) -> AuditResult:
@@ -123,8 +127,13 @@ def _audited(options: argparse.Namespace) -> AuditResult:
     # The rows that changed show token ids whatever the optimiser, and at any learning rate.
     rate, client = (options.learning_rate or 1.0, {}) if obstacle else (options.learning_rate, client)
     sent = load_update(model, update, kind=options.kind, learning_rate=rate, key=options.key, **client)
+    membership = None
+    if options.records is not None:
+        how: dict[str, Any] = {"kind": sent.kind, "key": options.key, "random_state": options.seed}
+        membership = members.membership_of(model, inputs, update, options.records, **how)
     if obstacle:
-        return out_of_range(model, obstacle, inputs, gradients=sent.gradients, seed=options.seed, **facts)
+        found = out_of_range(model, obstacle, inputs, gradients=sent.gradients, seed=options.seed, **facts)
+        return replace(found, membership=membership)
     inverter = GradientInverter(
         batch_size=options.batch_size, noise_level=options.noise_level, random_state=options.seed
     )
@@ -132,7 +141,7 @@ def _audited(options: argparse.Namespace) -> AuditResult:
     given = (sent.gradients, inverter, options.layers, inputs, loss)
     with steps_shown(not options.json) as report:
         result = audit_model(model, *given, learning_rate=sent.learning_rate, **budget, report=report)
-    return replace(result, context={**result.context, **facts, "kind": sent.kind})
+    return replace(result, context={**result.context, **facts, "kind": sent.kind}, membership=membership)
 
 
 def _print(result: AuditResult, out: str | None) -> None:
@@ -146,6 +155,8 @@ def _print(result: AuditResult, out: str | None) -> None:
         condition = result.label_signs.condition
         number = f"{len(present)} label{'s' if len(present) != 1 else ''}"
         lines.append(f"{number} read from the update{f' ({condition})' if condition else ''}")
+    if result.membership is not None:
+        lines.append(f"membership: {result.membership}")
     lines.append(str(result.replay) if result.replay else f"not replayed: {result.replay_reason}")
     if out:
         lines.append(f"report: {', '.join(f'{out}/{name}' for name in REPORTS)}")

@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from sparsedl_fl.layers.blocks import column_blocks, significands
-from sparsedl_fl.layers.formats import BFLOAT16_BITS, FLOAT16_BITS
+from sparsedl_fl.layers.formats import BFLOAT16_BITS, FLOAT16_BITS, UNIFORM
 
-__all__ = ["step_of_stored_weights"]
+__all__ = ["rounding_of_stored", "step_of_stored_weights"]
 
-FLOAT32_BITS = 24
+FLOAT32_BITS, FLOAT64_BITS = 24, 53
 """Bits of a significand, the hidden one included."""
 
 N_ENTRIES, FEWEST = 20_000, 64
@@ -106,3 +106,21 @@ def _common_divisor(values: np.ndarray, *, rounding: float = 1e-3) -> float:
             a, b = b, abs(a - np.rint(a / b) * b)
         divisor = a
     return divisor
+
+
+def rounding_of_stored(numbers: np.ndarray) -> float:
+    """Return the root mean square of the rounding of stored numbers, by their last digits.
+
+    Parameters
+    ----------
+    numbers : ndarray of shape (m, n)
+        Weights or gradients, in half, single or double precision, whatever type holds them.
+
+    Examples
+    --------
+    >>> stored = np.ones((2, 3), dtype=np.float32) / 3  # in [1/4, 1/2), with 24 bits
+    >>> float(np.round(rounding_of_stored(stored) * np.sqrt(12) / 2.0**-25, 6))
+    1.0
+    """
+    digits = _last_digits(numbers.astype(np.float64), _bits_of(numbers) or FLOAT64_BITS)
+    return float(UNIFORM * np.sqrt(np.mean(digits**2)))

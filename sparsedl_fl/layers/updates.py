@@ -8,11 +8,12 @@ import numpy as np
 import torch
 
 from sparsedl.process import neutral_modes
+from sparsedl_fl.layers.decayed_start import decay_by_rank
 from sparsedl_fl.layers.of_model import get_tensor, pick_layer
 from sparsedl_fl.tracing.naming import plain_names
 from sparsedl_fl.wording import argument, argument_with, is_option
 
-__all__ = ["decay_by_rank", "gradients_of_update", "kept_share", "obstacle_of_optimizer", "layer_of_state"]
+__all__ = ["gradients_of_update", "kept_share", "obstacle_of_optimizer", "layer_of_state"]
 
 OPTIMIZERS = ("sgd",)
 """Optimisers whose update is a weighted sum of gradients, and so keeps their rank."""
@@ -74,7 +75,7 @@ def gradients_of_update(
     momentum : float, default=0
         Plain or Nesterov: the sum of gradients is then a weighted one, with the same rank and the same inputs.
     weight_decay : float or None, default=0
-        The client's; None estimates it from the rank, where the batch is smaller than half of a layer.
+        The client's; None estimates it from the rank, where the batch is smaller than the largest layer.
     optimizer : str, default="sgd"
         "sgd"; any other is out of range.
 
@@ -142,36 +143,6 @@ def kept_share(learning_rate: float, n_steps: int, momentum: float, weight_decay
         velocity = weight_decay * weight + (momentum * velocity if step else 0.0)
         weight -= learning_rate * velocity
     return weight
-
-
-def decay_by_rank(pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]], *, agreement: float = 1e-4) -> float:
-    """Return the share ``a`` of the initial weights for which ``a W0 - W_T`` has the smallest rank.
-
-    All eigenvalues of the pencil ``(W_T, W0)`` but ``b`` are ``a``, and so is their median where ``b`` is less than
-    half of them.
-
-    Parameters
-    ----------
-    pairs : mapping of name to (torch.Tensor, torch.Tensor)
-        Each parameter before and after.
-    agreement : float, default=1e-4
-        Spread of the middle quarter of the eigenvalues, up to which they are one.
-    """
-    matrices = [
-        pair for pair in pairs.values() if pair[0].ndim == 2 and min(pair[0].shape) > 3 and pair[1].isfinite().all()
-    ]
-    if not matrices:
-        raise ValueError(f"{argument('weight_decay')} cannot be found: the model has no matrix of weights")
-    initial, final = max(matrices, key=lambda pair: min(pair[0].shape))
-    initial, final = (initial, final) if initial.shape[0] <= initial.shape[1] else (initial.T, final.T)
-    values = np.sort(np.linalg.eigvals((final @ torch.linalg.pinv(initial)).numpy()).real)
-    middle = np.quantile(values, [0.375, 0.625])
-    if np.ptp(middle) > agreement:
-        raise ValueError(
-            f"{argument('weight_decay')} cannot be found by the rank: the batch is larger than half of the largest "
-            "layer, or the optimiser is no SGD"
-        )
-    return float(np.median(values))
 
 
 def layer_of_state(

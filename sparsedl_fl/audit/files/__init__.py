@@ -11,7 +11,7 @@
 from sparsedl_fl.audit.files.containers import load_tensors
 from sparsedl_fl.audit.files.programs import check_fixed, load_object
 from sparsedl_fl.audit.files.records import load_example, load_records, load_vocabulary
-from sparsedl_fl.audit.files.sent import KINDS, Update, load_model, load_update
+from sparsedl_fl.audit.files.sent import KINDS, Update, load_model, load_sent, load_update
 
 __all__ = [
     "KINDS",
@@ -21,6 +21,7 @@ __all__ = [
     "load_model",
     "load_object",
     "load_records",
+    "load_sent",
     "load_tensors",
     "load_update",
     "load_vocabulary",

@@ -18,7 +18,7 @@ from sparsedl_fl.layers.updates import gradients_of_update
 from sparsedl_fl.tracing.naming import unwrapped
 from sparsedl_fl.wording import argument
 
-__all__ = ["KINDS", "Update", "load_model", "load_update"]
+__all__ = ["KINDS", "Update", "load_model", "load_sent", "load_update"]
 
 KINDS = ("auto", "gradient", "weights", "delta")
 """What an update may be: gradients, weights after local training, or these less the weights before."""
@@ -79,6 +79,30 @@ def _fitting(
     return entry_of(read_file(path, most), lambda given: named_for(model, given, what, is_update=is_update), what, key)
 
 
+def load_sent(
+    model: nn.Module, path: str | Path, *, kind: str = "auto", key: str | None = None
+) -> tuple[dict[str, torch.Tensor], str]:
+    """Return what a client sent, by plain name and as it was sent, and what it is.
+
+    Parameters
+    ----------
+    model, path, kind, key
+        As of `load_update`.
+
+    Raises
+    ------
+    ValueError
+        If it is not of this model; the tensor that does not fit is named.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"{argument('kind')} must be one of {KINDS}, got {kind!r}")
+    inner = unwrapped(model)
+    sent = _fitting(inner, path, f"update {path}", key, is_update=True)
+    if kind == "auto":
+        kind = "weights" if _is_near({name: t.detach() for name, t in inner.named_parameters()}, sent) else "gradient"
+    return sent, kind
+
+
 def load_update(
     model: nn.Module,
     path: str | Path,
@@ -110,13 +134,9 @@ def load_update(
     ValueError
         If the update is not one of this model; the tensor that does not fit is named.
     """
-    if kind not in KINDS:
-        raise ValueError(f"{argument('kind')} must be one of {KINDS}, got {kind!r}")
+    sent, kind = load_sent(model, path, kind=kind, key=key)
     inner = unwrapped(model)
-    sent = _fitting(inner, path, f"update {path}", key, is_update=True)
     state = inner.state_dict()
-    if kind == "auto":
-        kind = "weights" if _is_near({name: t.detach() for name, t in inner.named_parameters()}, sent) else "gradient"
     parameters = {name: tensor.detach() for name, tensor in inner.named_parameters()
                   if name in sent and (tensor.requires_grad or _is_moved(tensor, sent[name], kind))}  # fmt: skip
     if not parameters:

@@ -20,7 +20,7 @@ from sparsedl_fl.wording import plain_json
 
 __all__ = ["SCHEMA_VERSION", "as_dict", "as_json", "schema"]
 
-SCHEMA_VERSION = "2.0"
+SCHEMA_VERSION = "2.1"
 
 SWEEP = "Measure what stops it before the training goes on: sparsedl-fl sweep tries larger batches, noise and more."
 BLOCK = "Until then let no such update leave a client: LeakPolicy(mode='block') holds them."
@@ -61,6 +61,7 @@ def as_dict(result: AuditFacts, show_samples: bool = False) -> dict[str, Any]:
         "samples_shown": show_samples,
         "samples": [],
         "likely": [_plain(sample) if show_samples else {**vars(sample), "values": []} for sample in result.likely],
+        "membership": None if result.membership is None else result.membership.to_dict(),
         "run": dict(result.context),
         **shown,
     }
@@ -120,7 +121,7 @@ def _layer(layer: LayerAudit) -> dict[str, Any]:
 
 def _plain_sentences(result: AuditFacts) -> list[str]:
     """Return what was recovered of how many records, how sure that is, and what was not looked at."""
-    parts = (_of_nothing, _of_samples, _of_targets, _of_likely, _of_tokens, _of_labels, _not_looked_at)
+    parts = (_of_nothing, _of_samples, _of_targets, _of_likely, _of_tokens, _of_labels, _of_membership, _not_looked_at)
     return [text for text in (part(result) for part in parts) if text]
 
 
@@ -185,6 +186,10 @@ def _of_labels(result: AuditFacts) -> str:
     return f"{text}." if is_known else f"{text}, {result.label_signs.condition}."
 
 
+def _of_membership(result: AuditFacts) -> str:
+    return "" if result.membership is None else f"Of records that were given, {result.membership}."
+
+
 def _of_nothing(result: AuditFacts) -> str:
     if result.verdict.is_leak:
         return ""
@@ -203,10 +208,8 @@ def _not_looked_at(result: AuditFacts) -> str:
         {layer.row.kind for layer in result.layers if layer.batch is None and not layer.tokens and layer.row}
     )
     layers = f"layers that none of these attacks reads or reached ({', '.join(skipped)}); " if skipped else ""
-    return (
-        f"Not looked at: {layers}attacks that know similar data, use several rounds or change the model, and whether "
-        "a given person's record was in the batch."
-    )
+    given = "" if result.membership is not None else ", and whether a given person's record was in the batch"
+    return f"Not looked at: {layers}attacks that know similar data, use several rounds or change the model{given}."
 
 
 def _what_features_are(result: AuditFacts) -> str:

@@ -31,6 +31,7 @@ SECTIONS = {
     "seen": "What the server saw",
     "recovered": "What was recovered",
     "tokens": "Which tokens the batch holds",
+    "members": "Which given records were trained on",
     "untested": "What was not tested, and why",
     "defences": "Defences and their measured effect",
     "privacy": "Statement on differential privacy",

@@ -129,7 +129,7 @@ def test_every_verdict_has_its_status_and_more_may_fail(verdict, labels):
     from sparsedl_fl.audit import Verdict
     from sparsedl_fl.cli.audit import VERDICTS, _exit_status
 
-    result = SimpleNamespace(verdict=Verdict(verdict), labels_present=labels)
+    result = SimpleNamespace(verdict=Verdict(verdict), labels_present=labels, membership=None)
     plain = {"NOT RECOVERED": 0, "OUT OF RANGE": 3}.get(verdict, 1)
     assert _exit_status(result, []) == plain
     assert _exit_status(result, ["labels"]) == (1 if labels else plain)
