@@ -25,9 +25,12 @@ def test_snippets_run(capsys):
 def test_handbook_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    snippet = re.findall(r"```python\n(.*?)```", HANDBOOK, flags=re.DOTALL)[-1]
-    exec(compile(snippet, "audit.md", "exec"), {})
-    assert capsys.readouterr().out.startswith("RECOVERED 16 of 16")
+    namespace = {}
+    for snippet in re.findall(r"```python\n(.*?)```", HANDBOOK, flags=re.DOTALL)[2:]:  # after the user's own files
+        exec(compile(snippet, "audit.md", "exec"), namespace)
+    printed = capsys.readouterr().out
+    assert printed.startswith("RECOVERED 16 of 16")
+    assert "20 of 40 records were trained on" in printed
     assert (tmp_path / "report.html").is_file()
 
 

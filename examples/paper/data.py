@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["DATASETS", "Images", "load_adult", "load_images"]
+__all__ = ["DATASETS", "Images", "encoder_of", "load_adult", "load_images"]
 
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -153,6 +153,17 @@ def load_adult(source: str | None = None) -> tuple[Any, np.ndarray]:
         adult = pd.read_csv(path)
         income = adult.pop("income")
     return adult, (income.str.strip(" .") == ">50K").to_numpy(dtype=np.int64)
+
+
+def encoder_of(table: Any) -> Any:
+    """Return a fitted encoder of a table: its numbers scaled, its categories as one-hot columns."""
+    from sklearn.compose import ColumnTransformer
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    numbers = table.select_dtypes("number").columns.tolist()
+    categories = [name for name in table if name not in numbers]
+    parts = [("numbers", StandardScaler(), numbers), ("categories", OneHotEncoder(), categories)]
+    return ColumnTransformer(parts, sparse_threshold=0).fit(table)
 
 
 def _fetch(name: str, dataset: Dataset) -> Images:

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from paper.clients import Client, FedSGD
-from paper.data import Images, load_adult, load_images
+from paper.data import Images, encoder_of, load_adult, load_images
 from paper.methods import METHODS, Budget, Problem
 from paper.models.vision import vgg
 from sparsedl_fl.inverter import GradientInverter
@@ -199,15 +199,10 @@ class TableBatch(Attack):
 
     def problem(self, seed: int, data: str | None) -> tuple[Problem, Score]:
         """Draw rows and network."""
-        from sklearn.compose import ColumnTransformer
-        from sklearn.preprocessing import OneHotEncoder, StandardScaler
-
         adult, income = load_adult(data)
         numbers = adult.select_dtypes("number").columns.tolist()
         categories = [name for name in adult if name not in numbers]
-        encoder = ColumnTransformer(
-            [("numbers", StandardScaler(), numbers), ("categories", OneHotEncoder(), categories)], sparse_threshold=0
-        ).fit(adult)
+        encoder = encoder_of(adult)
         rows = adult.iloc[np.random.default_rng(seed).choice(len(adult), self.batch_size, replace=False)]
         inputs = torch.tensor(encoder.transform(rows), dtype=torch.float32)
         labels = torch.from_numpy(income[rows.index])

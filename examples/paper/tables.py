@@ -17,6 +17,7 @@ from paper.experiments import (
     TableBatch,
 )
 from paper.honesty import CalibratedBatch, HostileBatch
+from paper.membership import MEMBERSHIP_ROWS
 from paper.methods import OURS
 from paper.peeled import PEELING_ROWS
 from paper.pictures import PICTURE_ROWS
@@ -199,6 +200,12 @@ TABLES = {
     "pictures": Table(
         "Pictures behind convolutions, by an audit of the whole model from one gradient",
         PICTURE_ROWS,
+        ("activation",),
+        n_batches=10,
+    ),
+    "membership": Table(
+        "Which records a client trained on, from the model before and after local SGD (records, width, steps)",
+        MEMBERSHIP_ROWS,
         ("activation",),
         n_batches=10,
     ),

@@ -88,18 +88,32 @@ class RowSpace:
 
     def expected_distances(self, inputs: np.ndarray) -> np.ndarray:
         """Return the distances, for inputs that lie in the row space but for its noise."""
-        weights = np.linalg.norm((inputs @ self.basis.T) / self.sizes, axis=1)
-        return self.noise * np.sqrt(max(self.n_open[1], 1)) * weights
+        return self.unit_noise * np.linalg.norm((inputs @ self.basis.T) / self.sizes, axis=1)
+
+    @property
+    def unit_noise(self) -> float:
+        """Expected distance of an input over the norm of its coordinates, each relative to its direction's size."""
+        return self.noise * float(np.sqrt(max(self.n_open[1], 1)))
 
     @cached_property
     def open_shares(self) -> np.ndarray:
-        """Share of each unit vector outside the row space, squared, shape (n,)."""
+        """Squared distance of each unit vector from the row space, shape (n,)."""
         return np.clip(1 - np.sum(self.basis**2, axis=0), 0.0, 1.0)
 
+    @cached_property
+    def expected_shares(self) -> np.ndarray:
+        """The squared distance that is expected of noise, shape (n,)."""
+        return np.sum((self.unit_noise * self.basis / self.sizes[:, None]) ** 2, axis=0)
+
     def open_products(self, columns: np.ndarray) -> np.ndarray:
-        """Return the inner products of unit vectors outside the row space."""
+        """Return the inner products of what of these unit vectors lies outside the row space."""
         part = self.basis[:, columns]
         return np.eye(len(columns)) - part.T @ part
+
+    def expected_products(self, columns: np.ndarray) -> np.ndarray:
+        """Return the inner products that are expected of noise."""
+        part = self.unit_noise * self.basis[:, columns] / self.sizes[:, None]
+        return part.T @ part
 
 
 def _above_white_noise(S: np.ndarray, m: int, n: int) -> tuple[int, float]:

@@ -13,10 +13,10 @@ from torch import nn
 
 from sparsedl.arrays import draw_seed
 from sparsedl.process import neutral_modes
+from sparsedl_fl.audit.membership.hidden_changes import WITHIN, hides_pairs, hides_small_changes
 from sparsedl_fl.audit.membership.layer_change import LayerChange, SentTensors, change_of_layer
 from sparsedl_fl.audit.membership.layer_inputs import OutOfRange, inputs_of_layer
 from sparsedl_fl.audit.membership.strangers import Strangers, made_up
-from sparsedl_fl.audit.membership.unseen_changes import has_unseen_change
 from sparsedl_fl.audit.writing import written
 from sparsedl_fl.wording import argument, plain_json
 
@@ -24,10 +24,6 @@ __all__ = ["Membership", "members"]
 
 SIGNIFICANCE = 1e-3
 """Chance that any record is found that was not trained on, over all records that are tested."""
-
-WITHIN = 2.0
-"""Distance over the expected one, up to which a record lies in the row space: of records trained on, 1.0 in the median
-and 1.2 at most (MNIST, six clients of 150 to 380 records, SGD with and without momentum and weight decay)."""
 
 CLEARLY_OUTSIDE = 10.0
 """The same ratio, from which on a tested record counts as one that was not trained on. Between the two it is near one
@@ -233,20 +229,21 @@ def _judged(
     """Return the result for inputs of shape (n_records, rows, n)."""
     distances, expected, norms = _measured(change, inputs)
     is_near, is_outside = distances <= WITHIN * expected, distances >= CLEARLY_OUTSIDE * expected
-    if len(others):
-        strangers = Strangers(_measured(change, others)[0])
-    else:
+    away, spread = others, 0.0
+    if not len(others):
         made, spread = made_up(inputs.reshape(len(inputs), -1), rng)
-        far = _measured(change, made.reshape(-1, *inputs.shape[1:]))[0]
-        strangers = Strangers(np.concatenate([distances[is_outside], far]), spread)
+        away = np.concatenate([made.reshape(-1, *inputs.shape[1:]), inputs[is_outside]])
+    strangers = Strangers(_measured(change, away)[0], spread)
     limit = SIGNIFICANCE / len(inputs)
     p_values = np.where(is_near, strangers.chance_of(distances), 1.0)
     rows, pool = inputs.reshape(-1, inputs.shape[-1]), np.concatenate([inputs, others]).reshape(-1, inputs.shape[-1])
     visible = np.repeat(WITHIN * expected * norms, inputs.shape[1])
-    is_hidden = has_unseen_change(change.space, rows, pool, visible).reshape(inputs.shape[:2]).any(axis=1)
+    is_hidden = hides_small_changes(change.space, rows, pool, visible).reshape(inputs.shape[:2]).any(axis=1)
+    outside = change.with_constant(away.reshape(-1, away.shape[-1]))
     obstacles = {
         "a record of zeros leaves no trace in a layer without bias": norms == 0,
         "a record that differs in one feature, or in a swap of two, would look the same": is_hidden,
+        "other records differ by what the row space hides": np.full(len(inputs), hides_pairs(change.space, outside)),
         "records that were not trained on lie as near as it would": strangers.chance_of(WITHIN * expected) > limit,
     }
     is_member = is_near & (p_values <= limit) & ~np.any(list(obstacles.values()), axis=0)
