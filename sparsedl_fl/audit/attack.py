@@ -13,6 +13,7 @@ from torch import nn
 
 from sparsedl.process import neutral_modes
 from sparsedl_fl.audit.context import describe_run
+from sparsedl_fl.audit.filtered import completed
 from sparsedl_fl.audit.findings import LayerAudit, Verdict
 from sparsedl_fl.audit.last_layer import signs_of, targets_of
 from sparsedl_fl.audit.layer_attack import LayerAttack
@@ -169,10 +170,12 @@ class _Attack:
             inverter = clone(inverter).set_params(noise_level=None if noise is None else noise * factor)
             learning_rate = None if learning_rate is None else learning_rate / factor
         cleaned, penalties = without_penalties(model, scaled)
-        usable = usable_loss(loss, trace.n_outputs)
-        subject = Subject(model, cleaned, trace, usable, learning_rate, tables, loss)
-        notes = penalties + rounding_noted(model, named)
-        return cls(subject, rows, LayerAttack(subject, inverter, **budget), named, not penalties, notes)
+        usable, filtered = usable_loss(loss, trace.n_outputs), completed(model, cleaned, tables)
+        of_filter = filtered if filtered.is_filtered else None
+        subject = Subject(model, filtered.gradients, trace, usable, learning_rate, tables, loss, of_filter)
+        notes = penalties + filtered.notes + rounding_noted(model, named)
+        is_plain = not (penalties or filtered.notes)
+        return cls(subject, rows, LayerAttack(subject, inverter, **budget), named, is_plain, notes)
 
     def run(self, peel: bool) -> AuditResult:
         """Attack, spread and replay."""
@@ -213,7 +216,7 @@ class _Attack:
                 seconds,
                 seed=inverter.random_state,
                 attack=repr(inverter),
-                missing=[name for name, tensor in subject.gradients.items() if tensor is None] or None,
+                missing=[name for name, tensor in self.sent.items() if tensor is None] or None,
                 loss=subject.loss,
                 learning_rate=subject.learning_rate,
             ),

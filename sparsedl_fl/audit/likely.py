@@ -195,7 +195,10 @@ def log_chances_of_mixtures(inverter: GradientInverter, given: LayerGradient, am
     if inverter.noise_level is None:
         given, _ = in_units_of_rounding(given, inverter.batch_size)
     level = None if inverter.noise_level is None else float(inverter.noise_level) * scale
-    problem = LayerProblem.of(given, inverter.batch_size_, level)
+    try:
+        problem = LayerProblem.of(given, inverter.batch_size_, level)
+    except ValueError:  # the batch is as large as the layer
+        return nothing
     factors, inputs = problem.factors, inverter.inputs_[among]
     if inputs.shape[1] != factors.right.shape[1]:  # the bias counts as a further feature
         return nothing

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from sparsedl.arrays import CHUNK_ENTRIES
+from sparsedl_fl.audit.filtered import FilteredUpdate
 from sparsedl_fl.layers.given_arrays import LARGE, Shared
 from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.layers.of_model import layer_of_model
@@ -49,6 +50,8 @@ class Subject:
         Plain names of the parameters whose rows the model's input ids pick.
     given_loss : str, callable or None
         Loss as the caller gave it, which may take targets instead of labels.
+    filtered : FilteredUpdate or None
+        Gradients of linear layers that are completed in part; None where no filter was at work.
     """
 
     model: nn.Module
@@ -58,16 +61,25 @@ class Subject:
     learning_rate: float | None = None
     tables: tuple[str, ...] = ()
     given_loss: Any = None
+    filtered: FilteredUpdate | None = None
     _layers: dict[str, LayerGradient] = field(default_factory=dict, repr=False)
 
     def layer_gradient(self, name: str) -> LayerGradient:
         """Return a layer with its gradient; raises ``ValueError`` where it has none."""
         if name not in self._layers:
-            found = layer_of_model(self._made, self.model, self.gradients, name, self.trace, self.loss)
+            found = self._layer(name)
             if sum(map(_bytes_of, self._layers.values())) + _bytes_of(found) > self._most_bytes:
                 self._layers.clear()
             self._layers[name] = found
         return self._layers[name]
+
+    def _layer(self, name: str) -> LayerGradient:
+        if self.filtered is None:
+            return layer_of_model(self._made, self.model, self.gradients, name, self.trace, self.loss)
+        use = self.trace.use_of(name)
+        sent = self.filtered.tensors_of(use)
+        found = layer_of_model(self._made, self.model, sent, name, self.trace, self.loss)
+        return self.filtered.without_open_units(found, use)
 
     def _made(self, **parts: Any) -> LayerGradient:
         """Return a layer that shares its large tensors with the model and the update."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import svd
 
-__all__ = ["Completion", "complete"]
+__all__ = ["Completion", "complete", "exact_entries"]
 
-RANKS = (8, 16, 32, 64, 96)
-"""Ranks that are tried where the batch size is not known; the true one shows within the first that fits."""
+N_GAPS, GAP = 3, 1.5
+"""Gaps of the singular values at which ranks are tried first, and their least ratio."""
 
 SPARE = 4
 """Known entries of a row or column beyond the rank, below which it stays open."""
@@ -24,14 +24,31 @@ MOST_FREEDOM = 0.6
 HELD_OUT = 0.02
 """Share of the known entries that the fit does not see."""
 
-FITS = 1e-4
-"""Error of these, relative to all, up to which a rank fits: the rounding of single precision is 1e-7."""
+FITS, GENERALISES, ROUNDING = 1e-4, 10.0, 1e-6
+"""Error of what the fit sees, relative to it, up to which a rank explains it (single precision rounds to 1e-7); and of
+what was held out, over that and at least, up to which the rank is no larger than the true one."""
+
+ZERO = 1e-6
+"""Size of a fitted entry over the others up to which it is zero."""
 
 CLEAR_GAP = 30.0
 """Ratio of singular values beyond which the later ones are not of the batch."""
 
-N_SWEEPS, STALLED = 200, 0.97
-"""Sweeps of alternating least squares, and the ratio of two residuals ten sweeps apart from which on it has stalled."""
+N_SWEEPS, N_POLISHED, STALLED = 200, 5, 0.97
+"""Sweeps of alternating least squares from the singular vectors and from a fit, and the ratio of two residuals ten
+sweeps apart from which on it has stalled."""
+
+LEAST_RIDGE = 1e-14
+"""Of the normal equations of a row, relative to their mean eigenvalue."""
+
+
+SCATTERED, CLIPPED = 0.01, 8
+"""Least share of zeros outside rows and columns of zeros, and least number of entries of the largest size, that a
+filter may have left."""
+
+LOW_RANK, BLOCK = 1e-5, 512
+"""Singular value over the largest, up to which it is rounding; and rows and columns that are looked at. A matrix with
+zeros that has a low rank as it is was not filtered."""
 
 
 @dataclass(frozen=True)
@@ -54,40 +71,146 @@ class Completion:
     open_columns: np.ndarray
     error: float
 
+    @property
+    def rank(self) -> int:
+        """The number of inputs."""
+        return self.left.shape[1]
 
-def complete(matrix: np.ndarray, known: np.ndarray, rank: int | None = None) -> Completion | None:
-    """Fit a low rank to the known entries of a matrix, with the rank from entries held out; None where nothing fits.
+
+def complete(matrix: np.ndarray, known: np.ndarray, first: int | None = None) -> Completion | None:
+    """Fit a low rank to the known entries of a matrix, with the rank from entries held out.
+
+    Where what is fitted to a zero that was not known is zero, it is of the matrix and not of a filter; where that holds
+    for all, those in open rows and columns are, too.
 
     Parameters
     ----------
     matrix : ndarray of shape (m, n)
-        Any numbers where not known.
+        Any numbers where not known; zero where a filter may have zeroed them.
     known : ndarray of shape (m, n) of bool
         Entries that are exact.
-    rank : int or None, default=None
-        The rank, where it is known.
+    first : int or None, default=None
+        A rank to try first, that of another layer.
+
+    Returns
+    -------
+    Completion or None
+        None where no rank below the matrix' own fits.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> matrix = rng.standard_normal((60, 5)) @ rng.standard_normal((5, 80))
+    >>> filtered = np.where(np.abs(matrix) > 0.5, matrix, 0.0)
+    >>> found = complete(filtered, filtered != 0)
+    >>> found.rank, bool(np.allclose(found.left @ found.right, matrix))
+    (5, True)
     """
-    rng = np.random.default_rng(0)
-    seen = known & (rng.random(known.shape) >= HELD_OUT)
-    for tried in RANKS if rank is None else (rank,):
-        rows, columns = _enough(seen, tried)
-        n_free = tried * (rows.sum() + columns.sum() - tried)
-        part = np.ix_(rows, columns)
-        if min(rows.sum(), columns.sum()) <= tried or n_free > MOST_FREEDOM * seen[part].sum():
+    found = _completed(matrix, known, first)
+    if found is None or found.rank >= _numerical_rank(matrix):
+        return None
+    zeros = (matrix == 0) & ~known & ~found.open_rows[:, None] & ~found.open_columns
+    if not zeros.any():
+        return found
+    sizes = np.abs(found.left @ found.right)
+    is_zero = zeros & (sizes <= ZERO * np.sqrt(np.mean(sizes[known] ** 2)))
+    exact = known | (matrix == 0 if is_zero.sum() == zeros.sum() else is_zero)
+    return _Fit(matrix, exact).of(found.rank) or found
+
+
+def _completed(matrix: np.ndarray, known: np.ndarray, first: int | None) -> Completion | None:
+    """Return the fit at the first of some likely ranks that fits, else at the one that bisection finds."""
+    fit = _Fit(matrix, known)
+    likely = ([] if first is None else [first]) + _at_gaps(matrix, known)
+    found = next(filter(None, map(fit.of, likely)), None)
+    low, high = 0, 1
+    while found is None:  # too low a rank leaves what the fit sees unexplained, too high a one what it does not see
+        if fit.freedom(high) > MOST_FREEDOM:
             return None
-        left, right = _fitted(matrix[part], seen[part], tried)
-        if _error(matrix[part], known[part] & ~seen[part], left, right) > FITS:
-            continue
-        if rank is None:
-            found = _rank_of(left, right)
-            if found < tried:
-                left, right = _fitted(matrix[part], seen[part], found, (left, right))
-        error = _error(matrix[part], known[part] & ~seen[part], left, right)
-        left, right = _polished(matrix[part], known[part], left, right)
-        whole_left, whole_right = np.zeros((len(matrix), left.shape[1])), np.zeros((right.shape[1], matrix.shape[1]))
+        found = fit.of(high)
+        if fit.explains:
+            break
+        low, high = high, 2 * high
+    while found is None and high - low > 1:
+        middle = (low + high) // 2
+        found = fit.of(middle)
+        low, high = (low, middle) if fit.explains else (middle, high)
+    return found
+
+
+def _at_gaps(matrix: np.ndarray, known: np.ndarray) -> list[int]:
+    """Return ranks at the largest gaps of a matrix with zeros for what is not known."""
+    S = np.linalg.svd(np.where(known, matrix, 0.0), compute_uv=False)
+    S = S[: max(2, len(S) // 2)]
+    gaps = S[:-1] / np.maximum(S[1:], np.finfo(float).tiny)
+    return [int(k) + 1 for k in np.argsort(-gaps)[:N_GAPS] if gaps[k] > GAP]
+
+
+class _Fit:
+    """Fits of several ranks to the entries of a matrix but those held out."""
+
+    def __init__(self, matrix: np.ndarray, known: np.ndarray) -> None:
+        self.matrix, self.known, self.explains = matrix, known, False
+        self.seen = known & (np.random.default_rng(0).random(known.shape) >= HELD_OUT)
+
+    def freedom(self, rank: int) -> float:
+        """Return the share of free numbers among known entries."""
+        rows, columns = _enough(self.seen, rank)
+        if min(rows.sum(), columns.sum()) <= rank + SPARE:
+            return np.inf
+        return rank * (rows.sum() + columns.sum() - rank) / self.seen[np.ix_(rows, columns)].sum()
+
+    def of(self, rank: int) -> Completion | None:
+        """Return the completion, or None where the entries that were held out do not fit."""
+        self.explains = False
+        if self.freedom(rank) > MOST_FREEDOM:
+            return None
+        rows, columns = _enough(self.seen, rank)
+        part = np.ix_(rows, columns)
+        matrix, known, seen = self.matrix[part], self.known[part], self.seen[part]
+        left, right = _fitted(matrix, seen, rank)
+        explained, held_out = (_error(matrix, part, left, right) for part in (seen, known & ~seen))
+        self.explains = explained <= FITS
+        if not self.explains or held_out > max(GENERALISES * explained, ROUNDING):
+            return None
+        reduced = _rank_of(left, right)
+        if reduced < rank:
+            left, right = _fitted(matrix, seen, reduced, (left, right))
+        error = _error(matrix, known & ~seen, left, right)
+        left, right = _fitted(matrix, known, left.shape[1], (left, right))
+        whole_left, whole_right = np.zeros((len(rows), left.shape[1])), np.zeros((left.shape[1], len(columns)))
         whole_left[rows], whole_right[:, columns] = left, right.T
         return Completion(whole_left, whole_right, ~rows, ~columns, error)
-    return None
+
+
+def exact_entries(matrix: np.ndarray) -> np.ndarray | None:
+    """Return which entries a filter left as they were, of shape (m, n), or None where no filter shows.
+
+    Zeros and entries of the largest size may be a filter's, unless the matrix has a low rank with them: inactive units
+    and features that are zero leave zeros too.
+    """
+    moduli = np.abs(matrix)
+    rows, columns = matrix.any(axis=1), matrix.any(axis=0)
+    alive = moduli[rows][:, columns]
+    largest = (1 - 1e-6) * alive.max()
+    has_clipped = np.sum(alive >= largest) >= CLIPPED
+    has_zeros = np.mean(alive == 0) > SCATTERED and not _is_low_rank(matrix[rows][:, columns])
+    if not (has_zeros or has_clipped):
+        return None
+    return (moduli > 0) & ((moduli < largest) | (not has_clipped))
+
+
+def _is_low_rank(matrix: np.ndarray) -> bool:
+    """Return whether half of the singular values of a block are rounding."""
+    return 2 * _numerical_rank(matrix) <= min(BLOCK, *matrix.shape)
+
+
+def _numerical_rank(matrix: np.ndarray) -> int:
+    """Return the number of singular values of a block above rounding."""
+    rng = np.random.default_rng(0)
+    rows, columns = (np.sort(rng.permutation(size)[:BLOCK]) for size in matrix.shape)
+    S = np.linalg.svd(matrix[np.ix_(rows, columns)], compute_uv=False)
+    return int(np.sum(S > LOW_RANK * S[0]))
 
 
 def _enough(known: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
@@ -105,29 +228,19 @@ def _fitted(
     matrix: np.ndarray, known: np.ndarray, rank: int, start: tuple[np.ndarray, np.ndarray] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return factors of shape (m, r) and (n, r) by alternating least squares, with a ridge that vanishes."""
-    filled = np.where(known, matrix, 0.0)
-    if start is not None:
-        filled = start[0] @ start[1].T
+    filled = np.where(known, matrix, 0.0) if start is None else start[0] @ start[1].T
     U, S, V = svd(filled, full_matrices=False, check_finite=False)
     left, right = U[:, :rank] * np.sqrt(S[:rank]), V[:rank].T * np.sqrt(S[:rank])
     weights, values = known.astype(float), np.where(known, matrix, 0.0)
-    ridge, past = 1e-6, [np.inf]
-    for sweep in range(N_SWEEPS):
+    ridge, past = (1e-6, [np.inf]) if start is None else (LEAST_RIDGE, [np.inf])
+    for sweep in range(N_SWEEPS if start is None else N_POLISHED):
         left = _solved(weights, values, right, ridge)
         right = _solved(weights.T, values.T, left, ridge)
         residual = np.linalg.norm(weights * (left @ right.T) - values) / np.linalg.norm(values)
         past.append(residual)
-        ridge = max(0.5 * ridge, 1e-14)
+        ridge = max(0.5 * ridge, LEAST_RIDGE)
         if residual < 1e-9 or (sweep > 20 and residual > STALLED * past[-11]):
             break
-    return left, right
-
-
-def _polished(matrix, known, left, right, n=3):
-    weights, values = known.astype(float), np.where(known, matrix, 0.0)
-    for _ in range(n):
-        left = _solved(weights, values, right, 1e-15)
-        right = _solved(weights.T, values.T, left, 1e-15)
     return left, right
 
 
