@@ -210,7 +210,7 @@ def _numerical_rank(matrix: np.ndarray) -> int:
     rng = np.random.default_rng(0)
     rows, columns = (np.sort(rng.permutation(size)[:BLOCK]) for size in matrix.shape)
     S = np.linalg.svd(matrix[np.ix_(rows, columns)], compute_uv=False)
-    return int(np.sum(S > LOW_RANK * S[0]))
+    return int(np.sum(LOW_RANK * S[0] < S))
 
 
 def _enough(known: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
