@@ -16,6 +16,7 @@ from paper.experiments import (
     LayerBatch,
     TableBatch,
 )
+from paper.filtered import FILTERED_ROWS
 from paper.honesty import CalibratedBatch, HostileBatch
 from paper.membership import MEMBERSHIP_ROWS
 from paper.methods import OURS
@@ -200,6 +201,12 @@ TABLES = {
     "pictures": Table(
         "Pictures behind convolutions, by an audit of the whole model from one gradient",
         PICTURE_ROWS,
+        ("activation",),
+        n_batches=10,
+    ),
+    "filtered": Table(
+        "Filtered updates, completed by their low rank: percentiles zeroed and clipped (CIFAR-10, two hidden layers)",
+        FILTERED_ROWS,
         ("activation",),
         n_batches=10,
     ),

@@ -5,6 +5,7 @@ Filters zero small entries and clip large ones; what they leave is exact, and th
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,12 +125,16 @@ def _completed(matrix: np.ndarray, known: np.ndarray, first: int | None) -> Comp
     likely = ([] if first is None else [first]) + _at_gaps(matrix, known)
     found = next(filter(None, map(fit.of, likely)), None)
     low, high = 0, 1
-    while found is None:  # too low a rank leaves what the fit sees unexplained, too high a one what it does not see
-        if fit.freedom(high) > MOST_FREEDOM:
-            return None
+    most = fit.highest_rank
+    while (
+        found is None and most
+    ):  # too low a rank leaves what the fit sees unexplained, too high a one what it does not see
+        high = min(high, most)
         found = fit.of(high)
-        if fit.explains:
+        if fit.explains or found is not None:
             break
+        if high >= most:
+            return None
         low, high = high, 2 * high
     while found is None and high - low > 1:
         middle = (low + high) // 2
@@ -159,6 +164,12 @@ class _Fit:
         if min(rows.sum(), columns.sum()) <= rank + SPARE:
             return np.inf
         return rank * (rows.sum() + columns.sum() - rank) / self.seen[np.ix_(rows, columns)].sum()
+
+    @property
+    def highest_rank(self) -> int:
+        """Return the highest rank with few enough free numbers, or zero."""
+        ranks = range(1, min(self.known.shape) + 1)
+        return bisect_right(ranks, MOST_FREEDOM, key=self.freedom)
 
     def of(self, rank: int) -> Completion | None:
         """Return the completion, or None where the entries that were held out do not fit."""
