@@ -118,22 +118,18 @@ def completed(
         Names of embeddings, whose rows of zeros say which tokens there are: they stay as they are.
     """
     parameters, tables = plain_parameters(model), set(tables)
-    matrices = {
-        name: tensor.detach().cpu().double().numpy()
+    sent = {
+        name: tensor
         for name, tensor in gradients.items()
         if tensor is not None and tensor.ndim == 2 and name in parameters and name not in tables and tensor.any()
     }
-    exact = {name: _exact(matrix) for name, matrix in matrices.items()}
-    if all(entries is None for entries in exact.values()):
-        return FilteredUpdate(dict(gradients))
+    exact = {name: _exact(tensor) for name, tensor in sent.items()}
     found = FilteredUpdate({name: tensor if name in tables else None for name, tensor in gradients.items()})
     shares, rank = [], None
-    for name, matrix in matrices.items():
-        entries = exact[name]
+    for name, entries in exact.items():
         if entries is None:
-            found.gradients[name] = gradients[name]
-            _put_bias(found.gradients, gradients, name, _column_space(matrix), matrix.any(axis=1))
             continue
+        matrix = _array(sent[name])
         shares.append(entries.mean())
         fit = complete(matrix, entries, rank)
         if fit is None:
@@ -145,21 +141,32 @@ def completed(
         rank = fit.rank
         _put(found, gradients, name, matrix, entries, fit)
     if not found.open_rows:
-        return FilteredUpdate(dict(gradients))  # nothing proves that a filter made these zeros
+        return FilteredUpdate(dict(gradients))  # nothing proves that a filter made zeros and equal entries
+    for name, tensor in sent.items():
+        if exact[name] is None and tensor.numel() > MOST_ENTRIES:
+            found.reasons[name] = f"the update was filtered, and the gradient of {name!r} is too large to complete it"
+        elif exact[name] is None:
+            matrix = _array(tensor)
+            found.gradients[name] = tensor
+            _put_bias(found.gradients, gradients, name, _column_space(matrix), np.asarray(matrix.any(axis=1)))
     what = f"{min(shares):.0%} to {max(shares):.0%}" if len(shares) > 1 else f"{shares[0]:.0%}"
-    whole = sum(found.gradients[name] is not None or name in found.partly for name in matrices)
     note = (
         f"the update was filtered: entries were zeroed or clipped, and {what} of a matrix are as they were; "
-        f"{whole} of {len(matrices)} matrices were completed from these, by their low rank"
+        f"{len(found.open_rows)} of {len(shares)} such matrices were completed from these, by their low rank"
     )
     return FilteredUpdate(**{**vars(found), "notes": (note,)})
 
 
-def _exact(matrix: np.ndarray) -> np.ndarray | None:
+def _exact(sent: torch.Tensor) -> np.ndarray | None:
     """Return the entries that a filter left exact, or None where no filter shows, or numbers are coarse."""
-    if matrix.size > MOST_ENTRIES or rounding_noise(matrix) is not None:
+    if sent.numel() > MOST_ENTRIES:
         return None
-    return exact_entries(matrix)
+    matrix = _array(sent)
+    return None if rounding_noise(matrix) is not None else exact_entries(matrix)
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().cpu().double().numpy()
 
 
 def _column_space(matrix: np.ndarray) -> np.ndarray:
@@ -198,7 +205,7 @@ def _put_bias(
     sent = gradients.get(bias)
     if sent is None or bias == name or sent.shape != rows.shape:
         return
-    vector = sent.detach().cpu().double().numpy()
+    vector = _array(sent)
     moduli = np.abs(vector)
     for known in (rows, rows & (moduli > 0) & (moduli < (1 - 1e-6) * moduli.max())):
         if known.sum() <= left.shape[1]:

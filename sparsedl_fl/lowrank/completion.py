@@ -247,7 +247,7 @@ def _fitted(
     for sweep in range(N_SWEEPS if start is None else N_POLISHED):
         left = _solved(weights, values, right, ridge)
         right = _solved(weights.T, values.T, left, ridge)
-        residual = np.linalg.norm(weights * (left @ right.T) - values) / np.linalg.norm(values)
+        residual = float(np.linalg.norm(weights * (left @ right.T) - values) / np.linalg.norm(values))
         past.append(residual)
         ridge = max(0.5 * ridge, LEAST_RIDGE)
         if residual < 1e-9 or (sweep > 20 and residual > STALLED * past[-11]):
@@ -276,6 +276,10 @@ def _error(matrix: np.ndarray, entries: np.ndarray, left: np.ndarray, right: np.
 
 def _rank_of(left: np.ndarray, right: np.ndarray) -> int:
     """Return the rank of a product at its largest gap, or the number of columns where there is no large one."""
-    S = np.linalg.svd(np.linalg.qr(left, mode="r") @ np.linalg.qr(right, mode="r").T, compute_uv=False)
+    S = np.linalg.svd(_triangle(left) @ _triangle(right).T, compute_uv=False)
     ratios = S[:-1] / np.maximum(S[1:], 1e-9 * S[0])
     return int(np.argmax(ratios)) + 1 if len(ratios) and ratios.max() > CLEAR_GAP else len(S)
+
+
+def _triangle(matrix: np.ndarray) -> np.ndarray:
+    return np.asarray(np.linalg.qr(matrix, mode="r"))
