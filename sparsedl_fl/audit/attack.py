@@ -233,7 +233,7 @@ class _Attack:
 
     def _spread(self, start: LayerAudit) -> None:
         """Go from a layer whose whole batch was recovered to the layers before and after it."""
-        if start.batch is None or not start.batch.is_whole:
+        if start.batch is None or not start.batch.is_whole or self.subject.estimates_of(start.name) is not None:
             return
         begin = time.perf_counter()
         for name, batch, source in spread(self.subject, start.name, start.batch):

@@ -15,7 +15,7 @@ from torch import nn
 
 from sparsedl_fl.layers.formats import rounding_noise
 from sparsedl_fl.layers.layer_gradient import LayerGradient
-from sparsedl_fl.lowrank.completion import Completion, complete, exact_entries
+from sparsedl_fl.lowrank.completion import Completion, Estimates, complete, estimated_columns, exact_entries
 from sparsedl_fl.tracing.naming import plain_parameters
 from sparsedl_fl.tracing.uses import LinearUse
 
@@ -24,6 +24,9 @@ __all__ = ["FilteredUpdate", "completed"]
 FITS, ROUNDING = 1e-4, 1e-5
 """Distance of a bias gradient's exact entries from the column space, relative to them, up to which they lie in it; and
 singular value over the largest that is rounding."""
+
+MOST_ESTIMATED = 0.5
+"""Share of a layer's features that may be estimates: more of them would make up most of its inputs."""
 
 MOST_ENTRIES = 2**24
 """Largest matrix that is completed: its fit holds some ten copies in double precision."""
@@ -41,6 +44,8 @@ class FilteredUpdate:
         Those that are completed but for some rows or columns.
     open_rows, open_columns : dict of str to ndarray of bool
         These, by the weight's name.
+    estimates : dict of str to Estimates
+        Of the open columns, by the weight's name.
     reasons : dict of str to str
         Why a matrix was not completed, by its name.
     notes : tuple of str
@@ -51,6 +56,7 @@ class FilteredUpdate:
     partly: dict[str, torch.Tensor] = field(default_factory=dict)
     open_rows: dict[str, np.ndarray] = field(default_factory=dict)
     open_columns: dict[str, np.ndarray] = field(default_factory=dict)
+    estimates: dict[str, Estimates] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -64,7 +70,8 @@ class FilteredUpdate:
         if use.weight in self.reasons:
             raise ValueError(self.reasons[use.weight])
         _, columns = self._open(use.weight, use.is_transposed)
-        if columns is not None and columns.any():
+        is_estimated = use.weight in self.estimates and not use.is_transposed
+        if columns is not None and np.mean(columns) > (MOST_ESTIMATED if is_estimated else 0):
             raise ValueError(
                 f"the update was filtered, and {int(columns.sum())} of {len(columns)} features of the layer have too "
                 "few entries left in its gradient to complete it"
@@ -97,6 +104,10 @@ class FilteredUpdate:
             activation=given.activation,
             rows_per_sample=given.rows_per_sample,
         )
+
+    def estimates_of(self, use: LinearUse) -> Estimates | None:
+        """Return the estimates of a layer's features that have too few entries left; None where all have enough."""
+        return self.estimates.get(use.weight)
 
     def _open(self, name: str, is_transposed: bool) -> tuple[np.ndarray | None, np.ndarray | None]:
         parts = self.open_rows.get(name), self.open_columns.get(name)
@@ -185,7 +196,10 @@ def _put(
 ) -> None:
     """Put a completed matrix, and the bias gradient of its layer, where they belong."""
     filled = np.where(entries, matrix, fit.left @ fit.right)
-    filled[fit.open_rows], filled[:, fit.open_columns] = 0.0, 0.0
+    if fit.open_columns.any():
+        found.estimates[name] = estimated_columns(fit, matrix, entries)
+        filled[:, fit.open_columns] = fit.left @ found.estimates[name].means
+    filled[fit.open_rows] = 0.0
     is_whole = not (fit.open_rows.any() or fit.open_columns.any())
     place = found.gradients if is_whole else found.partly
     place[name] = torch.from_numpy(filled)

@@ -85,12 +85,13 @@ class LayerAttack:
         except (ValueError, RuntimeError) as error:
             return LayerAudit.closed(row, str(error), seconds=time.perf_counter() - start)
         seconds, use = time.perf_counter() - start, self.subject.trace.use_of(row.name)
+        batch, reason = self._with_estimates(row.name, KnownBatch.of(inverter), reason)
         return LayerAudit(
             row.name,
             inverter,
             reason,
             row,
-            KnownBatch.of(inverter),
+            batch,
             ATTACKED,
             seconds,
             why_open=why_open(row, given, inverter, use, self.subject.loss),
@@ -98,6 +99,18 @@ class LayerAttack:
             at_least=_at_least(row, given, inverter),
             rows=given.rows_per_sample,
             end=inverter.search_end_,
+        )
+
+    def _with_estimates(self, name: str, batch: KnownBatch, reason: str) -> tuple[KnownBatch, str]:
+        """Return a batch with what the estimates of filtered features add to its errors, and its status."""
+        estimates = self.subject.estimates_of(name)
+        if estimates is None or not batch.certified.any():
+            return batch, reason
+        batch = replace(batch, errors=np.hypot(batch.errors, estimates.errors(batch.inputs)))
+        n_certified, n_estimated = int(batch.certified.sum()), len(estimates.columns)
+        return batch, (
+            f"{n_certified} of {len(batch.inputs)} inputs certified; of {n_estimated} of {batch.inputs.shape[1]} "
+            "features a filter left too little, which are estimates"
         )
 
     def _shows_steps(self, inverter: GradientInverter, given: LayerGradient) -> bool:

@@ -19,6 +19,7 @@ from sparsedl_fl.layers.given_arrays import LARGE, Shared
 from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.layers.of_model import layer_of_model
 from sparsedl_fl.layers.running_model import RunFrom, in_double
+from sparsedl_fl.lowrank.completion import Estimates
 from sparsedl_fl.tracing.naming import plain_name
 from sparsedl_fl.tracing.tracing import Trace
 from sparsedl_fl.wording import argument
@@ -80,6 +81,10 @@ class Subject:
         sent = self.filtered.tensors_of(use)
         found = layer_of_model(self._made, self.model, sent, name, self.trace, self.loss)
         return self.filtered.without_open_units(found, use)
+
+    def estimates_of(self, name: str) -> Estimates | None:
+        """Return the estimates of those features of a layer of which a filter left too little."""
+        return None if self.filtered is None else self.filtered.estimates_of(self.trace.use_of(name))
 
     def _made(self, **parts: Any) -> LayerGradient:
         """Return a layer that shares its large tensors with the model and the update."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import svd
 
-__all__ = ["Completion", "complete", "exact_entries"]
+__all__ = ["Completion", "Estimates", "complete", "estimated_columns", "exact_entries"]
 
 N_GAPS, GAP = 3, 1.5
 """Gaps of the singular values at which ranks are tried first, and their least ratio."""
@@ -47,6 +47,10 @@ SCATTERED, CLIPPED = 0.01, 8
 """Least share of zeros outside rows and columns of zeros, and least number of entries of the largest size, that a
 filter may have left."""
 
+THRESHOLD, BEYOND, SINGLE = 0.01, 1 / 3, 1e-7
+"""Least known size over the median of a filter with a threshold; by how much a clipped entry exceeds the largest one,
+and its deviation; and the rounding of single precision."""
+
 LOW_RANK, BLOCK = 1e-5, 512
 """Singular value over the largest, up to which it is rounding; and rows and columns that are looked at. A matrix with
 zeros that has a low rank as it is was not filtered."""
@@ -76,6 +80,63 @@ class Completion:
     def rank(self) -> int:
         """The number of inputs."""
         return self.left.shape[1]
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Open columns of a matrix, as Gaussians in the coordinates of its left factor.
+
+    Attributes
+    ----------
+    columns : ndarray of shape (k,) of int
+        Which they are.
+    means, covariances : ndarray of shape (b, k) and (k, b, b)
+        Of their coordinates.
+    right : ndarray of shape (b, n)
+        The right factor with these means.
+    """
+
+    columns: np.ndarray
+    means: np.ndarray
+    covariances: np.ndarray
+    right: np.ndarray
+
+    def errors(self, inputs: np.ndarray) -> np.ndarray:
+        """Return the root-mean-square error that these leave in inputs of shape (b, n), over all features."""
+        closed = np.ones(self.right.shape[1], dtype=bool)
+        closed[self.columns] = False
+        coordinates = np.linalg.lstsq(self.right[:, closed].T, inputs[:, closed].T, rcond=None)[0]
+        variances = np.einsum("is,kij,js->s", coordinates, self.covariances, coordinates, optimize=True)
+        return np.sqrt(variances / inputs.shape[1])
+
+
+def estimated_columns(fit: Completion, matrix: np.ndarray, known: np.ndarray) -> Estimates:
+    """Estimate open columns from what is known of them: exact entries, and bounds of those zeroed and clipped.
+
+    An entry that a threshold zeroed is at most as large as the smallest one left, and one that was clipped is about a
+    third larger than the largest. What these say is off in one direction, not at random: all of a column count as one
+    number a coordinate. The other columns give the prior.
+    """
+    rows, columns = ~fit.open_rows, np.flatnonzero(fit.open_columns)
+    left, values = fit.left[rows], matrix[rows][:, columns]
+    is_exact, is_zero = known[rows][:, columns], values == 0
+    moduli = np.abs(matrix[known])
+    least, largest = moduli.min(), np.abs(matrix).max()
+    has_threshold = least > THRESHOLD * np.median(moduli)
+    exact = SINGLE * np.sqrt(np.mean(moduli**2))
+    bound = least / np.sqrt(3) if has_threshold else np.inf
+    deviations = np.where(is_exact, exact, np.where(is_zero, bound, BEYOND * largest))
+    targets = np.where(is_exact | is_zero, values, (1 + BEYOND) * values)
+    closed = fit.right[:, ~fit.open_columns]
+    precision = np.linalg.inv(closed @ closed.T / closed.shape[1])
+    n_bounded = np.maximum(np.sum(~is_exact, axis=0) / fit.rank, 1.0)
+    weights = 1 / (deviations**2 * np.where(is_exact, 1.0, n_bounded))
+    grams = np.einsum("ij,ik,il->jkl", weights, left, left, optimize=True) + precision
+    covariances = np.linalg.inv(grams)
+    means = np.einsum("jkl,lj->kj", covariances, left.T @ (weights * targets))
+    right = fit.right.copy()
+    right[:, columns] = means
+    return Estimates(columns, means, covariances, right)
 
 
 def complete(matrix: np.ndarray, known: np.ndarray, first: int | None = None) -> Completion | None:

@@ -91,3 +91,22 @@ def test_sparse_records_are_no_filter():
     gradients = client_gradient(model, inputs, torch.arange(6))
     assert (gradients["0.weight"] == 0).float().mean() > 0.3
     assert not completed(model, gradients).is_filtered
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_features_with_too_few_entries_are_estimates_and_count_as_errors(seed):
+    model, inputs, gradients = client(n=400, width=150, batch=6, seed=seed)
+    sizes = torch.ones(400)
+    sizes[::10] = 0.05  # a tenth of the features is small, so that hardly an entry of theirs is left
+    inputs = inputs * sizes
+    gradients = client_gradient(model, inputs, torch.arange(6))
+    sent = each(gradients, cut(0.7, 0.99))
+    layer = audit_model(model, sent, example=inputs[:1])["0"]
+    assert layer.n_certified == 6, layer.reason
+    assert "which are estimates" in layer.reason
+    values = torch.tensor(np.stack([sample.values for sample in layer.samples]))
+    errors = np.array([sample.error for sample in layer.samples])
+    true = torch.cdist(values, inputs.double()).min(1).values.numpy() / np.sqrt(inputs.shape[1])
+    assert (true <= 3 * errors).all()
+    assert (errors < 0.1).all()
+    assert (true > 1e-5).all()
