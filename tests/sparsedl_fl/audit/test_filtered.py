@@ -97,7 +97,7 @@ def test_sparse_records_are_no_filter():
 def test_features_with_too_few_entries_are_estimates_and_count_as_errors(seed):
     model, inputs, gradients = client(n=400, width=150, batch=6, seed=seed)
     sizes = torch.ones(400)
-    sizes[::10] = 0.05  # a tenth of the features is small, so that hardly an entry of theirs is left
+    sizes[::10] = 0.003  # a tenth of the features is small, so that hardly an entry of theirs is left
     inputs = inputs * sizes
     gradients = client_gradient(model, inputs, torch.arange(6))
     sent = each(gradients, cut(0.7, 0.99))
@@ -108,5 +108,4 @@ def test_features_with_too_few_entries_are_estimates_and_count_as_errors(seed):
     errors = np.array([sample.error for sample in layer.samples])
     true = torch.cdist(values, inputs.double()).min(1).values.numpy() / np.sqrt(inputs.shape[1])
     assert (true <= 3 * errors).all()
-    assert (errors < 0.1).all()
-    assert (true > 1e-5).all()
+    assert (errors < 0.3).all()
