@@ -185,11 +185,9 @@ def _completed(matrix: np.ndarray, known: np.ndarray, first: int | None) -> Comp
     fit = _Fit(matrix, known)
     likely = ([] if first is None else [first]) + _at_gaps(matrix, known)
     found = next(filter(None, map(fit.of, likely)), None)
-    low, high = 0, 1
-    most = fit.highest_rank
-    while (
-        found is None and most
-    ):  # too low a rank leaves what the fit sees unexplained, too high a one what it does not see
+    low, high, most = 0, 1, fit.highest_rank
+    # Too low a rank leaves unexplained what the fit sees, too high a one what was held out.
+    while found is None and most:
         high = min(high, most)
         found = fit.of(high)
         if fit.explains or found is not None:
