@@ -41,7 +41,7 @@ FILTERS = {
 
 
 @pytest.mark.parametrize("name", FILTERS)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_batch_comes_back_from_what_a_filter_left(name, seed):
     model, inputs, gradients = client(seed=seed)
     audit = audit_model(model, each(gradients, FILTERS[name]), example=inputs[:1])
@@ -93,7 +93,7 @@ def test_sparse_records_are_no_filter():
     assert not completed(model, gradients).is_filtered
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2))])
 def test_features_with_too_few_entries_are_estimates_and_count_as_errors(seed):
     model, inputs, gradients = client(n=400, width=150, batch=6, seed=seed)
     sizes = torch.ones(400)

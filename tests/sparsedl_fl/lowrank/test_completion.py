@@ -19,7 +19,9 @@ def filtered(matrix, zeroed=0.0, clipped=1.0):
     return np.clip(np.where(moduli > low if zeroed else True, matrix, 0.0), -high, high)
 
 
-@pytest.mark.parametrize("rank", [2, 5, 12, 21])
+@pytest.mark.parametrize(
+    "rank", [2, pytest.param(5, marks=pytest.mark.slow), 12, pytest.param(21, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(("zeroed", "clipped"), [(0.1, 1.0), (0.5, 1.0), (0.0, 0.9), (0.5, 0.95)])
 def test_rank_and_matrix_come_back(rank, zeroed, clipped):
     matrix = low_rank(rank=rank)

@@ -52,7 +52,7 @@ def split(n_trained=25, n_others=60, seed=0):
         {"n_steps": 200, "weight_decay": 1e-2},
     ],
 )
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2))])
 def test_records_trained_on_are_found_and_no_others(options, seed):
     inputs, labels, others = split(seed=seed)
     before = network(seed=seed)
