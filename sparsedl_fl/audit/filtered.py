@@ -15,7 +15,9 @@ from torch import nn
 
 from sparsedl_fl.layers.formats import rounding_noise
 from sparsedl_fl.layers.layer_gradient import LayerGradient
-from sparsedl_fl.lowrank.completion import Completion, Estimates, complete, estimated_columns, exact_entries
+from sparsedl_fl.lowrank.completion import Completion, complete
+from sparsedl_fl.lowrank.filter_traces import exact_entries
+from sparsedl_fl.lowrank.open_columns import Estimates, estimated_columns
 from sparsedl_fl.tracing.naming import plain_parameters
 from sparsedl_fl.tracing.uses import LinearUse
 

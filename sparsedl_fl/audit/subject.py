@@ -19,7 +19,7 @@ from sparsedl_fl.layers.given_arrays import LARGE, Shared
 from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.layers.of_model import layer_of_model
 from sparsedl_fl.layers.running_model import RunFrom, in_double
-from sparsedl_fl.lowrank.completion import Estimates
+from sparsedl_fl.lowrank.open_columns import Estimates
 from sparsedl_fl.tracing.naming import plain_name
 from sparsedl_fl.tracing.tracing import Trace
 from sparsedl_fl.wording import argument

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import svd
 
-__all__ = ["Completion", "Estimates", "complete", "estimated_columns", "exact_entries"]
+from sparsedl_fl.lowrank.filter_traces import numerical_rank
+
+__all__ = ["Completion", "complete"]
 
 N_GAPS, GAP = 3, 1.5
 """Gaps of the singular values at which ranks are tried first, and their least ratio."""
@@ -43,19 +45,6 @@ LEAST_RIDGE = 1e-14
 """Of the normal equations of a row, relative to their mean eigenvalue."""
 
 
-SCATTERED, CLIPPED = 0.01, 8
-"""Least share of zeros outside rows and columns of zeros, and least number of entries of the largest size, that a
-filter may have left."""
-
-THRESHOLD, BEYOND, SINGLE = 0.01, 1 / 3, 1e-7
-"""Least known size over the median of a filter with a threshold; by how much a clipped entry exceeds the largest one,
-and its deviation; and the rounding of single precision."""
-
-LOW_RANK, BLOCK = 1e-5, 512
-"""Singular value over the largest, up to which it is rounding; and rows and columns that are looked at. A matrix with
-zeros that has a low rank as it is was not filtered."""
-
-
 @dataclass(frozen=True)
 class Completion:
     """A completed matrix.
@@ -80,63 +69,6 @@ class Completion:
     def rank(self) -> int:
         """The number of inputs."""
         return self.left.shape[1]
-
-
-@dataclass(frozen=True)
-class Estimates:
-    """Open columns of a matrix, as Gaussians in the coordinates of its left factor.
-
-    Attributes
-    ----------
-    columns : ndarray of shape (k,) of int
-        Which they are.
-    means, covariances : ndarray of shape (b, k) and (k, b, b)
-        Of their coordinates.
-    right : ndarray of shape (b, n)
-        The right factor with these means.
-    """
-
-    columns: np.ndarray
-    means: np.ndarray
-    covariances: np.ndarray
-    right: np.ndarray
-
-    def errors(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the root-mean-square error that these leave in inputs of shape (b, n), over all features."""
-        closed = np.ones(self.right.shape[1], dtype=bool)
-        closed[self.columns] = False
-        coordinates = np.linalg.lstsq(self.right[:, closed].T, inputs[:, closed].T, rcond=None)[0]
-        variances = np.einsum("is,kij,js->s", coordinates, self.covariances, coordinates, optimize=True)
-        return np.sqrt(variances / inputs.shape[1])
-
-
-def estimated_columns(fit: Completion, matrix: np.ndarray, known: np.ndarray) -> Estimates:
-    """Estimate open columns from what is known of them: exact entries, and bounds of those zeroed and clipped.
-
-    An entry that a threshold zeroed is at most as large as the smallest one left, and one that was clipped is about a
-    third larger than the largest. What these say is off in one direction, not at random: all of a column count as one
-    number a coordinate. The other columns give the prior.
-    """
-    rows, columns = ~fit.open_rows, np.flatnonzero(fit.open_columns)
-    left, values = fit.left[rows], matrix[rows][:, columns]
-    is_exact, is_zero = known[rows][:, columns], values == 0
-    moduli = np.abs(matrix[known])
-    least, largest = moduli.min(), np.abs(matrix).max()
-    has_threshold = least > THRESHOLD * np.median(moduli)
-    exact = SINGLE * np.sqrt(np.mean(moduli**2))
-    bound = least / np.sqrt(3) if has_threshold else np.inf
-    deviations = np.where(is_exact, exact, np.where(is_zero, bound, BEYOND * largest))
-    targets = np.where(is_exact | is_zero, values, (1 + BEYOND) * values)
-    closed = fit.right[:, ~fit.open_columns]
-    precision = np.linalg.inv(closed @ closed.T / closed.shape[1])
-    n_bounded = np.maximum(np.sum(~is_exact, axis=0) / fit.rank, 1.0)
-    weights = 1 / (deviations**2 * np.where(is_exact, 1.0, n_bounded))
-    grams = np.einsum("ij,ik,il->jkl", weights, left, left, optimize=True) + precision
-    covariances = np.linalg.inv(grams)
-    means = np.einsum("jkl,lj->kj", covariances, left.T @ (weights * targets))
-    right = fit.right.copy()
-    right[:, columns] = means
-    return Estimates(columns, means, covariances, right)
 
 
 def complete(matrix: np.ndarray, known: np.ndarray, first: int | None = None) -> Completion | None:
@@ -169,7 +101,7 @@ def complete(matrix: np.ndarray, known: np.ndarray, first: int | None = None) ->
     (5, True)
     """
     found = _completed(matrix, known, first)
-    if found is None or found.rank >= _numerical_rank(matrix):
+    if found is None or found.rank >= numerical_rank(matrix):
         return None
     zeros = (matrix == 0) & ~known & ~found.open_rows[:, None] & ~found.open_columns
     if not zeros.any():
@@ -253,36 +185,6 @@ class _Fit:
         return Completion(whole_left, whole_right, ~rows, ~columns, error)
 
 
-def exact_entries(matrix: np.ndarray) -> np.ndarray | None:
-    """Return which entries a filter left as they were, of shape (m, n), or None where no filter shows.
-
-    Zeros and entries of the largest size may be a filter's, unless the matrix has a low rank with them: inactive units
-    and features that are zero leave zeros too.
-    """
-    moduli = np.abs(matrix)
-    rows, columns = matrix.any(axis=1), matrix.any(axis=0)
-    alive = moduli[rows][:, columns]
-    largest = (1 - 1e-6) * alive.max()
-    has_clipped = np.sum(alive >= largest) >= CLIPPED
-    has_zeros = np.mean(alive == 0) > SCATTERED and not _is_low_rank(matrix[rows][:, columns])
-    if not (has_zeros or has_clipped):
-        return None
-    return (moduli > 0) & ((moduli < largest) | (not has_clipped))
-
-
-def _is_low_rank(matrix: np.ndarray) -> bool:
-    """Return whether half of the singular values of a block are rounding."""
-    return 2 * _numerical_rank(matrix) <= min(BLOCK, *matrix.shape)
-
-
-def _numerical_rank(matrix: np.ndarray) -> int:
-    """Return the number of singular values of a block above rounding."""
-    rng = np.random.default_rng(0)
-    rows, columns = (np.sort(rng.permutation(size)[:BLOCK]) for size in matrix.shape)
-    S = np.linalg.svd(matrix[np.ix_(rows, columns)], compute_uv=False)
-    return int(np.sum(LOW_RANK * S[0] < S))
-
-
 def _enough(known: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows and columns with enough known entries among each other."""
     rows, columns = (np.ones(size, dtype=bool) for size in known.shape)
@@ -330,6 +232,8 @@ def _solved(weights: np.ndarray, values: np.ndarray, factor: np.ndarray, ridge: 
 def _error(matrix: np.ndarray, entries: np.ndarray, left: np.ndarray, right: np.ndarray) -> float:
     row, column = np.nonzero(entries)
     truth = matrix[row, column]
+    if not truth.any():  # nothing that could confirm a fit
+        return np.inf
     return float(np.linalg.norm(np.sum(left[row] * right[column], axis=1) - truth) / np.linalg.norm(truth))
 
 

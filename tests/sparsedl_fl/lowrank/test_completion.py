@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from sparsedl_fl.lowrank.completion import complete, exact_entries
+from sparsedl_fl.lowrank.completion import complete
+from sparsedl_fl.lowrank.filter_traces import exact_entries
 
 
 def low_rank(shape=(120, 300), rank=12, seed=0):
