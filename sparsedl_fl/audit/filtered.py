@@ -1,7 +1,7 @@
 """Updates of which a filter zeroed or clipped entries: gradients completed on what it left exact.
 
-What cannot be completed is not used: units whose rows have too few entries left are taken out of their layer, and a
-layer with such features has no conclusion.
+What cannot be completed is not used: units whose rows have too few entries left are taken out of their layer. Features
+with too few are estimated, and their errors count; a layer of which they are most has no conclusion.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ N_GAPS, GAP = 3, 1.5
 """Gaps of the singular values at which ranks are tried first, and their least ratio."""
 
 SPARE = 4
-"""Known entries of a row or column beyond the rank, below which it stays open."""
+"""Known entries of a row or column beyond the rank, below which it stays open. (With four the worst column of 24
+batches of CIFAR-10 was off by 2e-7, half of the entries zeroed and up to a tenth clipped; not varied.)"""
 
 MOST_FREEDOM = 0.6
 """Share of free numbers among known entries, above which a rank is not tried."""
@@ -29,7 +30,8 @@ HELD_OUT = 0.02
 
 FITS, GENERALISES, ROUNDING = 1e-4, 10.0, 1e-6
 """Error of what the fit sees, relative to it, up to which a rank explains it (single precision rounds to 1e-7); and of
-what was held out, over that and at least, up to which the rank is no larger than the true one."""
+what was held out, over that and at least, up to which the rank is no larger than the true one. (35 digits fitted
+with rank 35 and 40: 7e-8 and 6e-8 of what is seen, 9e-8 and 1.5e-2 of what was held out. The factor is not varied.)"""
 
 ZERO = 1e-6
 """Size of a fitted entry over the others up to which it is zero."""

@@ -22,7 +22,7 @@ HIDDEN = 1 / 3
 
 FEW = 1 / 8
 """Share of features up to which a change is one of few. (What lies in the row space between any two records trained on
-is no small change.)"""
+is no small change; not varied.)"""
 
 WITHIN = 2.0
 """Distance over the expected one, up to which it is rounding: of records trained on, 1.0 in the median and 1.3 at most

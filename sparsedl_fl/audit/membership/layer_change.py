@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,7 +44,7 @@ class SentTensors:
     kind: str
 
     @classmethod
-    def of(cls, before: object, after: object, kind: str) -> SentTensors:
+    def of(cls, before: Any, after: Any, kind: str) -> SentTensors:
         """Check two states or models.
 
         Raises
@@ -83,10 +84,8 @@ class SentTensors:
         return max(STEPS * min(each, once), ONCE * once)
 
 
-def _floating(name: str, given: object) -> dict[str, torch.Tensor]:
+def _floating(name: str, given: Any) -> dict[str, torch.Tensor]:
     given = unwrapped(given).state_dict() if isinstance(given, nn.Module) else given
-    if not isinstance(given, Mapping):
-        raise TypeError(f"{argument(name)} must be a torch module or its state_dict(), got {type(given).__name__}")
     tensors = plain_names(argument(name), given)
     return {
         key: tensor.detach().cpu()
