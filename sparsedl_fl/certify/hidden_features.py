@@ -19,6 +19,9 @@ __all__ = ["error_of_hidden_features"]
 CLEARLY = 10.0
 """Expected errors of a pre-activation by which a unit with a gradient has to be inactive to contradict it."""
 
+ABOVE = 3.0
+"""Size of a unit's gradient, over what counts as zero, from which on it is surely none; not varied."""
+
 FEWEST_WITHHELD = 1e-3
 """Least share of active units whose gradient is taken to be zero for other reasons; not varied."""
 
@@ -50,15 +53,17 @@ def error_of_hidden_features(
         return 0.0
     chosen = [z[:, certified] for z in preactivations]
     widths, has_gradient = row_norms(given.weight)[:, None] * errors[certified], ~hypothesis.zeros[:, certified]
+    columns = hypothesis.basis[:, certified]
+    is_clear = np.abs(problem.factors.left @ columns) > ABOVE * problem.factors.tolerances(columns)
     if given.is_update:  # a unit that training moves past its kink and back contradicts nothing
         widths = np.hypot(widths, np.sqrt(np.mean((chosen[-1] - chosen[0]) ** 2, axis=0)) / CLEARLY)
     distances = problem.distance_to_kink(chosen)
     margins = np.where(problem.is_active(chosen), distances, -distances)
     weights = row_norms(given.weight[:, hidden])[:, None]
-    if not np.any(has_gradient & (margins < -CLEARLY * widths)) or not weights.all():
+    if not np.any(is_clear & (margins < -CLEARLY * widths)) or not weights.all():
         return 0.0
-    is_clear = margins > np.maximum(CLEARLY * widths, np.median(distances))
-    withheld = np.clip(np.mean(~has_gradient[is_clear]) if is_clear.any() else 0.0, FEWEST_WITHHELD, 0.5)
+    is_active = margins > np.maximum(CLEARLY * widths, np.median(distances))
+    withheld = np.clip(np.mean(~has_gradient[is_active]) if is_active.any() else 0.0, FEWEST_WITHHELD, 0.5)
 
     def unlikeliness(log_size: float) -> float:
         scores = margins / np.hypot(widths, np.exp(log_size) * weights)
