@@ -17,6 +17,7 @@ from paper.experiments import (
     TableBatch,
 )
 from paper.filtered import FILTERED_ROWS
+from paper.first_steps import FIRST_STEP_ROWS
 from paper.honesty import CalibratedBatch, HostileBatch
 from paper.membership import MEMBERSHIP_ROWS
 from paper.methods import OURS
@@ -207,6 +208,12 @@ TABLES = {
     "filtered": Table(
         "Filtered updates, completed by their low rank: percentiles zeroed and clipped (CIFAR-10, two hidden layers)",
         FILTERED_ROWS,
+        ("activation",),
+        n_batches=10,
+    ),
+    "first-steps": Table(
+        "One step of Adam and its like, fitted by its low rank: optimiser and learning rate (MNIST, two hidden layers)",
+        FIRST_STEP_ROWS,
         ("activation",),
         n_batches=10,
     ),

@@ -33,6 +33,9 @@ __all__ = ["FIRST_STEPS", "NoFirstStep", "audit_first_step", "first_step", "is_f
 SPARE = 2.0
 """Entries of a row or column that are seen, over the rank, below which it stays open."""
 
+N_EMULATED = 2**14
+"""Steps from zero that show how an optimiser rounds."""
+
 BEYOND = 10.0
 """Deviations by which no step may be longer than the first one can be."""
 
@@ -41,17 +44,35 @@ BEYOND = 10.0
 class _Optimizer:
     """The first step of an optimiser, ``learning_rate * reach * g / (|g| + eps)``."""
 
+    kind: type[torch.optim.Optimizer]
     eps: float = 1e-8
     reach: float = 1.0
     is_decoupled: bool = False
 
+    def scale(self, learning_rate: float, dtype: torch.dtype) -> float:
+        """Return the mean length of long steps in a client's precision, over what they are exactly.
+
+        The constants of an optimiser are rounded as well: Adam's steps are 6e-8 too short, which is as much as an entry
+        a million times ``eps`` differs from the largest.
+        """
+        weights = nn.Parameter(torch.zeros(N_EMULATED, dtype=dtype))
+        gradient = self.eps * torch.logspace(3, 7, N_EMULATED, dtype=torch.float64)
+        weights.grad = gradient.to(dtype)
+        with torch.enable_grad():
+            self.kind([weights], lr=learning_rate, weight_decay=0.0).step()  # type: ignore[call-arg]
+        exact = weights.grad.double()
+        exact = exact / (exact + self.eps) * learning_rate * self.reach
+        return float((-weights.detach().double() / exact).mean())
+
 
 FIRST_STEPS: Mapping[str, _Optimizer] = {
-    "adam": _Optimizer(),
-    "adamax": _Optimizer(),
-    "adamw": _Optimizer(is_decoupled=True),
-    "adagrad": _Optimizer(eps=1e-10),
-    "rmsprop": _Optimizer(eps=1e-7, reach=10.0),  # g / (0.1 |g| + 1e-8), with PyTorch's smoothing constant of 0.99
+    "adam": _Optimizer(torch.optim.Adam),
+    "adamax": _Optimizer(torch.optim.Adamax),
+    "adamw": _Optimizer(torch.optim.AdamW, is_decoupled=True),
+    "adagrad": _Optimizer(torch.optim.Adagrad, eps=1e-10),
+    "rmsprop": _Optimizer(
+        torch.optim.RMSprop, eps=1e-7, reach=10.0
+    ),  # g / (0.1 |g| + 1e-8), with PyTorch's smoothing constant of 0.99
 }
 """Optimisers whose first step is a function of the gradient, with PyTorch's constants. Another ``eps`` in all tensors
 scales all gradients by one factor, and no input."""
@@ -218,7 +239,7 @@ class _Client:
         precision = torch.finfo(final.dtype).eps
         start, end = (tensor.detach().cpu().double().numpy() for tensor in (initial, final))
         decay = self.weight_decay * start
-        length = self.learning_rate * self.optimizer.reach
+        length = self.learning_rate * self.optimizer.reach * self.optimizer.scale(self.learning_rate, final.dtype)
         moved = start - end - (self.learning_rate * decay if self.optimizer.is_decoupled else 0.0)
         # Weights are rounded to nearest, and once more where they decay; a step has the rounding of its arithmetic.
         unit = np.exp2(np.floor(np.log2(np.maximum(np.maximum(np.abs(start), np.abs(end)), 1e-300)))) * precision

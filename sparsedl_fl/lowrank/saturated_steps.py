@@ -13,8 +13,10 @@ import numpy as np
 
 __all__ = ["Steps"]
 
-PRECISE = 20.0
-"""Distance of a step from one, over its deviation, from which on the entry is known of itself."""
+PRECISE, AT_FIRST = 1000.0, 20.0
+"""Distance of a step from one, over its deviation, from which on the entry is known of itself; and at first, where a
+fit is too far off to linearise at it. (At 20 the rounding that makes an entry smaller also gives it more weight: fits
+were off by up to 16 times their noise.)"""
 
 SEEN = 4.0
 """The same, from which on an entry starts the fit."""
@@ -74,18 +76,18 @@ class Steps:
         entries = np.where(seen, self.eps * self.values / room - self.offset, 0.0)
         return entries, np.where(seen, self.eps * self.deviations / room**2, np.inf)
 
-    def around(self, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def around(self, gradient: np.ndarray, precise: float = PRECISE) -> tuple[np.ndarray, np.ndarray]:
         """Return entries and their deviations, linearised at a gradient where they are not known of themselves.
 
         A linearised entry is kept within a factor of that gradient; where that has the wrong sign, it is zero.
         """
-        precise = self.room > PRECISE * self.deviations
-        room, whole = np.where(precise, self.room, 1.0), gradient + self.offset
+        is_precise = self.room > precise * self.deviations
+        room, whole = np.where(is_precise, self.room, 1.0), gradient + self.offset
         sizes = np.maximum(np.abs(whole), 1e-3 * self.eps)
         slopes = self.eps / (sizes + self.eps) ** 2
         linear = sizes + (np.abs(self.values) - sizes / (sizes + self.eps)) / slopes
         signs = np.sign(self.values)
         linear = np.where(signs * whole < 0, 0.0, signs * np.clip(linear, 0.2 * sizes, 3 * sizes))
-        entries = np.where(precise, self.eps * self.values / room, linear)
-        spread = np.where(precise, self.eps * self.deviations / room**2, self.deviations / slopes)
+        entries = np.where(is_precise, self.eps * self.values / room, linear)
+        spread = np.where(is_precise, self.eps * self.deviations / room**2, self.deviations / slopes)
         return entries - self.offset, spread

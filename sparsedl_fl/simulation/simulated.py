@@ -114,6 +114,12 @@ class SimulatedClient:
         """Whether the update is a sum of gradients."""
         return self.optimizer == "sgd" or not self.n_epochs
 
+    @property
+    def is_first_step(self) -> bool:
+        """Whether the update is one step of an adaptive optimiser, and nothing was done to it."""
+        is_one = self.n_epochs == self.n_clients == 1 and (self.mini_batch or self.batch_size) >= self.batch_size
+        return self.optimizer != "sgd" and is_one and self.is_exact and not self.client_clipping
+
     @neutral_modes(gradients=True)
     def update(
         self, model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, *, loss: Loss = cross_entropy, seed: Any = 0

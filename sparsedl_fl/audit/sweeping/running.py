@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from sparsedl.process import neutral_modes
 from sparsedl_fl.audit.attack import audit_model
 from sparsedl_fl.audit.findings import Fed, LayerAudit, Verdict
+from sparsedl_fl.audit.first_step import audit_first_step
 from sparsedl_fl.audit.result import AuditResult
 from sparsedl_fl.audit.sweeping.defences import Setting, default_settings
 from sparsedl_fl.audit.sweeping.records_on_file import append_record, digest_of_sweep, key_of, read_records
@@ -25,6 +26,7 @@ from sparsedl_fl.caught_warnings import caught_warnings
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.layers.running_model import RunFrom, in_double
 from sparsedl_fl.metrics import are_wrong, match_batches
+from sparsedl_fl.tracing.naming import plain_parameters
 from sparsedl_fl.tracing.tracing import trace_model
 
 __all__ = ["sweep"]
@@ -161,21 +163,23 @@ class _Sweep:
         x, y = self.inputs[chosen], self.labels[chosen]
         result = {"key": key, "verdict": str(Verdict.OUT_OF_RANGE), "share": 0.0, "label_share": 0.0}
         result |= {"n_wrong": 0, "errors": [], "what": "", "seconds": 0.0, "is_complete": True}
-        if not client.is_in_range:
+        if not (client.is_in_range or client.is_first_step):
             return result
         sent = client.update(self.model, x, y, loss=self.loss, seed=seed)
         # The batch size is given where the rank does not show it.
         known = None if client.is_exact else client.n_records
         inverter = GradientInverter(batch_size=known, noise_level=sent.noise_level, random_state=seed)
         loss = "cross_entropy" if self.loss is cross_entropy else self.loss
-        options: dict[str, Any] = {
-            "example": self.example,
-            "loss": loss,
-            "learning_rate": sent.learning_rate,
-            **self.limits,
-        }
+        options: dict[str, Any] = {"example": self.example, "loss": loss, **self.limits}
         with caught_warnings():
-            audit = audit_model(self.model, sent.gradients, inverter, **options)
+            if client.is_first_step:
+                step = {"learning_rate": client.learning_rate, "optimizer": client.optimizer}
+                step |= {"weight_decay": client.weight_decay, "inverter": inverter}
+                after = _after(self.model, sent.gradients, client.learning_rate)
+                audit = audit_first_step(self.model, after, **step, **options)
+            else:
+                options["learning_rate"] = sent.learning_rate
+                audit = audit_model(self.model, sent.gradients, inverter, **options)
         return None if audit.is_interrupted else result | self._compared(audit, x, y)
 
     def _compared(self, audit: AuditResult, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
@@ -213,3 +217,12 @@ class _Sweep:
         with run.watched(found), torch.no_grad():
             run.model(x.double())
         return found[layer.name]
+
+
+def _after(model: nn.Module, moves: Mapping[str, torch.Tensor], learning_rate: float) -> dict[str, torch.Tensor]:
+    """Return the weights of a client, in the model's precision, from their moves over the learning rate."""
+    parameters = plain_parameters(model)
+    return {
+        name: (tensor.detach().double() - learning_rate * moves[name]).to(tensor.dtype)
+        for name, tensor in parameters.items()
+    }

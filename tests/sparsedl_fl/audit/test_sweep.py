@@ -25,7 +25,7 @@ def model():
 SETTINGS = [
     Setting("batch size", "4", SimulatedClient(batch_size=4)),
     Setting("batch size", "200", SimulatedClient(batch_size=200)),
-    Setting("optimiser", "Adam", SimulatedClient(batch_size=4, n_epochs=1, optimizer="adam")),
+    Setting("optimiser", "Adam", SimulatedClient(batch_size=4, n_epochs=2, optimizer="adam")),
 ]
 
 
@@ -152,3 +152,10 @@ def test_training_learns_and_noise_costs(model, digits):
                         for one in (noisy, plain))  # fmt: skip
     assert without > 0.6
     assert with_it < without - 0.2
+
+
+def test_one_step_of_adam_is_in_range(model, digits):
+    client = SimulatedClient(batch_size=4, n_epochs=1, optimizer="adam", learning_rate=1e-3)
+    row = sweep(model, *digits, settings=[Setting("optimiser", "Adam", client)], n_batches=1, max_effort=5).rows[0]
+    assert row.n_wrong == 0
+    assert row.verdicts != {str(Verdict.OUT_OF_RANGE): 1}
