@@ -26,7 +26,6 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.mathjax",
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
@@ -46,7 +45,7 @@ templates_path = [str(ROOT / "docs" / "_templates")]
 exclude_patterns = ["docs/_*/**", "sg_execution_times.rst", "**/sg_execution_times.rst"]
 default_role = "py:obj"
 
-myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
