@@ -1,4 +1,4 @@
-"""The pictures of "How it works", drawn from a real gradient: python docs/figures.py"""
+"""The pictures of "How it works", drawn from a real gradient by `python docs/figures.py`."""
 
 from pathlib import Path
 
