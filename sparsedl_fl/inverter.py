@@ -274,7 +274,8 @@ class GradientInverter(BaseEstimator):
         self.relative_residual_ = batch.relative_residual
         self.n_starts_ = candidates.n_starts
         self.n_successes_ = candidates.n_successes
-        self.status_ = in_words(batch, f"{int(proposed.sum())} {kind} found, search {candidates.status}")
+        how = f"{int(proposed.sum())} {kind} found, search {candidates.status}"
+        self.status_ = in_words(batch, how, int(np.sum(~given.weight_grad.any(axis=0))))
 
     def fit_transform(self, layer_gradient: LayerGradient, y: Any = None) -> np.ndarray:
         """Recover the batch and return ``inputs_``, of shape (batch_size_, n)."""

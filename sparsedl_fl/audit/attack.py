@@ -13,7 +13,7 @@ from torch import nn
 
 from sparsedl.process import neutral_modes
 from sparsedl_fl.audit.context import describe_run
-from sparsedl_fl.audit.filtered import completed
+from sparsedl_fl.audit.filtered import FilteredUpdate, completed
 from sparsedl_fl.audit.findings import LayerAudit, Verdict
 from sparsedl_fl.audit.last_layer import signs_of, targets_of
 from sparsedl_fl.audit.layer_attack import LayerAttack
@@ -157,9 +157,10 @@ class _Attack:
         tables = token_tables(model, trace.example if example is None else example)
         if not tables and not any(tensor.ndim == 2 for tensor in model.parameters()):
             raise ValueError("the model has no linear layer (torch.nn.Linear, or a product with a matrix of weights)")
-        named = without_non_finite(named_gradients(model, gradients), stacklevel=5)
+        seen = gradients if isinstance(gradients, FilteredUpdate) else None
+        named = without_non_finite(named_gradients(model, seen.sent if seen else gradients), stacklevel=5)
         check_is_update(model, named)
-        sent = [name for name, tensor in named.items() if tensor is not None]
+        sent = [name for name, tensor in named.items() if tensor is not None or (seen and name in seen.reasons)]
         rows = {row.name: row for row in inspect_model(model, trace=trace, sent=sent)}
         if layers is not None:
             running = list(dict.fromkeys(use.name for use in trace.layers)) or list(rows)
@@ -170,7 +171,7 @@ class _Attack:
             inverter = clone(inverter).set_params(noise_level=None if noise is None else noise * factor)
             learning_rate = None if learning_rate is None else learning_rate / factor
         cleaned, penalties = without_penalties(model, scaled)
-        usable, filtered = usable_loss(loss, trace.n_outputs), completed(model, cleaned, tables)
+        usable, filtered = usable_loss(loss, trace.n_outputs), seen or completed(model, cleaned, tables)
         of_filter = filtered if filtered.is_filtered else None
         subject = Subject(model, filtered.gradients, trace, usable, learning_rate, tables, loss, of_filter)
         notes = penalties + filtered.notes + rounding_noted(model, named)
@@ -287,8 +288,7 @@ def out_of_range(
     example : torch.Tensor or None, default=None
         As of `audit_model`.
     gradients : mapping of str to torch.Tensor or None, default=None
-        What the client sent, by plain name: whatever the optimiser, it leaves rows of an embedding unchanged that no
-        token of the batch picks.
+        What the client sent, by plain name: any optimiser leaves rows of an embedding that no token picks.
     **facts
         Further entries for the run in the report.
     """

@@ -63,6 +63,11 @@ class FilteredUpdate:
     notes: tuple[str, ...] = ()
 
     @property
+    def sent(self) -> dict[str, torch.Tensor | None]:
+        """All gradients, completed to the whole or in part."""
+        return self.gradients | self.partly
+
+    @property
     def is_filtered(self) -> bool:
         """Whether a filter was found at work."""
         return bool(self.notes)

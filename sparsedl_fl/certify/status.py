@@ -10,12 +10,17 @@ from sparsedl_fl.certify.criterion import EvidenceKind
 __all__ = ["in_words"]
 
 
-def in_words(batch: Batch, search: str) -> str:
-    """Return how many inputs are certified and how exactly, how the search ended, and how well the batch fits."""
+def in_words(batch: Batch, search: str, n_without_gradient: int = 0) -> str:
+    """Return how many inputs are certified and how exactly, how the search ended, and how well the batch fits.
+
+    Features without a gradient are zero at every input, unless the client masks them, which nobody may see.
+    """
     numbers = {
         "weights and gradient agree on {:.2%} of units": batch.agreement.mean(),
         "relative residual {:.1e}": batch.relative_residual,
     }
+    if n_without_gradient and batch.recovered.any():
+        search += f"; {n_without_gradient} features have no gradient and count as zero"
     fit = ", ".join(text.format(value) for text, value in numbers.items() if not np.isnan(value))
     certified = f"{int(batch.recovered.sum())} of {len(batch.inputs)} inputs certified{_precision_of(batch)}"
     return "; ".join([certified, search, *([f"{fit} (noise {batch.residual_floor:.1e})"] if fit else [])])

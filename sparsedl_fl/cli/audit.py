@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--local-steps", type=whole(), help="the client's optimiser steps, where they are known")
     parser.add_argument("--momentum", type=number(below=1), default=0.0, help="the client's (default: 0)")
     parser.add_argument("--weight-decay", type=decay, default=0.0, help="the client's, or 'find' (default: 0)")
-    parser.add_argument("--optimizer", default="sgd", help="the client's; with any but sgd only token ids can be read "
-                        "(default: sgd)")  # fmt: skip
+    parser.add_argument("--optimizer", default="sgd", help="the client's (default: sgd); of adam, adamw, adamax, "
+                        "rmsprop and adagrad one step is in range, of others only token ids can be read")  # fmt: skip
     parser.add_argument("--batch-size", type=whole(), help="inputs in the batch (default: found from the gradient)")
     parser.add_argument("--noise-level", type=number(), help="standard deviation of the noise that the client adds to "
                         "each entry of a gradient (default: found from the gradient)")  # fmt: skip
@@ -104,7 +104,8 @@ def _audited(options: argparse.Namespace) -> AuditResult:
     from dataclasses import replace
 
     from sparsedl_fl.audit import audit_model, example, out_of_range
-    from sparsedl_fl.audit.files import check_fixed, load_update
+    from sparsedl_fl.audit.files import check_fixed, load_after, load_update
+    from sparsedl_fl.audit.first_step import audit_first_step, is_first_step
     from sparsedl_fl.inverter import GradientInverter
     from sparsedl_fl.layers.updates import obstacle_of_optimizer
 
@@ -124,6 +125,14 @@ def _audited(options: argparse.Namespace) -> AuditResult:
     client = {"n_steps": options.local_steps, "momentum": options.momentum, "weight_decay": options.weight_decay}
     facts = {"command": " ".join(["sparsedl-fl", *sys.argv[1:]]), "model_path": spec, "update_path": update}
     inputs = example_of(options, model, shape)
+    inverter = GradientInverter(
+        batch_size=options.batch_size, noise_level=options.noise_level, random_state=options.seed
+    )
+    budget: dict[str, Any] = {
+        "max_effort": options.effort,
+        "max_seconds": options.seconds,
+        "pictures": options.pictures,
+    }
     # The rows that changed show token ids whatever the optimiser, and at any learning rate.
     rate, client = (options.learning_rate or 1.0, {}) if obstacle else (options.learning_rate, client)
     sent = load_update(model, update, kind=options.kind, learning_rate=rate, key=options.key, **client)
@@ -131,16 +140,21 @@ def _audited(options: argparse.Namespace) -> AuditResult:
     if options.records is not None:
         how: dict[str, Any] = {"kind": sent.kind, "key": options.key, "random_state": options.seed}
         membership = members.membership_of(model, inputs, update, options.records, **how)
-    if obstacle:
+    after = None
+    if is_first_step(options.optimizer, options.local_steps) and options.learning_rate:
+        after = load_after(model, update, kind=options.kind, key=options.key)
+    if obstacle and after is None:
         found = out_of_range(model, obstacle, inputs, gradients=sent.gradients, seed=options.seed, **facts)
         return replace(found, membership=membership)
-    inverter = GradientInverter(
-        batch_size=options.batch_size, noise_level=options.noise_level, random_state=options.seed
-    )
-    budget = {"max_effort": options.effort, "max_seconds": options.seconds, "pictures": options.pictures}
-    given = (sent.gradients, inverter, options.layers, inputs, loss)
+    budget |= {"layers": options.layers, "example": inputs, "loss": loss}
     with steps_shown(not options.json) as report:
-        result = audit_model(model, *given, learning_rate=sent.learning_rate, **budget, report=report)
+        if after is None:
+            rate = sent.learning_rate
+            result = audit_model(model, sent.gradients, inverter, learning_rate=rate, **budget, report=report)
+        else:
+            step = (options.learning_rate, options.optimizer, inverter)
+            decay = options.weight_decay
+            result = audit_first_step(model, after, *step, weight_decay=decay, **budget, report=report)
     return replace(result, context={**result.context, **facts, "kind": sent.kind}, membership=membership)
 
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from sparsedl.process import neutral_modes
 from sparsedl_fl.audit import AuditResult, Verdict, audit_model, out_of_range
+from sparsedl_fl.audit.first_step import audit_first_step, is_first_step
 from sparsedl_fl.federation.arguments import check_arguments
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.layers.updates import gradients_of_update, obstacle_of_optimizer
@@ -95,10 +96,9 @@ def check_update(
     inner = _at(model, before)
     sent = state_of(inner, after, "after")
     if obstacle_of_optimizer(optimizer):
-        spoilt = [name for name, tensor in sent.items() if not tensor.isfinite().all()]
-        facts = client | {"optimizer": optimizer, "momentum": momentum or None, "missing": spoilt or None}
-        moves = {n: sent[n] if is_difference else tensor.detach() - sent[n] for n, tensor in inner.named_parameters()}
-        return out_of_range(inner, obstacle_of_optimizer(optimizer), example, gradients=moves, **facts)
+        how = {"optimizer": optimizer, "batch_size": batch_size, "random_state": random_state}
+        how |= {"learning_rate": learning_rate}
+        return _of_adaptive_steps(inner, sent, is_difference, {**client, **how}, audit)
     audit |= {"inverter": GradientInverter(batch_size=batch_size, random_state=random_state)}
     audit |= {"learning_rate": None if n_steps == 1 else learning_rate}
     return _worst_reading(inner, sent, is_difference, client | {"learning_rate": learning_rate}, audit)
@@ -120,6 +120,24 @@ def _worst_reading(
         if results[-1].is_interrupted:
             break
     return min(results, key=_comfort)
+
+
+def _of_adaptive_steps(
+    model: nn.Module, sent: Mapping[str, torch.Tensor], is_difference: bool, client: dict[str, Any], audit: dict
+) -> AuditResult:
+    """Audit one step of an adaptive optimiser; of several, token ids show."""
+    parameters = {name: tensor.detach() for name, tensor in model.named_parameters()}
+    moves = {name: sent[name] if is_difference else tensor - sent[name] for name, tensor in parameters.items()}
+    optimizer, n_steps = client["optimizer"], client["n_steps"]
+    spoilt = [name for name, tensor in sent.items() if not tensor.isfinite().all()]
+    if is_first_step(optimizer, n_steps) and not spoilt:
+        after = {name: tensor + sent[name] for name, tensor in parameters.items()} if is_difference else sent
+        inverter = GradientInverter(batch_size=client["batch_size"], random_state=client["random_state"])
+        step = {"learning_rate": client["learning_rate"], "weight_decay": client["weight_decay"]}
+        return audit_first_step(model, after, optimizer=optimizer, inverter=inverter, **step, **audit)
+    facts = {key: client[key] for key in ("n_steps", "weight_decay", "optimizer")}
+    facts |= {"momentum": client["momentum"] or None, "missing": spoilt or None}
+    return out_of_range(model, obstacle_of_optimizer(optimizer), audit["example"], gradients=moves, **facts)
 
 
 def _comfort(result: AuditResult) -> tuple[int, int, int]:

@@ -47,7 +47,8 @@ def obstacle_of_optimizer(optimizer: str) -> str:
         )
     return (
         f"{argument_with('optimizer', optimizer)} is out of range: its steps are no sum of gradients (Adam divides "
-        "each entry by its own size), so that the update has no low rank"
+        "each entry by its own size), so that the update has no low rank; weights after a single step of Adam, AdamW, "
+        f"Adamax, RMSprop or Adagrad can be audited, with {argument('learning_rate')} and {argument('n_steps')}"
     )
 
 

@@ -11,12 +11,13 @@
 from sparsedl_fl.audit.files.containers import load_tensors
 from sparsedl_fl.audit.files.programs import check_fixed, load_object
 from sparsedl_fl.audit.files.records import load_example, load_records, load_vocabulary
-from sparsedl_fl.audit.files.sent import KINDS, Update, load_model, load_sent, load_update
+from sparsedl_fl.audit.files.sent import KINDS, Update, load_after, load_model, load_sent, load_update
 
 __all__ = [
     "KINDS",
     "Update",
     "check_fixed",
+    "load_after",
     "load_example",
     "load_model",
     "load_object",

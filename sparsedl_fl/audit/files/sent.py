@@ -18,7 +18,7 @@ from sparsedl_fl.layers.updates import gradients_of_update
 from sparsedl_fl.tracing.naming import unwrapped
 from sparsedl_fl.wording import argument
 
-__all__ = ["KINDS", "Update", "load_model", "load_sent", "load_update"]
+__all__ = ["KINDS", "Update", "load_after", "load_model", "load_sent", "load_update"]
 
 KINDS = ("auto", "gradient", "weights", "delta")
 """What an update may be: gradients, weights after local training, or these less the weights before."""
@@ -152,6 +152,24 @@ def load_update(
     before = {name: state[name] for name in parameters}
     gradients = gradients_of_update(before, after, learning_rate, **client)
     return Update(gradients, None if client.get("n_steps") == 1 else learning_rate, kind)
+
+
+def load_after(
+    model: nn.Module, path: str | Path, *, kind: str = "auto", key: str | None = None
+) -> dict[str, torch.Tensor] | None:
+    """Return the parameters after local training by plain name, or None where gradients were sent.
+
+    Parameters
+    ----------
+    model, path, kind, key
+        As of `load_update`.
+    """
+    sent, kind = load_sent(model, path, kind=kind, key=key)
+    if kind == "gradient":
+        return None
+    own = {name: tensor.detach() for name, tensor in unwrapped(model).named_parameters()}
+    moved = {name: tensor + sent[name] for name, tensor in own.items() if name in sent} if kind == "delta" else sent
+    return {name: moved.get(name, tensor) for name, tensor in own.items()}
 
 
 def _is_moved(parameter: torch.Tensor, sent: torch.Tensor, kind: str) -> bool:

@@ -1,0 +1,283 @@
+"""Updates of one step of an adaptive optimiser: gradients fitted to what the step shows of them.
+
+Adam divides each entry of the gradient by its own size, and the sum of several steps has no low rank. The first step of
+a fresh optimiser is a function of the gradient, entry by entry, and the gradient has the rank of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from torch import nn
+
+from sparsedl.process import one_thread
+from sparsedl_fl.audit.attack import audit_model, out_of_range
+from sparsedl_fl.audit.filtered import FilteredUpdate
+from sparsedl_fl.audit.result import AuditResult
+from sparsedl_fl.inverter import GradientInverter
+from sparsedl_fl.lowrank.saturated import SaturatedFit, fit_smallest
+from sparsedl_fl.lowrank.saturated_steps import Steps
+from sparsedl_fl.tracing.embeddings import token_tables
+from sparsedl_fl.tracing.naming import plain_parameters
+from sparsedl_fl.tracing.tracing import Trace, trace_model
+from sparsedl_fl.tracing.uses import LinearUse
+from sparsedl_fl.wording import argument_with
+
+__all__ = ["FIRST_STEPS", "NoFirstStep", "audit_first_step", "first_step", "is_first_step"]
+
+SPARE = 2.0
+"""Entries of a row or column that are seen, over the rank, below which it stays open."""
+
+BEYOND = 10.0
+"""Deviations by which no step may be longer than the first one can be."""
+
+
+@dataclass(frozen=True)
+class _Optimizer:
+    """The first step of an optimiser, ``learning_rate * reach * g / (|g| + eps)``."""
+
+    eps: float = 1e-8
+    reach: float = 1.0
+    is_decoupled: bool = False
+
+
+FIRST_STEPS: Mapping[str, _Optimizer] = {
+    "adam": _Optimizer(),
+    "adamax": _Optimizer(),
+    "adamw": _Optimizer(is_decoupled=True),
+    "adagrad": _Optimizer(eps=1e-10),
+    "rmsprop": _Optimizer(eps=1e-7, reach=10.0),  # g / (0.1 |g| + 1e-8), with PyTorch's smoothing constant of 0.99
+}
+"""Optimisers whose first step is a function of the gradient, with PyTorch's constants. Another ``eps`` in all tensors
+scales all gradients by one factor, and no input."""
+
+
+class NoFirstStep(ValueError):
+    """An update is no first step of the optimiser, or shows too little of the gradient."""
+
+
+@dataclass(frozen=True)
+class FirstStep:
+    """What the first step of an adaptive optimiser shows.
+
+    Attributes
+    ----------
+    update : FilteredUpdate
+        Fitted gradients of linear layers, for `audit_model`.
+    batch_size : int
+        Their rank.
+    """
+
+    update: FilteredUpdate
+    batch_size: int
+
+
+def is_first_step(optimizer: str, n_steps: int | None) -> bool:
+    """Return whether an update may be the first step of an adaptive optimiser that is in range."""
+    return _named(optimizer) in FIRST_STEPS and n_steps in (None, 1)
+
+
+def audit_first_step(
+    model: nn.Module,
+    after: Mapping[str, torch.Tensor],
+    learning_rate: float,
+    optimizer: str,
+    inverter: GradientInverter,
+    *,
+    weight_decay: float | None = 0.0,
+    example: torch.Tensor | None = None,
+    **audit: Any,
+) -> AuditResult:
+    """Audit weights after one step of an adaptive optimiser.
+
+    Parameters
+    ----------
+    model, after, learning_rate, optimizer, weight_decay
+        As of `first_step`; ``after`` holds every floating-point parameter.
+    inverter : GradientInverter
+        What attacks each layer. Its batch size, if there is one, is the rank that is tried first.
+    example : torch.Tensor or None, default=None
+        As of `sparsedl_fl.audit.audit_model`.
+    **audit
+        Its further arguments.
+
+    Returns
+    -------
+    AuditResult
+        OUT OF RANGE, with the reason, where no gradient of low rank fits; token ids show all the same.
+    """
+    trace = trace_model(model, example)
+    tables = token_tables(model, trace.example if example is None else example)
+    client: dict[str, Any] = {"weight_decay": weight_decay, "batch_size": inverter.batch_size, "tables": tables}
+    try:
+        found = first_step(model, after, trace, learning_rate, optimizer, **client)
+    except NoFirstStep as reason:
+        moves = {name: tensor.detach() - after[name] for name, tensor in plain_parameters(model).items()}
+        return out_of_range(model, str(reason), example, gradients=moves, optimizer=optimizer)
+    inverter = clone(inverter).set_params(batch_size=found.batch_size)
+    result = audit_model(model, found.update, inverter, example=example, **audit)  # type: ignore[arg-type]
+    return replace(result, context={**result.context, "optimizer": optimizer})
+
+
+@one_thread()
+def first_step(
+    model: nn.Module,
+    after: Mapping[str, torch.Tensor],
+    trace: Trace,
+    learning_rate: float,
+    optimizer: str,
+    *,
+    weight_decay: float | None = 0.0,
+    batch_size: int | None = None,
+    tables: tuple[str, ...] = (),
+) -> FirstStep:
+    """Fit gradients of low rank to the first step of an adaptive optimiser.
+
+    The noise that the fits are left with is drawn into what is beyond their rank, where attacks look for it.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        With the weights before the step.
+    after : mapping of str to torch.Tensor
+        The weights after it, by plain name.
+    trace : Trace
+        What a run of the model showed.
+    learning_rate : float
+        The client's, exactly: at one part in a million off, nothing fits.
+    optimizer : str
+        One of `FIRST_STEPS`.
+    weight_decay : float or None, default=0
+        The client's; None counts as zero.
+    batch_size : int or None, default=None
+        A rank to try first.
+    tables : tuple of str, default=()
+        Embeddings, whose unchanged rows say which tokens there are not.
+
+    Raises
+    ------
+    NoFirstStep
+        With the reason.
+    """
+    client = _Client(FIRST_STEPS[_named(optimizer)], learning_rate, weight_decay or 0.0)
+    before = plain_parameters(model)
+    found = FilteredUpdate(dict.fromkeys(before))
+    for name in tables:
+        found.gradients[name] = before[name].detach().cpu().double() - after[name].cpu().double()
+    rank, shares = batch_size, []
+    # The largest layer first: its rank is tried first in the others.
+    uses = {use.weight: use for use in trace.layers if use.weight in before and use.weight not in tables}
+    for use in sorted(uses.values(), key=lambda use: -min(before[use.weight].shape)):
+        steps = client.steps(before, after, use)
+        if (np.abs(steps.values) > 1 + BEYOND * steps.deviations).any():
+            longest = float(np.abs(steps.values).max())
+            raise NoFirstStep(
+                f"no first step of {optimizer}: weights of {use.name!r} moved by up to {longest:.7g} times as far as "
+                f"one step at {argument_with('learning_rate', learning_rate)} can; several local steps are out of range"
+            )
+        shares.append(float(steps.seen.mean()))
+        fit = _put(found, use, steps, rank)
+        if fit is not None:
+            rank = fit.left.shape[1]
+    if not found.open_rows:
+        raise NoFirstStep(
+            f"no gradient of low rank fits the update as a first step of {optimizer} at "
+            f"{argument_with('learning_rate', learning_rate)}: more than one step, another rate or weight decay, too "
+            "large a batch, or weights so large that their rounding hides the gradient"
+        )
+    note = (
+        f"the update is one step of {optimizer}: {min(shares):.0%} to {max(shares):.0%} of a matrix show their "
+        f"gradient, and {len(found.open_rows)} of {len(shares)} gradients were fitted to these, of rank {rank}"
+    )
+    return FirstStep(FilteredUpdate(**{**vars(found), "notes": (note,)}), int(rank or 0))
+
+
+@dataclass(frozen=True)
+class _Client:
+    """What is known of the client's optimiser."""
+
+    optimizer: _Optimizer
+    learning_rate: float
+    weight_decay: float
+
+    def steps(self, before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor], use: LinearUse) -> Steps:
+        """Return the steps of a layer, its bias as a last column, and an output a row."""
+        parts = [self._of(before[use.weight], after[use.weight])]
+        parts[0] = parts[0].transposed if use.is_transposed else parts[0]
+        if use.bias and after.get(use.bias) is not None:
+            parts.append(self._of(before[use.bias][:, None], after[use.bias][:, None]))
+        values, deviations, offsets = (np.hstack(part) for part in zip(*map(_arrays, parts), strict=True))
+        return Steps(values, deviations, self.optimizer.eps, offsets)
+
+    def _of(self, initial: torch.Tensor, final: torch.Tensor) -> Steps:
+        precision = torch.finfo(final.dtype).eps
+        start, end = (tensor.detach().cpu().double().numpy() for tensor in (initial, final))
+        decay = self.weight_decay * start
+        length = self.learning_rate * self.optimizer.reach
+        moved = start - end - (self.learning_rate * decay if self.optimizer.is_decoupled else 0.0)
+        # Weights are rounded to nearest, and once more where they decay; a step has the rounding of its arithmetic.
+        unit = np.exp2(np.floor(np.log2(np.maximum(np.maximum(np.abs(start), np.abs(end)), 1e-300)))) * precision
+        n_roundings = 2 if self.optimizer.is_decoupled and self.weight_decay else 1
+        values = moved / length
+        deviations = np.hypot(unit / length * np.sqrt(n_roundings / 12), precision * np.abs(values))
+        return Steps(values, deviations, self.optimizer.eps, 0.0 * decay if self.optimizer.is_decoupled else decay)
+
+
+def _put(found: FilteredUpdate, use: LinearUse, steps: Steps, rank: int | None) -> SaturatedFit | None:
+    """Fit the gradient of a layer, and put it and its bias where they belong; return the fit, or None."""
+    has_bias = bool(use.bias)
+    rows, columns = (np.asarray(steps.seen.any(axis=axis)) for axis in (1, 0))
+    if min(rows.sum(), columns.sum()) < 2:
+        found.reasons[use.weight] = f"the step shows nothing of the gradient of {use.weight!r}"
+        return None
+    fit = fit_smallest(steps.part(rows, columns), rank)
+    if fit is None:
+        found.reasons[use.weight] = (
+            f"no gradient of low rank fits the step of {use.weight!r}: too few of its entries show, or the batch "
+            "is too large for it"
+        )
+        if has_bias:  # what it shows of labels is signs
+            entries, _ = steps.start()
+            bounds = np.sign(steps.values) * steps.eps / np.maximum(steps.room, steps.deviations)
+            found.gradients[use.bias] = torch.from_numpy(np.where(steps.seen, entries, bounds)[:, -1].copy())
+        return None
+    least = SPARE * fit.left.shape[1]
+    open_rows, open_columns = (steps.moved.any(axis=axis) & (steps.seen.sum(axis=axis) < least) for axis in (1, 0))
+    gradient = np.zeros(steps.values.shape)
+    gradient[np.ix_(rows, columns)] = _with_noise(fit)
+    weight = gradient[:, :-1] if has_bias else gradient
+    found.open_rows[use.weight] = open_rows
+    found.open_columns[use.weight] = open_columns[: weight.shape[1]]
+    is_whole = not (found.open_rows[use.weight].any() or found.open_columns[use.weight].any())
+    place = found.gradients if is_whole else found.partly
+    place[use.weight] = torch.from_numpy(np.ascontiguousarray(weight.T if use.is_transposed else weight))
+    if has_bias:
+        place[use.bias] = torch.from_numpy(gradient[:, -1].copy())
+    if use.is_transposed:
+        parts = found.open_rows[use.weight], found.open_columns[use.weight]
+        found.open_columns[use.weight], found.open_rows[use.weight] = parts
+    return fit
+
+
+def _with_noise(fit: SaturatedFit) -> np.ndarray:
+    """Return a fit with its noise drawn into what is beyond its rank, where attacks look for noise."""
+    gradient, b = fit.gradient, fit.left.shape[1]
+    U, _, V = np.linalg.svd(gradient, full_matrices=False)
+    U, V = U[:, :b], V[:b]
+    columns = fit.column_noise / np.sqrt(np.mean(fit.column_noise**2))
+    noise = np.outer(fit.row_noise, columns) * np.random.default_rng(0).standard_normal(gradient.shape)
+    noise -= U @ (U.T @ noise)
+    return gradient + noise - (noise @ V.T) @ V
+
+
+def _arrays(steps: Steps) -> tuple[np.ndarray, ...]:
+    return steps.values, steps.deviations, np.broadcast_to(steps.offset, steps.values.shape)
+
+
+def _named(optimizer: str) -> str:
+    return str(optimizer).lower().replace("_", "").replace("-", "")
