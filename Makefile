@@ -2,6 +2,7 @@
 # make test-all: those too that take long, hostile problems and batches at the frontier, in under 40 minutes.
 # make frontier: run the yardstick, about 20 minutes, and write $(OUT).  make frontier-compare A=before.json B=after.json:
 # say what changed beyond noise (A is the newest record in the repository unless given, B is $(OUT)).
+# make docs: build the site into docs/_build/html, in 3 minutes.
 # make lint: the rules of ruff.  make types: check the types of both packages with mypy, as pyproject.toml says.
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,10 +13,10 @@ OUT ?= frontier.json
 A ?= $(lastword $(sort $(wildcard tests/frontier/records/*.json)))
 B ?= $(OUT)
 
-.PHONY: demo test test-all benchmark frontier frontier-compare lint types clean
+.PHONY: demo test test-all benchmark frontier frontier-compare docs lint types clean
 
 demo: $(STAMP)
-	$(BIN)/sparsedl-fl demo --output demo.png
+	$(BIN)/sparsedl-fl demo --output demo.png docs/_build docs/_scripts docs/gallery docs/api/generated
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not slow" $(PYTEST_ARGS)
@@ -32,6 +33,10 @@ frontier: $(STAMP)
 frontier-compare: $(STAMP)
 	$(BIN)/python -m tests.frontier compare $(A) $(B)
 
+# Warnings are errors. The gallery's scripts run in a reduced size; SPARSEDL_SMALL= runs them in full.
+docs: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -b html -W --keep-going -q -c docs . docs/_build/html $(SPHINX_ARGS)
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -47,4 +52,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache demo.png
+	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache demo.png docs/_build docs/_scripts docs/gallery docs/api/generated

@@ -25,7 +25,7 @@ def recovered(per, sparsity, seed):
     X, _, _ = make_sparse_dictionary(per * k, k, sparsity=sparsity, random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return SparseDictionaryRecovery(k, max_rounds=6, random_state=seed).fit(X).recovered_.all()
+        return SparseDictionaryRecovery(k, max_rounds=2 if SMALL else 6, random_state=seed).fit(X).recovered_.all()
 
 
 share = [[np.mean([recovered(per, z, seed) for seed in range(n_trials)]) for z in zeros] for per in samples]

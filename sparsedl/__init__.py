@@ -17,4 +17,4 @@ Start with `SparseDictionaryRecovery`. Its strategies are in `sparsedl.surrogate
 from sparsedl.estimator import SparseDictionaryRecovery
 
 __all__ = ["SparseDictionaryRecovery", "__version__"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"

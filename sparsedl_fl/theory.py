@@ -64,7 +64,8 @@ class Attack(StrEnum):
     NONE = ""
     """No attack applies."""
 
-    __repr__ = str.__repr__
+    def __repr__(self) -> str:
+        return str.__repr__(self)
 
     @property
     def gives_pictures(self) -> bool:

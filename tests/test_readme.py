@@ -18,8 +18,9 @@ def test_snippets_run(capsys):
     for snippet in SNIPPETS:
         exec(compile(snippet, "README.md", "exec"), namespace)
     printed = capsys.readouterr().out
-    assert float(printed.splitlines()[0]) < 1e-12
+    assert printed.startswith("RECOVERED 16 of 16 inputs of the model and 16 labels")
     assert "16 of 16 inputs certified" in printed
+    assert float(printed.splitlines()[-1]) < 1e-12
 
 
 def test_handbook_runs(tmp_path, monkeypatch, capsys):
@@ -30,7 +31,6 @@ def test_handbook_runs(tmp_path, monkeypatch, capsys):
         exec(compile(snippet, "audit.md", "exec"), namespace)
     printed = capsys.readouterr().out
     assert printed.startswith("RECOVERED 16 of 16")
-    assert "20 of 40 records were trained on" in printed
     assert (tmp_path / "report.html").is_file()
 
 
@@ -60,7 +60,8 @@ def test_strategies_of_the_table_are_spear_plus_plus():
     from sparsedl_fl import GradientInverter
     from sparsedl_fl.directions import DictionaryDirections
 
-    line = next(line for line in README.splitlines() if line.startswith("SPEAR++ is"))
+    guide = (ROOT / "docs" / "estimator.md").read_text()
+    line = next(line for line in guide.splitlines() if line.startswith("SPEAR++ is"))
     names = {"GradientInverter": GradientInverter, "DictionaryDirections": DictionaryDirections,
              "SparseDictionaryRecovery": SparseDictionaryRecovery, "L1": L1}  # fmt: skip
     inverter = eval(line.split("`")[1], names)
