@@ -13,8 +13,8 @@ from sparsedl_fl.audit.text.contexts import Contexts, Verified
 __all__ = ["Assigned", "assign"]
 
 MOST_TOKENS, FIRST_TOKENS = 2**20, 2**18
-"""Tokens that the model is run on at most in a search, and in one that finds nothing: two minutes of MiniLM on one core,
-and half a minute. Four sentences of 32 tokens took 280,000."""
+"""Tokens that the model is run on at most in a search, and in one that finds nothing. (Four sentences of 32 tokens took
+280,000.)"""
 
 MOST_STARTS, FEW_STARTS = 40, 4
 """Starts for a token whose sentence is not found, and for one of a sentence that is."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sparsedl_fl.tracing.fed_inputs import FedLayers, fed_layers
+from sparsedl_fl.tracing.fed_inputs import fed_layers
 from sparsedl_fl.tracing.uses import LinearUse
 
 __all__ = ["Fronts", "NoFront", "TokenLayers"]

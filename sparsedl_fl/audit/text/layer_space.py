@@ -170,11 +170,11 @@ class LayerSpace:
         """
         m, n = self.space.shape
         _, S, basis = np.linalg.svd(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), full_matrices=False)
-        basis = basis[S > np.finfo(float).eps * S[0] * max(vectors.shape)]
+        basis = basis[np.finfo(float).eps * S[0] * max(vectors.shape) < S]
         left = self.matrix - (self.matrix @ basis.T) @ basis
         largest = float(np.linalg.norm(left, 2))
         of_vectors = WITHIN * self.rounding * self.space.sizes[0]
-        return largest / (CLEAR_END * self.space.noise * (np.sqrt(m) + np.sqrt(n)) + of_vectors)
+        return float(largest / (CLEAR_END * self.space.noise * (np.sqrt(m) + np.sqrt(n)) + of_vectors))
 
     @property
     def has_noise(self) -> bool:

@@ -31,6 +31,10 @@ NO_ORDER = "the model adds no positions before its first attention, so that the 
 NO_TABLE = "no embedding whose rows the model's input picks was seen: a text model has to be run on token ids"
 
 
+SHORT = 8
+"""Tokens on which the model is looked at."""
+
+
 @neutral_modes(gradients=True)
 def recover_text(
     model: nn.Module,
@@ -75,7 +79,9 @@ def recover_text(
     if not isinstance(example, torch.Tensor) or example.ndim != 2 or example.is_floating_point():
         raise ValueError("example must be token ids of shape (n, length)")
     sent = {name: tensor for name, tensor in named.items() if tensor is not None and bool(tensor.isfinite().all())}
-    trace, tables = trace_model(model, example), token_tables(model, example)
+    trace = trace_model(model, example[:1, :SHORT])  # what follows each layer takes long to see, and is the same
+    trace = replace(trace, example=example) if not trace.failure else trace_model(model, example)
+    tables = token_tables(model, example)
     shown = _shown_by(sent, tables)
     return text_of(model, in_double(model), sent, trace, tables, shown, loss)
 
@@ -127,14 +133,15 @@ def text_of(
     sent = {name: tensor for name, tensor in gradients.items() if tensor is not None and tensor.ndim == 2}
     try:
         fronts = fronts_of(model, exact, sent.keys(), trace, tables)
-    except NoFront as why:
-        return Text(reason=str(why))
-    named = {"layer": fronts.first.name, "has_order": fronts.first.has_positions}
+    except NoFront as error:
+        return Text(reason=str(error))
+    found = Text(layer=fronts.first.name, has_order=fronts.first.has_positions)
     try:
         space, pairs, in_half = _pairs(fronts, sent, shown)
-    except SpaceTooLarge as why:
-        return Text(reason=str(why), **named)
-    found = Text(limit=space.limit, n_shown=max(space.n_directions, len(pairs.tokens)), pairs=pairs, **named)
+    except SpaceTooLarge as error:
+        return replace(found, reason=str(error))
+    n_shown = max(space.n_directions, len(pairs.tokens))
+    found = replace(found, limit=space.limit, n_shown=n_shown, pairs=pairs)
     if not len(pairs.tokens):
         return replace(found, reason=_why_none(pairs))
     if pairs.left_over > 1 or space.has_noise:
@@ -144,7 +151,7 @@ def text_of(
     found = _with_sentences(found, fronts, space, sent, in_half)
     if not found.is_complete:
         return found
-    given = exact, trace.last, gradients, found.sentences, loss, space.is_coarse
+    given = model, exact, trace.last, gradients, found.sentences, loss, space.is_coarse
     done, why, sentences = replay_sentences(*given)
     return replace(found, replay=done, replay_reason=why, sentences=tuple(sentences))
 

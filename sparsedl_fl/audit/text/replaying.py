@@ -7,6 +7,7 @@ sentence; run back from there, the model has to return every other tensor of the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -19,13 +20,14 @@ from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.layers.losses import total_loss
 from sparsedl_fl.propagate.replay import Replay
 from sparsedl_fl.tracing.fed_inputs import fed_layers
-from sparsedl_fl.tracing.naming import plain_parameters
+from sparsedl_fl.tracing.naming import plain_parameters, unwrapped
 from sparsedl_fl.tracing.uses import LinearUse
 
 __all__ = ["replay_sentences"]
 
-SINGLE, HALF = 1e-5, 0.1
-"""Deviation of a tensor up to which it counts as the same, in single and in half precision: as of other replays."""
+SINGLE, HALF, TIMES = 1e-5, 0.1, 10.0
+"""Deviation of a tensor up to which it counts as the same, in single (at least) and in half precision: as of other
+replays; and over the largest deviation that the client's precision makes here."""
 
 
 class _NotReplayed(Exception):  # noqa: N818
@@ -33,6 +35,7 @@ class _NotReplayed(Exception):  # noqa: N818
 
 
 def replay_sentences(
+    model: nn.Module,
     exact: nn.Module,
     head: LinearUse | None,
     gradients: Mapping[str, torch.Tensor],
@@ -44,8 +47,8 @@ def replay_sentences(
 
     Parameters
     ----------
-    exact : torch.nn.Module
-        The model in double precision.
+    model, exact : torch.nn.Module
+        The model, and a copy in double precision.
     head : LinearUse or None
         Its last layer, a row of outputs for each sentence; None where there is no such layer.
     gradients : mapping of str to torch.Tensor
@@ -66,13 +69,16 @@ def replay_sentences(
         with torch.no_grad():
             outputs = torch.cat([exact(one) for one in ids])
         columns = torch.linalg.lstsq(features.T, G.T).solution  # (n_sentences, n_outputs)
-        deviations = _deviations(exact, ids, columns, gradients, without=head.weight)
+        totals = _run_back(exact, ids, columns, head.weight)
+        own = _run_back(deepcopy(unwrapped(model)).cpu().eval().requires_grad_(True), ids, columns, head.weight)
     except _NotReplayed as why:
         return None, str(why), list(sentences)
     except Exception as error:  # a model may raise anything
         return None, f"the model could not be run on a sentence: {error}", list(sentences)
     known, weights = _labels(outputs, columns, loss, HALF if is_coarse else np.sqrt(SINGLE))
-    found = Replay(deviations, HALF if is_coarse else SINGLE, weights)
+    deviations, rounding = _deviations(totals, gradients), max(_deviations(totals, own).values(), default=0.0)
+    tolerance = HALF if is_coarse else min(max(SINGLE, TIMES * rounding), HALF)
+    found = Replay(deviations, tolerance, weights)
     if not found.is_match:
         return found, "", list(sentences)
     return found, "", [replace(one, label=label) for one, label in zip(sentences, known, strict=True)]
@@ -111,37 +117,38 @@ def _by_outputs(outputs: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         return torch.autograd.grad(total_loss(None, z, label), z)[0]
 
 
-def _deviations(
-    exact: nn.Module,
-    ids: Sequence[torch.Tensor],
-    columns: torch.Tensor,
-    gradients: Mapping[str, torch.Tensor],
-    without: str,
-) -> dict[str, float]:
-    """Return by how much each tensor of the gradient differs from the one sent, relative to it.
+def _run_back(
+    model: nn.Module, ids: Sequence[torch.Tensor], columns: torch.Tensor, without: str
+) -> dict[str, torch.Tensor]:
+    """Return the gradient of a model, by plain name.
 
     Parameters
     ----------
-    exact : torch.nn.Module
+    model : torch.nn.Module
         The model.
     ids : sequence of torch.Tensor of shape (1, length)
         The sentences.
     columns : torch.Tensor of shape (n_sentences, n_outputs)
         Gradient of the client's loss, whatever it is, at the outputs of each.
-    gradients : mapping of str to torch.Tensor
-        What the client sent.
     without : str
         Name of the tensor that the columns come from.
     """
-    parameters = plain_parameters(exact)
+    parameters = plain_parameters(model)
     totals: dict[str, torch.Tensor] = {}
     with torch.enable_grad():
         for one, column in zip(ids, columns, strict=True):
-            total = (exact(one)[0] * column).sum()
-            found = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
+            outputs = model(one)[0]
+            found = torch.autograd.grad(
+                (outputs * column.to(outputs)).sum(), list(parameters.values()), allow_unused=True
+            )
             for name, tensor in zip(parameters, found, strict=True):
                 if tensor is not None and name != without:
-                    totals[name] = totals.get(name, 0) + tensor
+                    totals[name] = totals.get(name, 0) + tensor.double()
+    return totals
+
+
+def _deviations(totals: dict[str, torch.Tensor], gradients: Mapping[str, torch.Tensor | None]) -> dict[str, float]:
+    """Return by how much each tensor of a gradient differs from one sent, relative to it."""
     largest = max((float(tensor.norm()) for tensor in totals.values()), default=0.0)
     deviations = {}
     for name, tensor in totals.items():
@@ -149,6 +156,6 @@ def _deviations(
         if sent is not None:
             sent = sent.detach().cpu().double()
             # The gradient of the keys' bias is zero but for rounding: it has no size of its own.
-            size = max(float(sent.norm()), np.sqrt(np.finfo(np.float32).eps) * largest) or 1.0
+            size = max(float(sent.norm()), float(np.finfo(np.float32).eps) ** 0.5 * largest) or 1.0
             deviations[name] = float((tensor - sent).norm()) / size
     return deviations
