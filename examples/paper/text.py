@@ -138,16 +138,18 @@ def _pieces(word: str, vocabulary: dict[str, int]) -> list[int]:
 
 
 TEXT_ROWS: dict[str, Experiment] = {
-    **{
-        f"{network}-{b}x{longest}-{wire}": TextBatch(b, width, longest, network, wire)
-        for network, width, sizes in (
-            ("encoder", 128, ((1, 64), (2, 32), (4, 16))),
-            ("minilm", 384, ((1, 64), (2, 32), (4, 16), (4, 32))),
-        )
-        for b, longest in sizes
-        for wire in ("float32", "bfloat16")
-    },
-    "encoder-8x32-float32": TextBatch(8, 128, 32),
-    "minilm-1x16-frozen": TextBatch(1, 384, 16, "minilm", is_frozen=True),
-}
+    f"{network}-{b}x{longest}-{wire}": TextBatch(b, 128 if network == "encoder" else 384, longest, network, wire)
+    for network, b, longest, wire in (
+        ("minilm", 1, 64, "float32"),
+        ("minilm", 1, 64, "bfloat16"),
+        ("minilm", 2, 32, "float32"),
+        ("minilm", 2, 32, "bfloat16"),
+        ("minilm", 4, 16, "float32"),
+        ("encoder", 1, 64, "float32"),
+        ("encoder", 1, 64, "bfloat16"),
+        ("encoder", 2, 32, "float32"),
+        ("encoder", 4, 16, "float32"),
+        ("encoder", 8, 32, "float32"),
+    )
+} | {"minilm-1x16-frozen": TextBatch(1, 384, 16, "minilm", is_frozen=True)}
 """Of the table of texts: model, sentences and tokens of the longest, number format; embedding that is not sent."""

@@ -12,7 +12,7 @@ from sparsedl_fl.audit.text.contexts import Contexts, Verified
 
 __all__ = ["Assigned", "assign"]
 
-MOST_TOKENS, FIRST_TOKENS = 2**20, 2**18
+MOST_TOKENS, FIRST_TOKENS = 2**20, 2**17
 """Tokens that the model is run on at most in a search, and in one that finds nothing. (Four sentences of 32 tokens took
 280,000.)"""
 

@@ -22,17 +22,12 @@ from sparsedl_fl.layers.running_model import in_double
 from sparsedl_fl.tracing.embeddings import token_tables
 from sparsedl_fl.tracing.finite import check_finite
 from sparsedl_fl.tracing.naming import named_gradients, plain_parameters
-from sparsedl_fl.tracing.tracing import Trace, trace_model
 
 __all__ = ["fronts_of", "recover_text", "text_of"]
 
 NO_ORDER = "the model adds no positions before its first attention, so that the order of tokens does not show there"
 
 NO_TABLE = "no embedding whose rows the model's input picks was seen: a text model has to be run on token ids"
-
-
-SHORT = 8
-"""Tokens on which the model is looked at."""
 
 
 @neutral_modes(gradients=True)
@@ -79,11 +74,8 @@ def recover_text(
     if not isinstance(example, torch.Tensor) or example.ndim != 2 or example.is_floating_point():
         raise ValueError("example must be token ids of shape (n, length)")
     sent = {name: tensor for name, tensor in named.items() if tensor is not None and bool(tensor.isfinite().all())}
-    trace = trace_model(model, example[:1, :SHORT])  # what follows each layer takes long to see, and is the same
-    trace = replace(trace, example=example) if not trace.failure else trace_model(model, example)
     tables = token_tables(model, example)
-    shown = _shown_by(sent, tables)
-    return text_of(model, in_double(model), sent, trace, tables, shown, loss)
+    return text_of(model, in_double(model), sent, example, tables, _shown_by(sent, tables), loss)
 
 
 def _shown_by(sent: Mapping[str, torch.Tensor], tables: Sequence[str]) -> list[int]:
@@ -94,21 +86,21 @@ def _shown_by(sent: Mapping[str, torch.Tensor], tables: Sequence[str]) -> list[i
     return [] if touched.double().mean() > 0.5 else touched.nonzero()[:, 0].tolist()
 
 
-def fronts_of(model: nn.Module, exact: nn.Module, sent: Collection[str], trace: Trace, tables: Sequence[str]) -> Fronts:
+def fronts_of(
+    model: nn.Module, exact: nn.Module, sent: Collection[str], example: torch.Tensor | None, tables: Sequence[str]
+) -> Fronts:
     """Return the layers of a model whose gradients show tokens; raises `NoFront` with the reason where none does."""
-    if trace.failure:
-        raise NoFront(f"the model could not be run: {trace.failure}")
     if not tables:
         raise NoFront(NO_TABLE)
     n_ids = len(plain_parameters(model)[tables[0]])
-    return Fronts.of(model, exact, sent, trace.example, n_ids)
+    return Fronts.of(model, exact, sent, example, n_ids)
 
 
 def text_of(
     model: nn.Module,
     exact: nn.Module,
     gradients: Mapping[str, torch.Tensor | None],
-    trace: Trace,
+    example: torch.Tensor | None,
     tables: Sequence[str],
     shown: Collection[int],
     loss: Any,
@@ -121,8 +113,8 @@ def text_of(
         The model, and a copy in double precision.
     gradients : mapping of str to torch.Tensor or None
         By plain name.
-    trace : Trace
-        What a run of the model on an example showed.
+    example : torch.Tensor of shape (n, length) or None
+        An input of the model.
     tables : sequence of str
         Plain names of the tables whose rows its input ids pick.
     shown : collection of int
@@ -132,7 +124,7 @@ def text_of(
     """
     sent = {name: tensor for name, tensor in gradients.items() if tensor is not None and tensor.ndim == 2}
     try:
-        fronts = fronts_of(model, exact, sent.keys(), trace, tables)
+        fronts = fronts_of(model, exact, sent.keys(), example, tables)
     except NoFront as error:
         return Text(reason=str(error))
     found = Text(layer=fronts.first.name, has_order=fronts.first.has_positions)
@@ -151,7 +143,7 @@ def text_of(
     found = _with_sentences(found, fronts, space, sent, in_half)
     if not found.is_complete:
         return found
-    given = model, exact, trace.last, gradients, found.sentences, loss, space.is_coarse
+    given = model, exact, gradients, found.sentences, loss, space.is_coarse
     done, why, sentences = replay_sentences(*given)
     return replace(found, replay=done, replay_reason=why, sentences=tuple(sentences))
 

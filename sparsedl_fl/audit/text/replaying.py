@@ -37,7 +37,6 @@ class _NotReplayed(Exception):  # noqa: N818
 def replay_sentences(
     model: nn.Module,
     exact: nn.Module,
-    head: LinearUse | None,
     gradients: Mapping[str, torch.Tensor],
     sentences: Sequence[Sentence],
     loss: Any,
@@ -49,8 +48,6 @@ def replay_sentences(
     ----------
     model, exact : torch.nn.Module
         The model, and a copy in double precision.
-    head : LinearUse or None
-        Its last layer, a row of outputs for each sentence; None where there is no such layer.
     gradients : mapping of str to torch.Tensor
         What the client sent, by plain name.
     sentences : sequence of Sentence
@@ -61,8 +58,9 @@ def replay_sentences(
         Whether the gradients are in half precision or coarser.
     """
     try:
-        G = _head_gradient(head, gradients)
         ids = [torch.tensor([one.tokens]) for one in sentences]
+        head = _last_layer(exact, ids[0])
+        G = _head_gradient(head, gradients)
         features = torch.cat([fed_layers(exact, one, [head.weight])[0].rows for one in ids])
         if features.shape[0] != len(ids) or len(ids) >= features.shape[1]:
             raise _NotReplayed("the last layer has no row for each sentence, or too few features for them")
@@ -102,9 +100,22 @@ def _labels(outputs: torch.Tensor, columns: torch.Tensor, loss: Any, most: float
     return labels, np.array(weights)
 
 
-def _head_gradient(head: LinearUse | None, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    if head is None:
-        raise _NotReplayed("the model's outputs are no row of numbers for each text, whose labels would show")
+def _last_layer(exact: nn.Module, ids: torch.Tensor) -> LinearUse:
+    """Return the linear layer whose outputs are the model's, a row for each sentence."""
+    with torch.no_grad():
+        outputs = exact(ids)
+    if isinstance(outputs, torch.Tensor) and outputs.ndim == 2 and len(outputs) == len(ids):
+        parameters = plain_parameters(exact)
+        for group in reversed(fed_layers(exact, ids)):
+            for use in group.uses:
+                W, bias = parameters[use.weight].detach(), parameters.get(use.bias, torch.zeros(())).detach()
+                found = group.rows @ (W if use.is_transposed else W.T) + bias
+                if found.shape == outputs.shape and torch.allclose(found, outputs):
+                    return use
+    raise _NotReplayed("the model's outputs are no row of numbers for each text, from a linear layer")
+
+
+def _head_gradient(head: LinearUse, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
     if gradients.get(head.weight) is None:
         raise _NotReplayed(f"the gradient of the last layer {head.name!r} was not sent")
     G = gradients[head.weight].detach().cpu().double()
