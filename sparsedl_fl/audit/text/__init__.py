@@ -5,9 +5,11 @@
 - `layer_space.py`: the row space of their gradients; `pairs.py`: which token lies in it at which position.
 - `contexts.py`: whole sentences, held against a layer behind an attention; `assignment.py`: the search for them.
 - `replaying.py`: the client run again.
+- `reach_of_text` says before any training whether the order of tokens shows; `reach.py`.
 """
 
 from sparsedl_fl.audit.text.finding import Sentence, Text
-from sparsedl_fl.audit.text.recovering import fronts_of, recover_text, text_of
+from sparsedl_fl.audit.text.reach import TextReach, reach_of_text
+from sparsedl_fl.audit.text.recovering import recover_text, text_of
 
-__all__ = ["Sentence", "Text", "fronts_of", "recover_text", "text_of"]
+__all__ = ["Sentence", "Text", "TextReach", "reach_of_text", "recover_text", "text_of"]

@@ -17,17 +17,14 @@ from sparsedl_fl.audit.text.finding import Sentence, Text
 from sparsedl_fl.audit.text.front import Fronts, NoFront
 from sparsedl_fl.audit.text.layer_space import LayerSpace, SpaceTooLarge
 from sparsedl_fl.audit.text.pairs import Pairs, find_pairs
+from sparsedl_fl.audit.text.reach import NO_ORDER, fronts_of
 from sparsedl_fl.audit.text.replaying import replay_sentences
 from sparsedl_fl.layers.running_model import in_double
 from sparsedl_fl.tracing.embeddings import token_tables
 from sparsedl_fl.tracing.finite import check_finite
-from sparsedl_fl.tracing.naming import named_gradients, plain_parameters
+from sparsedl_fl.tracing.naming import named_gradients
 
-__all__ = ["fronts_of", "recover_text", "text_of"]
-
-NO_ORDER = "the model adds no positions before its first attention, so that the order of tokens does not show there"
-
-NO_TABLE = "no embedding whose rows the model's input picks was seen: a text model has to be run on token ids"
+__all__ = ["recover_text", "text_of"]
 
 
 @neutral_modes(gradients=True)
@@ -84,16 +81,6 @@ def _shown_by(sent: Mapping[str, torch.Tensor], tables: Sequence[str]) -> list[i
         return []
     touched = sent[tables[0]].detach().cpu().double().any(dim=1)
     return [] if touched.double().mean() > 0.5 else touched.nonzero()[:, 0].tolist()
-
-
-def fronts_of(
-    model: nn.Module, exact: nn.Module, sent: Collection[str], example: torch.Tensor | None, tables: Sequence[str]
-) -> Fronts:
-    """Return the layers of a model whose gradients show tokens; raises `NoFront` with the reason where none does."""
-    if not tables:
-        raise NoFront(NO_TABLE)
-    n_ids = len(plain_parameters(model)[tables[0]])
-    return Fronts.of(model, exact, sent, example, n_ids)
 
 
 def text_of(
