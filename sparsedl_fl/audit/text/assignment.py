@@ -12,7 +12,7 @@ from sparsedl_fl.audit.text.contexts import Contexts, Verified
 
 __all__ = ["Assigned", "assign"]
 
-MOST_TOKENS, FIRST_TOKENS = 2**20, 2**17
+MOST_TOKENS, FIRST_TOKENS = 2**19, 2**17
 """Tokens that the model is run on at most in a search, and in one that finds nothing. (Four sentences of 32 tokens took
 280,000.)"""
 
@@ -58,8 +58,8 @@ def assign(
 ) -> Assigned:
     """Find the sentences of a batch among the tokens of each position.
 
-    A token whose sentence is not known yet is held fixed; from random tokens at the other positions, preferably such
-    ones too, exchanges that bring the rows nearer are made until none does. A sentence may end wherever a later
+    A token that is certain and whose sentence is not known yet is held fixed, if there is one; from random tokens at
+    the other positions, preferably unknown ones too, exchanges that bring the rows nearer are made until none does. A sentence may end wherever a later
     position has fewer tokens, or anywhere where that finds none.
 
     Parameters
@@ -76,13 +76,13 @@ def assign(
     found, rng = Assigned(), np.random.default_rng(0)
     pairs = {(place, token) for place, tokens in enumerate(choices) for token in tokens}
     covered: set[tuple[int, int]] = set()
-    given_up: set[tuple[int, int]] = set()
+    given_up: set[tuple[int, int] | None] = set()
     while not found.is_spent and not found.is_complete:
-        left = pairs - covered - given_up
-        if not left:
-            break
+        left = certain - covered - given_up
         # Longer sentences first: the last positions have the fewest tokens.
-        anchor = max(left, key=lambda pair: (pair in certain, pair[0], -pair[1]))
+        anchor = max(left, key=lambda pair: (pair[0], -pair[1]), default=None)
+        if anchor in given_up or not pairs - covered:
+            break
         for ids in _descents(contexts, choices, anchor, pairs - covered, rng, found):
             verified = contexts.verified(list(ids), choices[: len(ids)])
             if verified.is_in_batch:
@@ -125,14 +125,15 @@ def _ends(choices: list[list[int]], place: int) -> list[int]:
 def _descents(
     contexts: Contexts,
     choices: list[list[int]],
-    anchor: tuple[int, int],
+    anchor: tuple[int, int] | None,
     open_pairs: set[tuple[int, int]],
     rng: np.random.Generator,
     found: Assigned,
     n_starts: int = MOST_STARTS,
 ) -> Iterator[tuple[int, ...]]:
-    """Yield local minimisers that hold one token, each once."""
-    ends, seen = _ends(choices, anchor[0]), set()
+    """Yield local minimisers, which hold one token where one is given, each once."""
+    fixed = 0 if anchor is None else anchor[0]
+    ends, seen = _ends(choices, fixed), set()
     n_likely = sum(len(choices[end]) < len(choices[end - 1]) for end in ends if end < len(choices)) + 1
     for number in range(max(n_starts, len(ends))):
         end = ends[number % (n_likely if number < n_starts // 2 else len(ends))]
@@ -142,12 +143,13 @@ def _descents(
         for place, tokens in enumerate(choices[:end]):
             unknown = [token for token in tokens if (place, token) in open_pairs]
             start.append(int(rng.choice(unknown or tokens)))
-        start[anchor[0]] = anchor[1]
-        ids = _descended(contexts, start, choices, anchor[0], found)
+        if anchor is not None:
+            start[fixed] = anchor[1]
+        ids = _descended(contexts, start, choices, -1 if anchor is None else fixed, found)
         if ids not in seen:
             seen.add(ids)
             yield ids
-        if all(len(tokens) == 1 for tokens in choices) and len(seen) == len(ends):
+        if all(len(tokens) == 1 for tokens in choices) and len(seen) >= min(len(ends), FEW_STARTS):
             return
 
 

@@ -29,7 +29,7 @@ class Sentence:
         Largest distance of its vectors from the row space, relative to them.
     proof : str
         Layer behind an attention that was held against the whole sentence; empty where there was none, and it follows
-        from one token a position.
+        from one token a position and the replay.
     label : int
         Its label, `sparsedl_fl.certify.labels.NO_LABEL` where it is not known.
     """

@@ -27,6 +27,12 @@ from sparsedl_fl.tracing.naming import named_gradients
 __all__ = ["recover_text", "text_of"]
 
 
+ONE_EACH = (
+    "one token at each position, which are those of one text or of several that are alike or beside each other: no later "
+    "layer and no replay proves that it is one"
+)
+
+
 @neutral_modes(gradients=True)
 def recover_text(
     model: nn.Module,
@@ -130,9 +136,11 @@ def text_of(
     found = _with_sentences(found, fronts, space, sent, in_half)
     if not found.is_complete:
         return found
-    given = model, exact, gradients, found.sentences, loss, space.is_coarse
+    given = model, exact, gradients, found.sentences, tables, loss, space.is_coarse
     done, why, sentences = replay_sentences(*given)
-    return replace(found, replay=done, replay_reason=why, sentences=tuple(sentences))
+    found = replace(found, replay=done, replay_reason=why, sentences=tuple(sentences))
+    is_proven = all(one.proof for one in sentences) or (done is not None and done.is_match)
+    return found if is_proven else replace(found, sentences=(), is_complete=False, replay=None, reason=ONE_EACH)
 
 
 def _pairs(fronts: Fronts, sent: Mapping[str, torch.Tensor], shown: Collection[int]) -> tuple[LayerSpace, Pairs, bool]:
@@ -171,9 +179,14 @@ def _with_sentences(
     places = np.unique(pairs.positions)
     is_gapless = len(places) == places[-1] - places[0] + 1
     contexts = Contexts.of(fronts, sent, space.n_directions, in_half=in_half) if places[0] == 0 else None
+    is_one = pairs.is_whole and is_gapless and len(places) == len(pairs.tokens)
     if contexts is not None and is_gapless:
-        return _by_contexts(found, contexts, space)
-    if pairs.is_whole and is_gapless and len(places) == len(pairs.tokens):
+        by_contexts = _by_contexts(found, contexts, space)
+        # Where noise hides the later rows, one token a position says enough, if they are not more than of one sentence.
+        n_rows = len(pairs.tokens) + fronts.first.n_before + fronts.first.n_after
+        if by_contexts.sentences or not is_one or contexts.space.n_directions > n_rows:
+            return by_contexts
+    if is_one:
         tokens = tuple(pairs.tokens.tolist())
         only = Sentence(tokens, int(places[0]), float(pairs.p_values.max()), float(pairs.distances.max()))
         return replace(found, sentences=(only,), is_complete=True)

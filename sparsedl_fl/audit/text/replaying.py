@@ -6,7 +6,7 @@ sentence; run back from there, the model has to return every other tensor of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -39,6 +39,7 @@ def replay_sentences(
     exact: nn.Module,
     gradients: Mapping[str, torch.Tensor],
     sentences: Sequence[Sentence],
+    tables: Collection[str],
     loss: Any,
     is_coarse: bool,
 ) -> tuple[Replay | None, str, list[Sentence]]:
@@ -52,6 +53,8 @@ def replay_sentences(
         What the client sent, by plain name.
     sentences : sequence of Sentence
         All sentences of the batch.
+    tables : collection of str
+        Names of embeddings, which the last layer must not share.
     loss : str, callable or None
         Of the client; labels follow where it is cross-entropy, which None stands for.
     is_coarse : bool
@@ -60,6 +63,8 @@ def replay_sentences(
     try:
         ids = [torch.tensor([one.tokens]) for one in sentences]
         head = _last_layer(exact, ids[0])
+        if head.weight in tables:
+            raise _NotReplayed("the last layer shares its weight with the embedding")
         G = _head_gradient(head, gradients)
         features = torch.cat([fed_layers(exact, one, [head.weight])[0].rows for one in ids])
         if features.shape[0] != len(ids) or len(ids) >= features.shape[1]:
