@@ -59,8 +59,8 @@ def assign(
     """Find the sentences of a batch among the tokens of each position.
 
     A token that is certain and whose sentence is not known yet is held fixed, if there is one; from random tokens at
-    the other positions, preferably unknown ones too, exchanges that bring the rows nearer are made until none does. A sentence may end wherever a later
-    position has fewer tokens, or anywhere where that finds none.
+    the other positions, preferably unknown ones too, exchanges that bring the rows nearer are made until none does. A
+    sentence may end wherever a later position has fewer tokens, or anywhere where that finds none.
 
     Parameters
     ----------

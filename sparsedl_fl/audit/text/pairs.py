@@ -34,6 +34,9 @@ MOST_CANDIDATES = 2**21
 MOST_POSITIONS = 2**12
 """Longest text that is tried."""
 
+MOST_NEAR = 2**12
+"""Candidates in the row space beyond which nothing is concluded."""
+
 CHUNK = 2**14
 """Candidates whose vectors are held at the same time, at least."""
 
@@ -53,7 +56,8 @@ class Pairs:
     p_values : ndarray of shape (k,)
         Chance that any wrong candidate lies as near as that would be counted, over all candidates.
     is_single : ndarray of shape (k,) of bool
-        Whether a pair lies outside the span of the others: else one of them may be wrong.
+        Whether a pair is certain: it lies outside the span of the others, else one of them may be wrong, chance does
+        not explain it, and no pair is missing that the gradients show.
     left_over : float
         What the gradients have outside the span of the pairs, over the noise: at most one where they are all.
     nearest_wrong : float
@@ -159,8 +163,10 @@ def _pairs_among(fronts: Fronts, space: LayerSpace, tokens: np.ndarray, length: 
     far, near = np.concatenate(distances), np.concatenate(expected)
     is_near, is_outside = far <= WITHIN * near, far >= CLEARLY_OUTSIDE * near
     p_values = np.minimum(len(far) * space.chance(far[is_outside], WITHIN * near[is_near]), 1.0)
-    kept = p_values <= SIGNIFICANCE
-    index, own = np.flatnonzero(is_near)[kept], np.concatenate(vectors)[kept]
+    index, own = np.flatnonzero(is_near), np.concatenate(vectors)
+    if len(index) > MOST_NEAR:  # noise hides what is what
+        kept = p_values <= SIGNIFICANCE
+        index, own, p_values = index[kept][:MOST_NEAR], own[kept][:MOST_NEAR], p_values[kept][:MOST_NEAR]
     positions = index % length if fronts.first.has_positions else np.full(len(index), -1)
     picked = tokens[index // length]
     order = np.lexsort((picked, positions))
@@ -172,16 +178,18 @@ def _pairs_among(fronts: Fronts, space: LayerSpace, tokens: np.ndarray, length: 
         )
         constants = constants[in_space]
     spanning = np.vstack([known, constants])
+    left_over = space.left_over(spanning) if 0 < len(spanning) <= MOST_NEAR else np.inf
     return Pairs(
         tokens=picked[order],
         positions=positions[order],
         vectors=known,
         distances=far[index][order],
-        p_values=p_values[kept][order],
-        is_single=_are_single(spanning, near[index][order]),
-        left_over=space.left_over(spanning) if len(spanning) else np.inf,
+        p_values=p_values[order],
+        # Where pairs are missing, a wrong one may stand in for them: (a, 1) - (b, 1) + (b, 2) is nearly (a, 2).
+        is_single=_are_single(spanning, near[index][order]) & (p_values[order] <= SIGNIFICANCE) & (left_over <= 1),
+        left_over=left_over,
         nearest_wrong=float(far[~is_near].min(initial=np.inf)),
-        n_unclear=int(np.sum(~is_near & ~is_outside) + np.sum(~kept)),
+        n_unclear=int(np.sum(~is_near & ~is_outside)),
         n_candidates=len(far),
         length=length,
     )

@@ -28,8 +28,8 @@ __all__ = ["recover_text", "text_of"]
 
 
 ONE_EACH = (
-    "one token at each position, which are those of one text or of several that are alike or beside each other: no later "
-    "layer and no replay proves that it is one"
+    "one token at each position, which are those of one text, or of several that are alike or stand beside each other: "
+    "no later layer and no replay proves that it is one"
 )
 
 

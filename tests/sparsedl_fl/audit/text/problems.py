@@ -97,8 +97,8 @@ class Causal(nn.Module):
         return self.head(x[:, -1])
 
 
-LIES = ("nothing", "bfloat16", "float16", "noise", "other weights", "training", "steps", "frozen", "filtered", "clipped",
-        "other table", "short example", "doubled")  # fmt: skip
+LIES = ("nothing", "bfloat16", "float16", "noise", "other weights", "training", "steps", "frozen", "filtered")
+LIES += ("clipped", "other table", "short example", "doubled")
 KINDS = ("learned", "sinusoidal", "none", "normed", "normed", "roberta", "class token", "padded", "dropout", "causal")
 
 
