@@ -161,8 +161,9 @@ def _sent(model, ids, labels, lie, rng):
     if lie == "steps":
         state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         for _ in range(int(rng.integers(1, 4))):
+            step = gradient(ids)
             with torch.no_grad():
-                for name, part in gradient(ids).items():
+                for name, part in step.items():
                     parameters[name] -= 0.05 * part
             sent = {name: sent[name] + part for name, part in gradient(ids).items()}
         model.load_state_dict(state)
