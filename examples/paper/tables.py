@@ -24,6 +24,7 @@ from paper.methods import OURS
 from paper.peeled import PEELING_ROWS
 from paper.pictures import PICTURE_ROWS
 from paper.raw import CROWDED_ROWS, RawImages, RawRows
+from paper.text import TEXT_ROWS
 from paper.tokens import TOKEN_ROWS
 from tests.hostile.problems import TWISTS
 
@@ -220,6 +221,12 @@ TABLES = {
     "membership": Table(
         "Which records a client trained on, from the model before and after local SGD (records, width, steps)",
         MEMBERSHIP_ROWS,
+        ("activation",),
+        n_batches=10,
+    ),
+    "text": Table(
+        "Texts, their tokens in order, from an encoder's gradient (sentences, tokens of the longest, number format)",
+        TEXT_ROWS,
         ("activation",),
         n_batches=10,
     ),

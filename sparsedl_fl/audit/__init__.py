@@ -4,6 +4,7 @@
 - `AuditResult` is what it returns, with a `Verdict` for each layer and the whole; `result.py`, `findings.py`.
 - `report/` writes it as a page and as JSON, one file a chapter.
 - `members` tests whether given records were trained on; `make_canaries` draws some to train on; `membership/`.
+- `recover_text` reads texts with their tokens in order; `text/`.
 - `sweep` runs simulated clients over settings of a defence until nothing is recovered; `sweeping/`.
 - `load_model` and `load_update` read what users have on disk; `files/`.
 """
@@ -13,6 +14,7 @@ from sparsedl_fl.audit.findings import Verdict
 from sparsedl_fl.audit.membership import Membership, make_canaries, members
 from sparsedl_fl.audit.result import AuditResult, LayerAudit, LikelySample, Sample
 from sparsedl_fl.audit.sweeping import STOCK, Setting, SweepResult, SweepRow, default_settings, sweep
+from sparsedl_fl.audit.text import Sentence, Text, recover_text
 
 __all__ = [
     "STOCK",
@@ -21,14 +23,17 @@ __all__ = [
     "LikelySample",
     "Membership",
     "Sample",
+    "Sentence",
     "Setting",
     "SweepResult",
     "SweepRow",
+    "Text",
     "Verdict",
     "audit_model",
     "default_settings",
     "make_canaries",
     "members",
     "out_of_range",
+    "recover_text",
     "sweep",
 ]

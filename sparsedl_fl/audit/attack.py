@@ -16,13 +16,14 @@ from sparsedl_fl.audit.context import describe_run
 from sparsedl_fl.audit.filtered import FilteredUpdate, completed
 from sparsedl_fl.audit.findings import LayerAudit, Verdict
 from sparsedl_fl.audit.last_layer import signs_of, targets_of
-from sparsedl_fl.audit.layer_attack import LayerAttack
+from sparsedl_fl.audit.layer_attack import LayerAttack, caps
 from sparsedl_fl.audit.one_record import single_records
 from sparsedl_fl.audit.picture_attack import pictures_behind, source_of_pictures, why_no_pictures
 from sparsedl_fl.audit.result import AuditResult
 from sparsedl_fl.audit.spreading import replay_found, spread
 from sparsedl_fl.audit.subject import Subject, check_room
 from sparsedl_fl.audit.suspicions import check_is_update, rounding_noted, without_penalties
+from sparsedl_fl.audit.text_attack import replay_of_texts, texts
 from sparsedl_fl.audit.token_ids import embedded_tokens
 from sparsedl_fl.certify.candidates import SearchEnd
 from sparsedl_fl.inverter import GradientInverter
@@ -113,7 +114,7 @@ def audit_model(
     >>> str(audit.verdict), [layer.n_certified for layer in audit.layers], sorted(audit.labels.tolist())
     ('RECOVERED', [4, 4, 4, 4], [0, 1, 2, 3])
     """
-    budget: dict[str, Any] = {"report": report or (lambda line: None), **_caps(max_seconds, max_effort)}
+    budget: dict[str, Any] = {"report": report or (lambda line: None), **caps(max_seconds, max_effort)}
     given = inverter or GradientInverter(random_state=0), layers, example, loss, learning_rate
     attack = _Attack.of(model, gradients, *given, **budget)
     attack.why_no_pictures = why_no_pictures(pictures, peel, max_effort, max_seconds)
@@ -184,6 +185,7 @@ class _Attack:
         why_not = "it was switched off (peel=False)" if self.subject.learning_rate is None else "several local steps"
         try:
             self.found |= embedded_tokens(self.subject, self.rows)
+            self.found |= texts(self.subject, self.rows, self.found, self.one)
             for row in sorted(self.rows.values(), key=lambda row: -row.largest_batch):
                 if row.name not in self.found and not row.attack.gives_pictures:
                     self.found[row.name] = self.one(row)
@@ -208,7 +210,7 @@ class _Attack:
         subject, inverter, example = self.subject, self.one.inverter, self.subject.trace.example
         result = AuditResult(
             layers=tuple(self.found.get(name) or _not_reached(row) for name, row in self.rows.items()),
-            replay=replayed,
+            replay=replayed or replay_of_texts(self.found.values()),
             replay_reason=why_not,
             input_shape=() if example is None else tuple(example.shape[1:]),
             context=describe_run(
@@ -257,16 +259,6 @@ class _Attack:
 def _not_reached(row: LayerRow) -> LayerAudit:
     """Return the entry of a layer whose turn did not come."""
     return LayerAudit.closed(row, row.obstacle or INTERRUPTED, end=None if row.obstacle else SearchEnd.INTERRUPTED)
-
-
-def _caps(max_seconds: float | None, max_effort: float | None) -> dict[str, float | None]:
-    """Return the caps of the attack: a deadline, or an effort."""
-    for name, cap in (("max_seconds", max_seconds), ("max_effort", max_effort)):
-        if cap is not None and not (isinstance(cap, int | float) and cap >= 0):
-            raise ValueError(f"{name} must be a number that is not negative, or None, got {cap!r}")
-    if max_seconds is None:
-        return {"max_effort": max_effort}
-    return {"deadline": time.perf_counter() + max_seconds, "max_seconds": max_seconds}
 
 
 def out_of_range(

@@ -12,6 +12,7 @@ import numpy as np
 from sparsedl_fl.audit.findings import Fed, LayerAudit, LikelySample, Sample, Verdict
 from sparsedl_fl.audit.last_layer import LabelSigns
 from sparsedl_fl.audit.membership import Membership
+from sparsedl_fl.audit.text import Sentence, Text
 from sparsedl_fl.certify.candidates import SearchEnd
 from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.propagate.replay import Replay
@@ -77,6 +78,9 @@ class AuditFacts(Mapping):
         certified = [layer for layer in self.layers if layer.n_certified]
         if any(layer.verdict is Verdict.RECOVERED and self._carries_all(layer) for layer in certified):
             return Verdict.RECOVERED
+        text = self.text
+        if text is not None and text.n_certified:
+            return Verdict.RECOVERED if text.is_complete else Verdict.PARTLY
         if certified:
             return Verdict.PARTLY
         if self.likely:
@@ -130,7 +134,8 @@ class AuditFacts(Mapping):
     @property
     def reason(self) -> str:
         """Why the verdict is what it is, in a sentence that names every kind of leak found."""
-        found = [text for text in (self._samples_in_words(), self._likely_in_words(), self._tokens_in_words()) if text]
+        parts = self._samples_in_words(), self._text_in_words(), self._likely_in_words(), self._tokens_in_words()
+        found = [text for text in parts if text]
         if found:
             return "; ".join(found)
         if self.verdict is Verdict.NOT_RECOVERED:
@@ -163,6 +168,16 @@ class AuditFacts(Mapping):
     def tokens(self) -> list[int]:
         """Sorted ids of the batch's tokens, which the gradient of an embedding shows; empty where there is none."""
         return sorted({token for layer in self.layers for token in layer.tokens})
+
+    @property
+    def text(self) -> Text | None:
+        """Tokens at their positions and sentences of the batch; None where no layer shows any."""
+        return next((layer.text for layer in self.layers if layer.text is not None), None)
+
+    @property
+    def sentences(self) -> tuple[Sentence, ...]:
+        """Texts of the batch that were recovered whole, their tokens in order."""
+        return () if self.text is None else self.text.sentences
 
     @property
     def samples(self) -> tuple[Sample, ...]:
@@ -210,6 +225,14 @@ class AuditFacts(Mapping):
         return (
             f"{best.n_certified} of {'' if is_known else 'at least '}{total} {best.what}{labels} recovered at layer "
             f"'{best.name}', certified, each to within {best.worst_error:.1g} (expected error, in its units)"
+        )
+
+    def _text_in_words(self) -> str:
+        text = self.text
+        if text is None or not text.n_certified:
+            return ""
+        return f"{text.count} recovered at layer '{text.layer}', certified" + (
+            f" ({text.reason})" if text.reason else ""
         )
 
     def _likely_in_words(self) -> str:

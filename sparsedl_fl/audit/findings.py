@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsedl_fl.audit.text import Text
 from sparsedl_fl.certify.candidates import Provenance, SearchEnd
 from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.inverter import GradientInverter
@@ -33,7 +34,8 @@ class Verdict(StrEnum):
     """What these attacks recovered from a layer, or from the whole update."""
 
     RECOVERED = "RECOVERED"
-    """Every input of a layer that carries the whole batch (records, features or tokens) was recovered, certified."""
+    """Every input of a layer that carries the whole batch (records, features or tokens) was recovered, certified; or
+    every text of it, with its tokens in order."""
 
     PARTLY = "PARTLY"
     """Some of them, or the token ids of the batch."""
@@ -62,7 +64,7 @@ class Verdict(StrEnum):
         """What the verdict means, in a sentence."""
         return {
             self.RECOVERED: "Every record of the batch was recovered and certified, or its features or tokens were.",
-            self.PARTLY: "Some of the batch was recovered: certified records or features, or its token ids.",
+            self.PARTLY: "Some of the batch was recovered: certified records, features or tokens, or its token ids.",
             self.LIKELY: "Records or their features were found that chance does not explain; nothing certifies them.",
             self.OUT_OF_RANGE: (
                 "No attack applies, none ran to its end, or an assumption is in doubt: there is no conclusion. "
@@ -170,6 +172,8 @@ class LayerAudit:
         Inputs of the layer for each sample of the batch, such as its tokens.
     end : SearchEnd or None
         How the search ended; None where there was none.
+    text : Text or None
+        Tokens at their positions and sentences, where it is the first layer that is fed tokens.
     """
 
     name: str
@@ -185,6 +189,7 @@ class LayerAudit:
     at_least: int = 0
     rows: int = 1
     end: SearchEnd | None = None
+    text: Text | None = None
 
     @classmethod
     def closed(cls, row: LayerRow, why: str, **known: Any) -> LayerAudit:
@@ -235,6 +240,8 @@ class LayerAudit:
         """What these attacks recovered from the layer."""
         if self.n_certified:
             return Verdict.RECOVERED if self.batch.is_whole and self.is_size_known else Verdict.PARTLY
+        if self.text is not None and self.text.n_certified:
+            return Verdict.RECOVERED if self.text.is_complete else Verdict.PARTLY
         if self.likely_candidates:
             return Verdict.LIKELY
         if self.tokens:
@@ -264,6 +271,8 @@ class LayerAudit:
         """How many of how many were recovered, in words."""
         if self.tokens:
             return f"{len(self.tokens)} token ids"
+        if self.text is not None:
+            return self.text.count
         if self.batch is None:
             return ""
         n = max(self.at_least, self.n_inputs)

@@ -32,7 +32,7 @@ from sparsedl_fl.search.budget import effort
 from sparsedl_fl.theory import Attack
 from sparsedl_fl.wording import argument_with
 
-__all__ = ["LayerAttack"]
+__all__ = ["LayerAttack", "caps"]
 
 
 @dataclass(eq=False)
@@ -225,3 +225,13 @@ def _at_least(row: LayerRow, given: LayerGradient, inverter: GradientInverter, *
     sums = np.abs(given.weight_grad.sum(axis=0, dtype=np.float64)).max()
     adds_up = sums <= rounding * np.abs(given.weight_grad).max()
     return b if b >= m - 1 and (adds_up or m <= 2) else 0
+
+
+def caps(max_seconds: float | None, max_effort: float | None) -> dict[str, float | None]:
+    """Return the caps of an attack as `LayerAttack` takes them: a deadline, or an effort."""
+    for name, cap in (("max_seconds", max_seconds), ("max_effort", max_effort)):
+        if cap is not None and not (isinstance(cap, int | float) and cap >= 0):
+            raise ValueError(f"{name} must be a number that is not negative, or None, got {cap!r}")
+    if max_seconds is None:
+        return {"max_effort": max_effort}
+    return {"deadline": time.perf_counter() + max_seconds, "max_seconds": max_seconds}

@@ -106,10 +106,11 @@ class Subject:
 
     def run_from(self, name: str) -> RunFrom:
         """Return the model from a layer on; raises ``ValueError`` where it cannot be run so."""
-        return RunFrom(self._in_double, self.trace.use_of(name), self.trace)
+        return RunFrom(self.in_double, self.trace.use_of(name), self.trace)
 
     @cached_property
-    def _in_double(self) -> nn.Module:
+    def in_double(self) -> nn.Module:
+        """The model in double precision and evaluation mode."""
         return in_double(self.model)
 
 

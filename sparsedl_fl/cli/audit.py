@@ -169,6 +169,8 @@ def _print(result: AuditResult, out: str | None) -> None:
         condition = result.label_signs.condition
         number = f"{len(present)} label{'s' if len(present) != 1 else ''}"
         lines.append(f"{number} read from the update{f' ({condition})' if condition else ''}")
+    if result.sentences:
+        lines.append(f"text: {result.text.count}{'' if out else ' (in the report of --out, with --show-samples)'}")
     if result.membership is not None:
         lines.append(f"membership: {result.membership}")
     lines.append(str(result.replay) if result.replay else f"not replayed: {result.replay_reason}")

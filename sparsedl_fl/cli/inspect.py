@@ -31,6 +31,7 @@ def run(options: argparse.Namespace) -> int:
     """Inspect the model."""
     import dataclasses
 
+    from sparsedl_fl.audit.text import reach_of_text
     from sparsedl_fl.models.inspection import inspect_model
     from sparsedl_fl.tracing.tracing import trace_model
     from sparsedl_fl.wording import escaped, pass_example, plain_json
@@ -39,14 +40,15 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("MODEL is missing: package.module:function or file.py:function")
     model = model_of(options, options.model, options.weights)
     trace = trace_model(model, example_of(options, model))
-    rows = inspect_model(model, trace=trace)
+    rows, text = inspect_model(model, trace=trace), reach_of_text(model, trace.example)
     if options.json:
-        print(plain_json({"failure": trace.failure, "layers": [dataclasses.asdict(row) for row in rows]}))
+        shown = {"failure": trace.failure, "layers": [dataclasses.asdict(row) for row in rows]}
+        print(plain_json(shown | {"text": None if text is None else dataclasses.asdict(text)}))
         return 0
     if trace.failure:
         failure = escaped(trace.failure)
         print(f"the model could not be run ({failure}): {pass_example()}; what follows each layer is not known")
-    print("\n".join(map(escaped, _lines(rows))))
+    print("\n".join(map(escaped, [*_lines(rows), *([] if text is None else [str(text)])])))
     return 0
 
 

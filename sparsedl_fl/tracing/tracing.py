@@ -24,7 +24,7 @@ from sparsedl_fl.tracing.recording import Call, Dropouts, Recorder, readers_of
 from sparsedl_fl.tracing.uses import LinearUse, Trace
 from sparsedl_fl.wording import argument, first_line, is_option
 
-__all__ = ["LinearUse", "Trace", "hooked", "in_evaluation", "mixing", "trace_model"]
+__all__ = ["LinearUse", "Trace", "hooked", "in_evaluation", "mixing", "product_of", "trace_model"]
 
 PRODUCTS = {"addmm": (1, 2), "mm": (0, 1), "linear": (0, 1), "mv": (1, 0), "addmv": (2, 1), "bmm": (0, 1)}
 """Positions of input and weight among the arguments of a product."""
@@ -153,7 +153,7 @@ def _linear_uses(
     calls = recorder.calls
     uses, inputs, outputs = [], [], []
     for number, call in enumerate(calls):
-        found = _product(call, names, shapes)
+        found = product_of(call, names, shapes)
         if found is None:
             continue
         use, value = found
@@ -192,8 +192,16 @@ def _name_of(part: Any, names: dict[int, str]) -> str:
     return names.get(part.untyped_storage().data_ptr(), "") if isinstance(part, torch.Tensor) else ""
 
 
-def _product(call: Call, names: dict, shapes: dict) -> tuple[LinearUse, torch.Tensor] | None:
-    """Return the layer that a call computes and its input, or None if it is no product with a parameter."""
+def product_of(call: Call, names: dict, shapes: dict) -> tuple[LinearUse, torch.Tensor] | None:
+    """Return the layer that a call computes and its input, or None if it is no product with a parameter.
+
+    Parameters
+    ----------
+    call : Call
+        The operation.
+    names, shapes : dict
+        Plain names of the parameters by the addresses of their storage, and their shapes by name.
+    """
     if call.operation not in PRODUCTS:
         return None
     input_at, weight_at = PRODUCTS[call.operation]

@@ -13,6 +13,7 @@ import numpy as np
 
 from sparsedl_fl.audit.facts import AuditFacts
 from sparsedl_fl.audit.findings import ATTACKED, Fed, LayerAudit, LikelySample, Sample, Verdict
+from sparsedl_fl.audit.text import Text
 from sparsedl_fl.certify import EvidenceKind
 from sparsedl_fl.models import LayerRow
 from sparsedl_fl.propagate.replay import Replay
@@ -20,7 +21,7 @@ from sparsedl_fl.wording import plain_json
 
 __all__ = ["SCHEMA_VERSION", "as_dict", "as_json", "schema"]
 
-SCHEMA_VERSION = "2.1"
+SCHEMA_VERSION = "2.2"
 
 SWEEP = "Measure what stops it before the training goes on: sparsedl-fl sweep tries larger batches, noise and more."
 BLOCK = "Until then let no such update leave a client: LeakPolicy(mode='block') holds them."
@@ -55,6 +56,7 @@ def as_dict(result: AuditFacts, show_samples: bool = False) -> dict[str, Any]:
         **_labels(result, show_samples),
         "n_tokens": len(result.tokens),
         "tokens": [],
+        "text": None if result.text is None else result.text.to_dict(show_samples),
         "layers": [_layer(layer) for layer in result.layers],
         "replay": None if result.replay is None else _replay(result.replay),
         "replay_reason": result.replay_reason,
@@ -121,7 +123,8 @@ def _layer(layer: LayerAudit) -> dict[str, Any]:
 
 def _plain_sentences(result: AuditFacts) -> list[str]:
     """Return what was recovered of how many records, how sure that is, and what was not looked at."""
-    parts = (_of_nothing, _of_samples, _of_targets, _of_likely, _of_tokens, _of_labels, _of_membership, _not_looked_at)
+    parts = (_of_nothing, _of_text, _of_samples, _of_targets, _of_likely, _of_tokens, _of_labels, _of_membership,
+             _not_looked_at)  # fmt: skip
     return [text for text in (part(result) for part in parts) if text]
 
 
@@ -167,13 +170,29 @@ def _of_likely(result: AuditFacts) -> str:
     )
 
 
-def _of_tokens(result: AuditFacts) -> str:
-    if not result.tokens:
+def _of_text(result: AuditFacts) -> str:
+    text = result.text
+    if text is None or not text.n_certified:
         return ""
-    return (
-        f"Which {len(result.tokens)} different tokens (words or parts of words) the texts hold can be read, "
-        "without their order."
-    )
+    n = len(text.sentences)
+    if not n:
+        order = "which token stands at which position" if text.has_order else "which tokens there are, without order"
+        return f"Of {text.n_certified} tokens it can be read for certain {order}."
+    what = f"{n} text{'s' if n > 1 else ''}"
+    number = f"all {what}" if text.is_complete and n > 1 else what
+    replayed = " Run again with these, the client sends the same update." if _is_replayed(text) else ""
+    return f"Whoever sees this one update can read {number} of the batch, word for word. This is certified.{replayed}"
+
+
+def _is_replayed(text: Text) -> bool:
+    return text.replay is not None and text.replay.is_match
+
+
+def _of_tokens(result: AuditFacts) -> str:
+    if not result.tokens or result.sentences:
+        return ""
+    order = ", without their order" if result.text is None or not result.text.n_certified else ""
+    return f"Which {len(result.tokens)} different tokens (words or parts of words) the texts hold can be read{order}."
 
 
 def _of_labels(result: AuditFacts) -> str:
@@ -205,7 +224,11 @@ def _of_nothing(result: AuditFacts) -> str:
 
 def _not_looked_at(result: AuditFacts) -> str:
     skipped = sorted(
-        {layer.row.kind for layer in result.layers if layer.batch is None and not layer.tokens and layer.row}
+        {
+            layer.row.kind
+            for layer in result.layers
+            if layer.batch is None and not layer.tokens and layer.text is None and layer.row
+        }
     )
     layers = f"layers that none of these attacks reads or reached ({', '.join(skipped)}); " if skipped else ""
     given = "" if result.membership is not None else ", and whether a given person's record was in the batch"
@@ -235,10 +258,11 @@ def _what_features_are(result: AuditFacts) -> str:
 
 def _next_steps(result: AuditFacts) -> list[str]:
     """Return what to do next, for the verdict."""
-    if result.samples or result.likely:
+    is_read = result.text is not None and result.text.n_certified > 0
+    if result.samples or result.likely or is_read:
         start = (
             "Treat this as a leak of personal data, if the records are about people."
-            if result.samples
+            if result.samples or is_read
             else "Treat this as a leak: that nothing certifies it protects nobody."
         )
         return [start, SWEEP, BLOCK]

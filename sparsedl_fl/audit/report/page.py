@@ -17,6 +17,7 @@ import numpy as np
 from sparsedl_fl.audit.facts import AuditFacts
 from sparsedl_fl.audit.findings import Fed, Sample, Verdict
 from sparsedl_fl.audit.report.data import as_dict
+from sparsedl_fl.audit.text import Sentence
 from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.models.reach import LEAKS_BY
 from sparsedl_fl.tabular import decode_table
@@ -30,7 +31,7 @@ SECTIONS = {
     "threat": "Threat model",
     "seen": "What the server saw",
     "recovered": "What was recovered",
-    "tokens": "Which tokens the batch holds",
+    "tokens": "Which texts and tokens the batch holds",
     "members": "Which given records were trained on",
     "untested": "What was not tested, and why",
     "defences": "Defences and their measured effect",
@@ -79,6 +80,7 @@ def as_html(
         unfolded=OPEN,
         leaks_by=LEAKS_BY,
         vocabulary=vocabulary or {},
+        words=lambda tokens: Sentence(tuple(tokens)).in_words(vocabulary or {}),
         samples=_shown_samples(result, decoder) if show_samples else None,
         sweep=None if sweep is None else sweep.to_dict(),
     )

@@ -173,7 +173,7 @@ class _Sweep:
         options: dict[str, Any] = {"example": self.example, "loss": loss, **self.limits}
         with caught_warnings():
             if client.is_first_step:
-                step = {"learning_rate": client.learning_rate, "optimizer": client.optimizer}
+                step: dict[str, Any] = {"learning_rate": client.learning_rate, "optimizer": client.optimizer}
                 step |= {"weight_decay": client.weight_decay, "inverter": inverter}
                 after = _after(self.model, sent.gradients, client.learning_rate)
                 audit = audit_first_step(self.model, after, **step, **options)
