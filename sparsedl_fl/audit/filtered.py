@@ -52,6 +52,8 @@ class FilteredUpdate:
         Why a matrix was not completed, by its name.
     notes : tuple of str
         What was done, in sentences.
+    doubt : str
+        Why a layer that gives nothing has not resisted; empty where it may have.
     """
 
     gradients: dict[str, torch.Tensor | None]
@@ -61,6 +63,7 @@ class FilteredUpdate:
     estimates: dict[str, Estimates] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    doubt: str = ""
 
     @property
     def sent(self) -> dict[str, torch.Tensor | None]:

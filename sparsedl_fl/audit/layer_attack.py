@@ -94,7 +94,7 @@ class LayerAttack:
             batch,
             ATTACKED,
             seconds,
-            why_open=why_open(row, given, inverter, use, self.subject.loss),
+            why_open=why_open(row, given, inverter, use, self.subject.loss) or self.subject.doubt,
             likely_candidates=() if self._shows_steps(inverter, given) else likely_candidates(inverter, given),
             at_least=_at_least(row, given, inverter),
             rows=given.rows_per_sample,

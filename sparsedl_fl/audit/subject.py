@@ -82,6 +82,11 @@ class Subject:
         found = layer_of_model(self._made, self.model, sent, name, self.trace, self.loss)
         return self.filtered.without_open_units(found, use)
 
+    @property
+    def doubt(self) -> str:
+        """Why a layer that gives nothing has not resisted; empty where it may have."""
+        return "" if self.filtered is None else self.filtered.doubt
+
     def estimates_of(self, name: str) -> Estimates | None:
         """Return the estimates of those features of a layer of which a filter left too little."""
         return None if self.filtered is None else self.filtered.estimates_of(self.trace.use_of(name))

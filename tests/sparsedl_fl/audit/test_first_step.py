@@ -11,11 +11,10 @@ from sparsedl_fl.audit.first_step import audit_first_step, is_first_step
 from sparsedl_fl.federation import check_update
 
 OPTIMIZERS = {
-    "adam": (torch.optim.Adam, 1e-3, 0.0),
-    "adamw": (torch.optim.AdamW, 1e-3, 0.01),
-    "adamax": (torch.optim.Adamax, 1e-3, 0.0),
+    "adam": (torch.optim.Adam, 1e-2, 0.0),
+    "adamw": (torch.optim.AdamW, 1e-2, 0.01),
+    "adamax": (torch.optim.Adamax, 1e-2, 0.0),
     "rmsprop": (torch.optim.RMSprop, 1e-2, 0.0),
-    "adagrad": (torch.optim.Adagrad, 1e-2, 0.0),
 }
 
 
@@ -68,13 +67,13 @@ def test_a_wrong_batch_size_does_no_harm(batch_size):
 
 def test_two_steps_are_out_of_range():
     model, after, batch = _client("adam", n_steps=2)
-    audit = check_update(model, None, after, learning_rate=1e-3, optimizer="adam", example=batch[:1])
+    audit = check_update(model, None, after, learning_rate=1e-2, optimizer="adam", example=batch[:1])
     assert audit.verdict is Verdict.OUT_OF_RANGE
     assert "several local steps" in audit.reason
     assert not is_first_step("adam", 2)
 
 
-@pytest.mark.parametrize(("rate", "decay"), [(1.01e-3, 0.0), (1e-3, 0.1)])
+@pytest.mark.parametrize(("rate", "decay"), [(1.01e-2, 0.0), (1e-2, 0.1)])
 def test_another_rate_or_decay_fits_nothing(rate, decay):
     model, after, batch = _client("adam")
     client = {"weight_decay": decay, "inverter": GradientInverter(random_state=0), "example": batch[:1]}
@@ -86,7 +85,7 @@ def test_another_rate_or_decay_fits_nothing(rate, decay):
 def test_half_precision_shows_too_little():
     model, after, batch = _client("adam")
     halved = {name: tensor.bfloat16() for name, tensor in after.items()}
-    audit = check_update(model, None, halved, learning_rate=1e-3, n_steps=1, optimizer="adam", example=batch[:1])
+    audit = check_update(model, None, halved, learning_rate=1e-2, n_steps=1, optimizer="adam", example=batch[:1])
     assert audit.verdict is Verdict.OUT_OF_RANGE
 
 
@@ -94,6 +93,6 @@ def test_half_precision_shows_too_little():
 def test_a_step_may_be_sent_as_a_difference():
     model, after, batch = _client("adam")
     moved = {name: after[name] - tensor for name, tensor in model.state_dict().items()}
-    client = {"learning_rate": 1e-3, "n_steps": 1, "optimizer": "adam", "example": batch[:1]}
+    client = {"learning_rate": 1e-2, "n_steps": 1, "optimizer": "adam", "example": batch[:1]}
     audit = check_update(model, None, moved, is_difference=True, **client)
     assert audit.verdict is Verdict.RECOVERED

@@ -155,7 +155,7 @@ def test_training_learns_and_noise_costs(model, digits):
 
 
 def test_one_step_of_adam_is_in_range(model, digits):
-    client = SimulatedClient(batch_size=4, n_epochs=1, optimizer="adam", learning_rate=1e-3)
+    client = SimulatedClient(batch_size=4, n_epochs=1, optimizer="adam", learning_rate=1e-2)
     row = sweep(model, *digits, settings=[Setting("optimiser", "Adam", client)], n_batches=1, max_effort=5).rows[0]
     assert row.n_wrong == 0
     assert row.verdicts != {str(Verdict.OUT_OF_RANGE): 1}
