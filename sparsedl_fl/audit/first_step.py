@@ -6,7 +6,7 @@ a fresh optimiser is a function of the gradient, entry by entry, and the gradien
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import nn
 from sparsedl.process import one_thread
 from sparsedl_fl.audit.adaptive_optimizers import FIRST_STEPS, Client, is_first_step, plain_optimizer
 from sparsedl_fl.audit.attack import audit_model, out_of_range
-from sparsedl_fl.audit.filtered import FilteredUpdate
+from sparsedl_fl.audit.filtered import MOST_ENTRIES, FilteredUpdate
 from sparsedl_fl.audit.result import AuditResult
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.lowrank.saturated import SaturatedFit, fit_smallest
@@ -57,12 +57,12 @@ class FirstStep:
     ----------
     update : FilteredUpdate
         Fitted gradients of linear layers, for `audit_model`.
-    batch_size : int
-        Their rank.
+    batch_size : int or None
+        Their rank; None where layers have different ones, or tokens.
     """
 
     update: FilteredUpdate
-    batch_size: int
+    batch_size: int | None
 
 
 def audit_first_step(
@@ -104,7 +104,8 @@ def audit_first_step(
         return out_of_range(model, str(reason), example, gradients=moves, optimizer=optimizer)
     inverter = clone(inverter).set_params(batch_size=found.batch_size)
     result = audit_model(model, found.update, inverter, example=example, **audit)  # type: ignore[arg-type]
-    return replace(result, context={**result.context, "optimizer": optimizer})
+    context = {**result.context, "optimizer": optimizer}
+    return replace(result, context=context, given_batch_size=client["batch_size"])
 
 
 @one_thread()
@@ -147,28 +148,20 @@ def first_step(
     NoFirstStep
         With the reason.
     """
+    spoilt = next((name for name, tensor in after.items() if not tensor.isfinite().all()), None)
+    if spoilt is not None:
+        raise NoFirstStep(f"the weights after the step have NaN or infinity in {spoilt!r}")
     client = Client(FIRST_STEPS[plain_optimizer(optimizer)], learning_rate, weight_decay or 0.0)
     before = plain_parameters(model)
     found = FilteredUpdate(dict.fromkeys(before))
     for name in tables:
         found.gradients[name] = before[name].detach().cpu().double() - after[name].cpu().double()
-    rank, shares, is_fit = batch_size, [], False
     # The largest layer first: its rank is tried first in the others.
     uses = {use.weight: use for use in trace.layers if use.weight in before and use.weight not in tables}
-    for use in sorted(uses.values(), key=lambda use: -min(before[use.weight].shape)):
-        steps = client.steps(before, after, use)
-        if (np.abs(steps.values) > 1 + BEYOND * steps.deviations).any():
-            longest = float(np.abs(steps.values).max())
-            raise NoFirstStep(
-                f"no first step of {optimizer}: weights of {use.name!r} moved by up to {longest:.7g} times as far as "
-                f"one step at {argument_with('learning_rate', learning_rate)} can; several local steps are out of range"
-            )
-        shares.append(float(steps.seen.mean()))
-        fit = _put(found, use, steps, rank)
-        if fit is not None:
-            rank, is_fit = fit.left.shape[1], True
+    ordered = sorted(uses.values(), key=lambda use: -min(before[use.weight].shape))
+    shares, ranks = _fit_layers(found, client, before, after, ordered, batch_size)
     if not found.open_rows:
-        if is_fit:
+        if ranks or not shares:
             raise NoFirstStep(next(iter(found.reasons.values())))
         raise NoFirstStep(
             f"no gradient of low rank fits the update as a first step of {optimizer} at "
@@ -177,9 +170,42 @@ def first_step(
         )
     note = (
         f"the update is one step of {optimizer}: {min(shares):.0%} to {max(shares):.0%} of a matrix show their "
-        f"gradient, and {len(found.open_rows)} of {len(shares)} gradients were fitted to these, of rank {rank}"
+        f"gradient, and {len(found.open_rows)} of {len(shares)} gradients were fitted to these, of rank "
+        f"{' and '.join(map(str, sorted(set(ranks))))}"
     )
-    return FirstStep(FilteredUpdate(**{**vars(found), "notes": (note,), "doubt": DOUBT}), int(rank or 0))
+    update = FilteredUpdate(**{**vars(found), "notes": (note,), "doubt": DOUBT})
+    is_one = len(set(ranks)) == 1 and all(use.rows == 1 for use in ordered)
+    return FirstStep(update, ranks[0] if is_one else None)
+
+
+def _fit_layers(
+    found: FilteredUpdate,
+    client: Client,
+    before: Mapping[str, torch.Tensor],
+    after: Mapping[str, torch.Tensor],
+    uses: Sequence[LinearUse],
+    likely: int | None,
+) -> tuple[list[float], list[int]]:
+    """Fit the gradients of layers; return the share that each shows, and the rank of each that was fitted."""
+    shares: list[float] = []
+    ranks: list[int] = []
+    for use in uses:
+        if before[use.weight].numel() > MOST_ENTRIES:
+            found.reasons[use.weight] = f"{use.weight!r} is too large to fit its gradient to one step"
+            continue
+        steps = client.steps(before, after, use)
+        if (np.abs(steps.values) > 1 + BEYOND * steps.deviations).any():
+            longest = float(np.abs(steps.values).max())
+            raise NoFirstStep(
+                f"not one step of this optimiser: weights of {use.name!r} moved by up to {longest:.7g} times as far as "
+                f"one step at {argument_with('learning_rate', client.learning_rate)} can; several local steps are out "
+                "of range"
+            )
+        shares.append(float(steps.seen.mean()))
+        fit = _put(found, use, steps, ranks[-1] if ranks else likely)
+        if fit is not None:
+            ranks.append(fit.left.shape[1])
+    return shares, ranks
 
 
 def _put(found: FilteredUpdate, use: LinearUse, steps: Steps, rank: int | None) -> SaturatedFit | None:

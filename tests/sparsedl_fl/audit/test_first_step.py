@@ -96,3 +96,12 @@ def test_a_step_may_be_sent_as_a_difference():
     client = {"learning_rate": 1e-2, "n_steps": 1, "optimizer": "adam", "example": batch[:1]}
     audit = check_update(model, None, moved, is_difference=True, **client)
     assert audit.verdict is Verdict.RECOVERED
+
+
+def test_spoilt_weights_are_named():
+    model, after, batch = _client("adam")
+    after["2.weight"][0, 0] = torch.nan
+    inverter = GradientInverter(random_state=0)
+    audit = audit_first_step(model, after, 1e-2, "adam", inverter, example=batch[:1])
+    assert audit.verdict is Verdict.OUT_OF_RANGE
+    assert "NaN or infinity in '2.weight'" in audit.reason
