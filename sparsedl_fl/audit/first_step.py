@@ -211,6 +211,9 @@ def _fit_layers(
 def _put(found: FilteredUpdate, use: LinearUse, steps: Steps, rank: int | None) -> SaturatedFit | None:
     """Fit the gradient of a layer, and put it and its bias where they belong; return the fit, or None."""
     has_bias = bool(use.bias)
+    if has_bias:  # what it shows by itself, of labels its signs
+        bounds = np.sign(steps.values) * steps.eps / np.maximum(steps.room, steps.deviations)
+        found.gradients[use.bias] = torch.from_numpy(np.where(steps.seen, steps.start()[0], bounds)[:, -1].copy())
     rows, columns = (np.asarray(steps.seen.any(axis=axis)) for axis in (1, 0))
     if min(rows.sum(), columns.sum()) < 2:
         found.reasons[use.weight] = f"the step shows nothing of the gradient of {use.weight!r}"
@@ -221,10 +224,6 @@ def _put(found: FilteredUpdate, use: LinearUse, steps: Steps, rank: int | None) 
             f"no gradient of low rank fits the step of {use.weight!r}: too few of its entries show, or the batch "
             "is too large for it"
         )
-        if has_bias:  # what it shows of labels is signs
-            entries, _ = steps.start()
-            bounds = np.sign(steps.values) * steps.eps / np.maximum(steps.room, steps.deviations)
-            found.gradients[use.bias] = torch.from_numpy(np.where(steps.seen, entries, bounds)[:, -1].copy())
         return None
     least = SPARE * fit.left.shape[1]
     open_rows, open_columns = (steps.moved.any(axis=axis) & (steps.seen.sum(axis=axis) < least) for axis in (1, 0))

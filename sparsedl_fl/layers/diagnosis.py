@@ -84,7 +84,8 @@ def visible_reason(
     if min(alive.shape) > 1 and is_of_one_size(moduli):
         return (
             "nearly all entries have one size: was the optimiser Adam (one step of it), or were signs alone sent "
-            "(signSGD)? Either hides the low rank: pass optimizer"
+            f"(signSGD)? Either hides the low rank; of one step of Adam pass {argument('optimizer')}, "
+            f"{argument('n_steps')} and {argument('learning_rate')} with the weights after it"
         )
     if is_sparsified(layer_gradient):
         share = 1 - moduli.size / alive.size
