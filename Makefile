@@ -16,7 +16,7 @@ B ?= $(OUT)
 .PHONY: demo test test-all benchmark frontier frontier-compare docs lint types clean
 
 demo: $(STAMP)
-	$(BIN)/sparsedl-fl demo --output demo.png docs/_build docs/_scripts docs/gallery docs/api/generated
+	$(BIN)/sparsedl-fl demo --output demo.png
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not slow" $(PYTEST_ARGS)

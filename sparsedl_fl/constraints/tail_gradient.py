@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from sparsedl.arrays import as_tensor
@@ -87,6 +88,11 @@ class TailGradient(Constraint):
         """
         (m, b), constraint = factors.left.shape, cls.unseen(tail, factors)
         n_draws = min(m, 2 * b + 16)  # as many as could show that there are equations enough
+        if not np.linalg.norm(forward.scale) > np.finfo(float).tiny:
+            raise ValueError(
+                "the bias gradient does not give the inputs their scale: it is zero, or nothing of it belongs to the "
+                "weight gradient"
+            )
         drawn = as_tensor(forward.typical(factors.singular_values, n_draws))
         mean = as_tensor(factors.left @ forward.scale)
         likely = likely_labels(tail, constraint.terms, drawn[:16], mean, b)

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from sparsedl_fl import LayerGradient
+from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.activations import GELU, Hardtanh, ReLU, Threshold
 from sparsedl_fl.certify.hypothesis import Hypothesis
 from sparsedl_fl.constraints.problem import LayerProblem
+from sparsedl_fl.simulation import client_gradient, fully_connected
 
 
 def truth(given, batch):
@@ -102,3 +103,15 @@ def test_only_spans_that_identify_say_what_lies_beyond_their_noise(small_problem
     assert (problem.beyond_noise(beside) > 10).all()
     alone = LayerProblem.of(replace(given, next_weight_grad=None, next_weight=None, behind=()))
     assert (alone.beyond_noise(beside) == 1).all()
+
+
+def test_a_bias_gradient_of_zero_gives_no_scale_and_the_error_says_so():
+    model = fully_connected(20, width=50, n_classes=2, random_state=0)
+    gradient = client_gradient(
+        model, torch.randn(3, 20, generator=torch.Generator().manual_seed(0)), torch.arange(3) % 2
+    )
+    last = [name for name in gradient if name.endswith("bias")][-1]
+    gradient[last] = torch.zeros_like(gradient[last])
+    given = LayerGradient.from_model(model, gradient, layer=last.removesuffix(".bias"))
+    with pytest.raises(ValueError, match=r"does not give the inputs their scale|the bias gradient is zero"):
+        GradientInverter(random_state=0).fit(given)
