@@ -85,7 +85,7 @@ def assign(
             break
         for ids in _descents(contexts, choices, anchor, pairs - covered, rng, found):
             verified = contexts.verified(list(ids), choices[: len(ids)])
-            if verified.is_in_batch:
+            if verified.is_in_batch and ids not in found.sentences:
                 _add(contexts, ids, verified, found)
                 covered |= set(enumerate(ids))
                 found.is_complete = found.left_over <= 1 and spans(covered)
