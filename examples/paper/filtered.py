@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from paper.audited import compared
 from paper.data import load_images
 from paper.experiments import Experiment
 from paper.methods import Budget
 from sparsedl_fl.audit import audit_model
-from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.simulation import client_gradient, fully_connected
 
 __all__ = ["FILTERED_ROWS", "FilteredBatch"]
@@ -55,22 +55,8 @@ class FilteredBatch(Experiment):
             warnings.simplefilter("ignore", UserWarning)
             audit = audit_model(model, sent, example=inputs[:1])
         record = {"starts": 0, "seconds": round(time.perf_counter() - start, 3), "status": audit.reason}
-        samples = audit["0"].samples
-        if not samples:
-            return record | {"exact": False, "psnr": [0.0], "share": 0.0, "error_ratio": [], "certified": 0}
-        match = match_batches(inputs, np.stack([sample.values for sample in samples]))
-        found = match.order >= 0
-        errors = np.sqrt(match.squared_errors[found])
-        expected = np.array([samples[i].error for i in match.order[found]])
-        quality = np.zeros(self.batch_size)
-        quality[found] = -20 * np.log10(errors * float(np.mean(images.dataset.std)))
-        return record | {
-            "exact": bool((quality > 80).all()),
-            "psnr": [round(float(value), 2) for value in quality],
-            "share": len(samples) / self.batch_size,
-            "error_ratio": [float(f"{ratio:.3g}") for ratio in errors / expected],
-            "certified": len(samples),
-        }
+        record |= compared(audit["0"].samples, inputs, images)
+        return record | {"exact": record["certified"] > 0 and min(record["psnr"]) > 80}
 
     def _filtered(self, gradient: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         moduli = gradient.abs()

@@ -7,16 +7,15 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from paper.audited import compared
 from paper.data import load_images
 from paper.experiments import Experiment
 from paper.methods import Budget
 from sparsedl_fl import GradientInverter
 from sparsedl_fl.audit.first_step import audit_first_step
-from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.simulation import fully_connected
 
 __all__ = ["FIRST_STEP_ROWS", "FirstStepBatch"]
@@ -69,23 +68,9 @@ class FirstStepBatch(Experiment):
                 model, after, **client, inverter=GradientInverter(random_state=0), example=inputs[:1]
             )
         record = {"starts": 0, "seconds": round(time.perf_counter() - start, 3), "status": audit.reason}
-        samples = audit["0"].samples
         likely = [sample for sample in audit["0"].likely if sample.correlation >= 0.9]
-        record |= {"exact": len(samples) == self.batch_size or len(likely) == self.batch_size}
-        if not samples:
-            return record | {"psnr": [0.0], "share": 0.0, "error_ratio": [], "certified": 0}
-        match = match_batches(inputs, np.stack([sample.values for sample in samples]))
-        found = match.order >= 0
-        errors = np.sqrt(match.squared_errors[found])
-        expected = np.array([samples[i].error for i in match.order[found]])
-        quality = np.zeros(self.batch_size)
-        quality[found] = -20 * np.log10(errors * float(np.mean(images.dataset.std)))
-        return record | {
-            "psnr": [round(float(value), 2) for value in quality],
-            "share": len(samples) / self.batch_size,
-            "error_ratio": [float(f"{ratio:.3g}") for ratio in errors / expected],
-            "certified": len(samples),
-        }
+        record |= compared(audit["0"].samples, inputs, images)
+        return record | {"exact": self.batch_size in (record["certified"], len(likely))}
 
 
 FIRST_STEP_ROWS: dict[str, Experiment] = {

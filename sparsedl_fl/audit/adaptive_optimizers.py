@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from sparsedl_fl.layers.updates import plain_optimizer
 from sparsedl_fl.lowrank.saturated_steps import Steps
 from sparsedl_fl.tracing.uses import LinearUse
 
-__all__ = ["FIRST_STEPS", "Client", "Optimizer", "is_first_step", "plain_optimizer"]
+__all__ = ["FIRST_STEPS", "Client", "Optimizer", "is_first_step"]
 
 N_EMULATED = 2**14
 """Steps from zero that show how an optimiser rounds."""
@@ -48,17 +49,11 @@ FIRST_STEPS: Mapping[str, Optimizer] = {
     "adamax": Optimizer(torch.optim.Adamax),
     "adamw": Optimizer(torch.optim.AdamW, is_decoupled=True),
     "adagrad": Optimizer(torch.optim.Adagrad, eps=1e-10),
-    "rmsprop": Optimizer(
-        torch.optim.RMSprop, eps=1e-7, reach=10.0
-    ),  # g / (0.1 |g| + 1e-8), with PyTorch's smoothing constant of 0.99
+    # g / (0.1 |g| + 1e-8), with PyTorch's smoothing constant of 0.99
+    "rmsprop": Optimizer(torch.optim.RMSprop, eps=1e-7, reach=10.0),
 }
 """Optimisers whose first step is a function of the gradient, with PyTorch's constants. Another ``eps`` in all tensors
 scales all gradients by one factor, and no input."""
-
-
-def plain_optimizer(optimizer: str) -> str:
-    """Return the name of an optimiser, as `FIRST_STEPS` has it."""
-    return str(optimizer).lower().replace("_", "").replace("-", "")
 
 
 def is_first_step(optimizer: str, n_steps: int | None) -> bool:

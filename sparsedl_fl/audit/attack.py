@@ -45,7 +45,7 @@ INTERRUPTED = "interrupted before its turn"
 @neutral_modes(gradients=True)
 def audit_model(
     model: nn.Module,
-    gradients: Sequence[torch.Tensor] | Mapping[str, torch.Tensor],
+    gradients: Sequence[torch.Tensor] | Mapping[str, torch.Tensor] | FilteredUpdate,
     inverter: GradientInverter | None = None,
     layers: Iterable[int | str] | None = None,
     example: torch.Tensor | None = None,
@@ -68,7 +68,7 @@ def audit_model(
     model : torch.nn.Module
         The model at the parameters at which the gradient was taken.
     gradients : sequence of tensors or mapping of name to tensor
-        The client's gradient, in the order of ``model.parameters()`` or by name.
+        The client's gradient, in the order of ``model.parameters()`` or by name; or a `FilteredUpdate`, fitted to it.
     inverter : GradientInverter or None, default=None
         What attacks each layer, a clone each; None takes ``GradientInverter(random_state=0)``.
     layers : iterable of int or str, or None, default=None
@@ -171,7 +171,7 @@ class _Attack:
             noise = inverter.noise_level
             inverter = clone(inverter).set_params(noise_level=None if noise is None else noise * factor)
             learning_rate = None if learning_rate is None else learning_rate / factor
-        cleaned, penalties = without_penalties(model, scaled)
+        cleaned, penalties = (scaled, ()) if seen else without_penalties(model, scaled)
         usable, filtered = usable_loss(loss, trace.n_outputs), seen or completed(model, cleaned, tables)
         of_filter = filtered if filtered.is_filtered else None
         subject = Subject(model, filtered.gradients, trace, usable, learning_rate, tables, loss, of_filter)

@@ -16,11 +16,12 @@ from sklearn.base import clone
 from torch import nn
 
 from sparsedl.process import one_thread
-from sparsedl_fl.audit.adaptive_optimizers import FIRST_STEPS, Client, is_first_step, plain_optimizer
+from sparsedl_fl.audit.adaptive_optimizers import FIRST_STEPS, Client, is_first_step
 from sparsedl_fl.audit.attack import audit_model, out_of_range
 from sparsedl_fl.audit.filtered import MOST_ENTRIES, FilteredUpdate
 from sparsedl_fl.audit.result import AuditResult
 from sparsedl_fl.inverter import GradientInverter
+from sparsedl_fl.layers.updates import plain_optimizer
 from sparsedl_fl.lowrank.saturated import SaturatedFit, fit_smallest
 from sparsedl_fl.lowrank.saturated_steps import Steps
 from sparsedl_fl.tracing.embeddings import token_tables
@@ -107,7 +108,7 @@ def audit_first_step(
         moves = {name: tensor.detach() - after[name] for name, tensor in plain_parameters(model).items()}
         return out_of_range(model, str(reason), example, gradients=moves, optimizer=optimizer)
     inverter = clone(inverter).set_params(batch_size=found.batch_size)
-    result = audit_model(model, found.update, inverter, example=example, **audit)  # type: ignore[arg-type]
+    result = audit_model(model, found.update, inverter, example=example, **audit)
     context = {**result.context, "optimizer": optimizer}
     return replace(result, context=context, given_batch_size=client["batch_size"])
 

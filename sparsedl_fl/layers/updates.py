@@ -13,7 +13,7 @@ from sparsedl_fl.layers.of_model import get_tensor, pick_layer
 from sparsedl_fl.tracing.naming import plain_names
 from sparsedl_fl.wording import argument, argument_with, is_option
 
-__all__ = ["gradients_of_update", "kept_share", "obstacle_of_optimizer", "layer_of_state"]
+__all__ = ["gradients_of_update", "kept_share", "layer_of_state", "obstacle_of_optimizer", "plain_optimizer"]
 
 OPTIMIZERS = ("sgd",)
 """Optimisers whose update is a weighted sum of gradients, and so keeps their rank."""
@@ -23,6 +23,11 @@ OTHERS = (
     "nadam", "radam", "rmsprop", "rprop", "shampoo", "signsgd", "sparseadam", "yogi",
 )  # fmt: skip
 """Known optimisers whose updates are no such sum."""
+
+
+def plain_optimizer(optimizer: str) -> str:
+    """Return the name of an optimiser in lower case, without dashes."""
+    return str(optimizer).lower().replace("_", "").replace("-", "")
 
 
 def obstacle_of_optimizer(optimizer: str) -> str:
@@ -38,7 +43,7 @@ def obstacle_of_optimizer(optimizer: str) -> str:
     >>> obstacle_of_optimizer("SGD")
     ''
     """
-    name = str(optimizer).lower().replace("_", "").replace("-", "")
+    name = plain_optimizer(optimizer)
     if name in OPTIMIZERS:
         return ""
     if name not in OTHERS:

@@ -12,6 +12,7 @@ import numpy as np
 from scipy.linalg import svd
 
 from sparsedl_fl.lowrank.filter_traces import numerical_rank
+from sparsedl_fl.lowrank.weighted_grams import weighted_grams
 
 __all__ = ["Completion", "complete"]
 
@@ -220,12 +221,7 @@ def _fitted(
 
 def _solved(weights: np.ndarray, values: np.ndarray, factor: np.ndarray, ridge: float) -> np.ndarray:
     """Return the rows of the other factor, each by least squares on its known entries."""
-    n, r = factor.shape
-    i, j = np.triu_indices(r)
-    products = weights @ (factor[:, i] * factor[:, j])
-    grams = np.empty((len(weights), r, r))
-    grams[:, i, j] = products
-    grams[:, j, i] = products
+    grams, r = weighted_grams(weights, factor), factor.shape[1]
     traces = np.trace(grams, axis1=1, axis2=2) / r
     grams[:, range(r), range(r)] += ridge * np.maximum(traces, 1e-9 * traces.max())[:, None]
     return np.linalg.solve(grams, (values @ factor)[..., None])[..., 0]

@@ -14,6 +14,7 @@ import torch
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.lowrank.saturated_steps import AT_FIRST, PRECISE, Steps
+from sparsedl_fl.lowrank.weighted_grams import weighted_grams
 from sparsedl_fl.solvers import conjugate_gradient
 
 __all__ = ["SaturatedFit", "fit_saturated", "fit_smallest"]
@@ -165,13 +166,8 @@ def _weights(deviations: np.ndarray, typical: float, level: float) -> np.ndarray
 
 
 def _grams(weights: np.ndarray, factor: np.ndarray) -> np.ndarray:
-    """Return ``A^T W_j A`` for each column ``j`` of weights (m, n) and ``A`` of shape (m, b); of shape (n, b, b)."""
-    b = factor.shape[1]
-    i, j = np.triu_indices(b)
-    products = weights.T @ (factor[:, i] * factor[:, j])
-    grams = np.empty((weights.shape[1], b, b))
-    grams[:, i, j] = products
-    grams[:, j, i] = products
+    """Return ``A^T W_j A``, a little above singular, for each column of weights (m, n) and ``A`` of shape (m, b)."""
+    grams, b = weighted_grams(weights.T, factor), factor.shape[1]
     traces = np.trace(grams, axis1=1, axis2=2)
     grams[:, range(b), range(b)] += 1e-12 * np.maximum(traces, 1e-12 * traces.max())[:, None]
     return grams
