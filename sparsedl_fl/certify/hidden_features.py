@@ -20,7 +20,8 @@ CLEARLY = 10.0
 """Expected errors of a pre-activation by which a unit with a gradient has to be inactive to contradict it."""
 
 ABOVE = 3.0
-"""Size of a unit's gradient, over what counts as zero, from which on it is surely none; not varied."""
+"""Size of a unit's gradient, over what counts as zero, below which it may be none; not varied. Where most are far
+larger, it has to be nearer to these than to zero: an ill-conditioned batch's columns are off by more than that."""
 
 FEWEST_WITHHELD = 1e-3
 """Least share of active units whose gradient is taken to be zero for other reasons; not varied."""
@@ -54,7 +55,9 @@ def error_of_hidden_features(
     chosen = [z[:, certified] for z in preactivations]
     widths, has_gradient = row_norms(given.weight)[:, None] * errors[certified], ~hypothesis.zeros[:, certified]
     columns = hypothesis.basis[:, certified]
-    is_clear = np.abs(problem.factors.left @ columns) > ABOVE * problem.factors.tolerances(columns)
+    sizes = np.abs(problem.factors.left @ columns) / problem.factors.tolerances(columns)
+    typical = np.sum(sizes, axis=0, where=has_gradient) / np.maximum(has_gradient.sum(axis=0), 1)
+    is_clear = has_gradient & (sizes > np.maximum(ABOVE, np.sqrt(typical)))
     if given.is_update:  # a unit that training moves past its kink and back contradicts nothing
         widths = np.hypot(widths, np.sqrt(np.mean((chosen[-1] - chosen[0]) ** 2, axis=0)) / CLEARLY)
     distances = problem.distance_to_kink(chosen)
@@ -67,8 +70,8 @@ def error_of_hidden_features(
 
     def unlikeliness(log_size: float) -> float:
         scores = margins / np.hypot(widths, np.exp(log_size) * weights)
-        otherwise = np.logaddexp(log_ndtr(-scores), np.log(withheld) + log_ndtr(scores))
-        return -float(np.sum(np.where(has_gradient, log_ndtr(scores), otherwise)))
+        if_none = np.logaddexp(log_ndtr(-scores), np.log(withheld) + log_ndtr(scores))
+        return -float(np.sum(log_ndtr(scores), where=is_clear) + np.sum(if_none, where=~has_gradient))
 
     largest = np.log(10 * np.sqrt(np.mean(distances**2)) / np.median(weights))
     size = np.exp(minimize_scalar(unlikeliness, bounds=(largest - np.log(1e6), largest), method="bounded").x)

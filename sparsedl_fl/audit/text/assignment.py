@@ -115,11 +115,11 @@ def _add_covered(contexts: Contexts, choices: list[list[int]], rng: np.random.Ge
                 return
 
 
-def _ends(choices: list[list[int]], place: int) -> list[int]:
-    """Return where a sentence with a token at a position may end, the likeliest first."""
-    ends = [end for end in range(place + 1, len(choices)) if len(choices[end]) < len(choices[end - 1])]
-    likely = [*ends, len(choices)]
-    return likely + [end for end in range(len(choices) - 1, place, -1) if end not in likely]
+def _ends(contexts: Contexts, choices: list[list[int]], place: int) -> tuple[list[int], list[int]]:
+    """Return where a sentence with a token at a position may end: likely, and anywhere that the model takes."""
+    every = [n for n in range(len(choices), place, -1) if contexts.fronts.takes(n, contexts.layers)]
+    likely = [n for n in every if n == len(choices) or len(choices[n]) < len(choices[n - 1])]
+    return likely[::-1], [*likely[::-1], *(n for n in every if n not in likely)]
 
 
 def _descents(
@@ -133,10 +133,10 @@ def _descents(
 ) -> Iterator[tuple[int, ...]]:
     """Yield local minimisers, which hold one token where one is given, each once."""
     fixed = 0 if anchor is None else anchor[0]
-    ends, seen = _ends(choices, fixed), set()
-    n_likely = sum(len(choices[end]) < len(choices[end - 1]) for end in ends if end < len(choices)) + 1
-    for number in range(max(n_starts, len(ends))):
-        end = ends[number % (n_likely if number < n_starts // 2 else len(ends))]
+    (likely, ends), seen = _ends(contexts, choices, fixed), set()
+    for number in range(max(n_starts, len(ends)) if ends else 0):
+        among = likely if likely and number < n_starts // 2 else ends
+        end = among[number % len(among)]
         if found.is_spent:
             return
         start = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -102,6 +102,7 @@ class Fronts:
     later: tuple[TokenLayers, ...]
     vocabulary_size: int
     length: int
+    _taken: dict[tuple[str, int], bool] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(
@@ -187,13 +188,17 @@ class Fronts:
         vectors = self.vectors(self.first, torch.zeros((1, length), dtype=torch.long))[0]
         return torch.cat([vectors[: self.first.n_before], vectors[self.first.n_before + length :]])
 
-    def takes(self, length: int) -> bool:
-        """Return whether the model runs on sentences of so many tokens."""
-        try:
-            self.grid(torch.zeros(1, dtype=torch.long), length)
-        except Exception:  # a model may raise anything beyond its longest text
-            return False
-        return True
+    def takes(self, length: int, layers: TokenLayers | None = None) -> bool:
+        """Return whether the model runs on sentences of so many tokens, up to some layers (by default the first)."""
+        layers = self.first if layers is None else layers
+        if (layers.name, length) not in self._taken:
+            try:
+                vectors = self.vectors(layers, torch.zeros((1, length), dtype=torch.long))
+                is_taken = vectors.shape[1] == layers.n_before + length + layers.n_after
+            except Exception:  # a model may raise anything on a text of another length than its own
+                is_taken = False
+            self._taken[layers.name, length] = is_taken
+        return self._taken[layers.name, length]
 
     def _drops(self, probe: torch.Tensor) -> bool:
         until = [self.first.uses[0].weight]

@@ -57,6 +57,22 @@ def test_texts_longer_than_the_example(model):
     assert [one.tokens for one in found.sentences] == [tuple(ids[0].tolist())]
 
 
+def test_a_model_of_texts_of_one_length(model):
+    class OneLength(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model
+
+        def forward(self, ids):
+            assert ids.shape[1] in (1, 6)
+            return self.inner(ids.expand(-1, 6))
+
+    ids, one_length = texts(2, 6), OneLength()
+    ids[1, 4:] = ids[0, 4:]  # fewer tokens at the last positions, where a shorter text might end
+    found = recover_text(one_length, sent(one_length, ids), torch.ones_like(ids))
+    assert {one.tokens for one in found.sentences} == {tuple(row) for row in ids.tolist()}
+
+
 def test_a_batch_beyond_the_width_is_out_of_range(model):
     ids = texts(8, 12)
     found = recover_text(model, sent(model, ids), torch.ones_like(ids))
