@@ -60,6 +60,12 @@ class Determinacy:
     open : ndarray of shape (n_open, n_unknowns)
         Orthonormal directions in which the picture may move without a change of its features: all ``n_unknowns - rank``
         of them, or none for pictures of more than `MOST_DENSE` numbers, whose rank is an upper bound if it is not full.
+    gain_of_mixing : float, default=0
+        As the gain, for features that are off towards those of another picture of the batch, the largest of all; zero
+        without others, or where the Jacobian is not formed.
+    visible : float, default=1
+        Least part of such an error, of any mixture, that is no change of features by any picture: equations left over
+        show no more of it.
     """
 
     n_equations: int
@@ -68,6 +74,8 @@ class Determinacy:
     smallest: float
     gain: float
     open: np.ndarray
+    gain_of_mixing: float = 0.0
+    visible: float = 1.0
 
     @property
     def is_determined(self) -> bool:
@@ -92,7 +100,7 @@ def jacobian_at(front: Front, picture: torch.Tensor) -> torch.Tensor:
     return rows
 
 
-def determinacy_at(low: Front, picture: torch.Tensor) -> Determinacy:
+def determinacy_at(low: Front, picture: torch.Tensor, features: torch.Tensor, index: int) -> Determinacy:
     """Return how well the features of a picture of shape (n_pixels,) determine it.
 
     Parameters
@@ -100,9 +108,14 @@ def determinacy_at(low: Front, picture: torch.Tensor) -> Determinacy:
     low : Front
         In single precision.
     picture : torch.Tensor of shape (n_pixels,)
+    features : torch.Tensor of shape (b, n_features)
+        Of all pictures of the batch: what a gradient says of one may be off towards the others.
+    index : int
+        Which of them are those of the picture.
     """
+    others = torch.cat([features[:index], features[index + 1 :]]).double() - features[index].double()
     if low.n_pixels > MOST_DENSE:
-        return _without_matrix(low.to(torch.float64), picture)
+        return _without_matrix(low.to(torch.float64), picture, others)
     rows = jacobian_at(low, picture.float())
     is_active = (rows != 0).any(dim=0)
     rows = rows[:, is_active].double()
@@ -112,23 +125,55 @@ def determinacy_at(low: Front, picture: torch.Tensor) -> Determinacy:
     # Eigenvalues of the square resolve singular values to the root of double precision.
     floor = max(ROUNDING * torch.finfo(torch.float32).eps, (n * torch.finfo(torch.float64).eps) ** 0.5) * sizes[-1]
     is_held = sizes > floor
-    rank = int(is_held.sum())
-    gain = float((1 / sizes.square()).mean().sqrt()) if rank == n else np.inf
-    smallest = float(sizes[0]) if rank == n else 0.0
-    return Determinacy(n_equations, n, rank, smallest, gain, directions[:, ~is_held].T.cpu().numpy().copy())
+    rank, is_open = int(is_held.sum()), directions[:, ~is_held].T.cpu().numpy().copy()
+    if rank < n:
+        return Determinacy(n_equations, n, rank, 0.0, np.inf, is_open)
+    tangent = (rows.T @ directions / sizes).cpu()
+    inside = others.cpu()[:, is_active.cpu()] @ tangent
+    of_mixing = torch.linalg.vector_norm(inside / sizes.cpu(), dim=1) / _lengths(others.cpu())
+    of_mixing *= (features.shape[1] / n) ** 0.5
+    return Determinacy(
+        n_equations,
+        n,
+        rank,
+        smallest=float(sizes[0]),
+        gain=float((1 / sizes.square()).mean().sqrt()),
+        open=is_open,
+        gain_of_mixing=float(of_mixing.max()) if len(others) else 0.0,
+        visible=_visible(_basis(others)[is_active.cpu()].T @ tangent),
+    )
 
 
-def _without_matrix(front: Front, picture: torch.Tensor) -> Determinacy:
-    """Return the same for a large picture, by conjugate gradients on random directions."""
+def _lengths(rows: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.vector_norm(rows, dim=1).clamp(min=torch.finfo(rows.dtype).tiny)
+
+
+def _basis(rows: torch.Tensor) -> torch.Tensor:
+    """Return an orthonormal basis of the span of rows of shape (k, n), as columns."""
+    return torch.linalg.qr((rows / _lengths(rows)[:, None]).T.cpu()).Q
+
+
+def _visible(inside: torch.Tensor) -> float:
+    """Return the least part of a unit vector outside of a subspace, from the parts of a basis inside, (k, n)."""
+    largest = float(torch.linalg.matrix_norm(inside, ord=2)) if len(inside) else 0.0
+    return max(1.0 - largest**2, 0.0) ** 0.5
+
+
+def _without_matrix(front: Front, picture: torch.Tensor, others: torch.Tensor) -> Determinacy:
+    """Return the same for a large picture, by conjugate gradients on random directions.
+
+    Only what others have in features that are off at this picture is taken to be visible.
+    """
     n, J = front.n_pixels, front.linearized(picture[None])
-    direction = unit_normal((1, n), 1, picture.device)
-    n_equations = int((J.along(direction) != 0).sum())
+    is_active = J.along(unit_normal((1, n), 1, picture.device))[0] != 0
+    n_equations = int(is_active.sum())
     found = inverse_products(J) if n_equations > n else None
     if found is None:
         return Determinacy(n_equations, n, min(n_equations, n - 1), 0.0, np.inf, np.zeros((0, n)))
     gain = float(torch.stack([(v * y).mean() for v, y in found]).mean().sqrt())
     smallest = min(float((v.norm() / y.norm()).sqrt()) for v, y in found)
-    return Determinacy(n_equations, n, n, smallest, gain, np.zeros((0, n)))
+    visible = _visible(_basis(others)[is_active.cpu()].T)
+    return Determinacy(n_equations, n, n, smallest, gain, np.zeros((0, n)), visible=visible)
 
 
 def inverse_products(J: Linearized) -> list[tuple[torch.Tensor, torch.Tensor]] | None:

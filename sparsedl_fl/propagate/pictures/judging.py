@@ -64,7 +64,8 @@ def judge(given: Given, fit: Fit, index: int, held: Determinacy) -> Judged:
 
     They must be more than its numbers, hold all directions of it, and agree with those of the picture to their errors.
     An error may lie along those that some picture causes, as a rest of another picture of the batch does; then it
-    weighs ``sqrt(n_equations / n_unknowns)`` as much as one at random.
+    weighs ``sqrt(n_equations / n_unknowns)`` as much as one at random, or as such a rest does, and equations left over
+    show only a part of it.
     """
     error, size, picture = float(given.errors[index]), float(given.sizes[index]), fit.pictures[index]
     n_spare = held.n_equations - held.n_unknowns
@@ -75,9 +76,12 @@ def judge(given: Given, fit: Fit, index: int, held: Determinacy) -> Judged:
         return Judged(PictureStatus.NO_FIT, np.inf, residual)
     if not held.is_determined:
         return Judged(PictureStatus.NOT_DETERMINED, np.inf, residual)
-    weight = np.sqrt(held.n_equations / held.n_unknowns)
-    shown = max(deviation, min(error, max(SHOWN * deviation, given.rounding * size)))
-    expected = weight * held.gain * shown
+    gain = max(np.sqrt(held.n_equations / held.n_unknowns) * held.gain, held.gain_of_mixing)
+    most, least = (
+        max(SHOWN * part, given.rounding * size) for part in (deviation / max(held.visible, 1e-9), deviation)
+    )
+    expected = gain * max(deviation, min(error, most))
+    shown = max(deviation, min(error, least))
     spread = max(float(picture.std()), 0.1 * float(fit.pictures.std()))  # a flat one has none of its own
     if expected > WORTHLESS * spread:
         return Judged(PictureStatus.TOO_NOISY, expected, residual, shown / size)

@@ -117,7 +117,7 @@ def _device(name: str | None) -> torch.device:
 def _recovered(front: Front, given: Given, n_attempts: int, max_rounds: int) -> RecoveredPictures:
     fit = _fitted(front, given, given.start.expand(len(given.features), -1), n_attempts)
     low = front.to(torch.float32)
-    held = [determinacy_at(low, picture) for picture in fit.pictures]
+    held = [determinacy_at(low, picture, given.features, index) for index, picture in enumerate(fit.pictures)]
     judged = [judge(given, fit, index, found) for index, found in enumerate(held)]
     doubt = _doubt(front, given, fit, judged, min(n_attempts, MOST_ATTEMPTS))
     if doubt:
