@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 __all__ = ["BAD_USAGE", "INTERRUPTED", "OPTIONS", "SEEDS", "Parser", "decay", "number", "read_config", "whole"]
 
@@ -44,6 +45,15 @@ class Parser(argparse.ArgumentParser):
 
         print(f"error: {escaped(message)} ({self.prog} --help lists the options)", file=sys.stderr)
         raise SystemExit(BAD_USAGE)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse arguments; a file may also come after options, where argparse takes it for one too many."""
+        options, left = super().parse_known_args(args, namespace)
+        for action in self._actions:
+            is_missing = not action.option_strings and action.nargs == "?" and not getattr(options, action.dest, True)
+            if is_missing and left and not left[0].startswith("-"):
+                setattr(options, action.dest, left.pop(0))
+        return options, left
 
 
 def whole(least: int = 1, most: int | None = None) -> Callable[[str], int]:

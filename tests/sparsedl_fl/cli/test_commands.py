@@ -193,3 +193,9 @@ def test_nothing_that_others_warn_of_ends_a_command(arguments, status):
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == status, found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_a_file_may_come_after_options(run, refused):
+    model = ("audit", "sparsedl_fl.audit.example:model", "--weights", example.WEIGHTS)
+    assert run(*model, example.UPDATE).status == 1
+    assert "unrecognized arguments: other.npz" in refused(*model, example.UPDATE, "other.npz")
