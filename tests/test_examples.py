@@ -49,6 +49,7 @@ def test_notebook_runs(path, tmp_path):
     nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
 
 
+@pytest.mark.slow
 def test_findings_are_swept(tmp_path, monkeypatch, census):
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import findings

@@ -43,7 +43,9 @@ FEDERATION = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("page", FEDERATION)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.slow) if page == "opacus.md" else page for page in FEDERATION]
+)
 def test_pages_on_federations_run(page, tmp_path, monkeypatch, capsys):
     printed = FEDERATION[page]
     monkeypatch.chdir(tmp_path)

@@ -82,6 +82,7 @@ def test_an_interruption_loses_no_finished_batch(tiny, source, tmp_path, monkeyp
     assert len(read_records(tmp_path)) == 4
 
 
+@pytest.mark.slow
 def test_jobs_give_the_same(tiny, source, tmp_path):
     alone, together = (
         reproduce("tiny", out=tmp_path / str(n_jobs), data=source, methods=["activation"], rows=["3x40"], n_jobs=n_jobs)

@@ -17,7 +17,7 @@ def fit(X, **parameters):
 
 
 @pytest.mark.parametrize(("dtype", "powers"), [(np.float64, (-1000, 333, 1000)), (np.float32, (-100, 100))])
-@pytest.mark.parametrize("kind", ["square", "offset", "noisy", "noise given"])
+@pytest.mark.parametrize("kind", ["square", pytest.param("offset", marks=pytest.mark.slow), "noisy", "noise given"])
 def test_any_power_of_two_gives_the_same_answer_to_the_last_bit(kind, dtype, powers):
     noisy = kind.startswith("nois")
     X, _, _ = make_sparse_dictionary(
@@ -74,6 +74,7 @@ def test_a_wrong_entry_is_named_and_left_out(value):
         assert fit(X).recovered_.all()
 
 
+@pytest.mark.slow
 def test_wrong_entries_of_one_column_are_named():
     X, _, _ = make_sparse_dictionary(100, 8, n_features=12, sparsity=0.5, random_state=0)
     X[[3, 8], 2] = 1e4, -1e5
@@ -81,6 +82,7 @@ def test_wrong_entries_of_one_column_are_named():
         assert not fit(X).recovered_.all()
 
 
+@pytest.mark.slow
 def test_features_below_the_rounding_of_others_are_named():
     X, _, _ = make_sparse_dictionary(100, 8, sparsity=0.5, random_state=0)
     X[:, 2] *= 2.0**-50

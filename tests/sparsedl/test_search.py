@@ -18,7 +18,8 @@ def test_stretch_prices_the_columns_found_and_nothing_else():
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
 def test_deflation_completes_the_basis_with_fewer_starts(seed):
     X, _, _ = make_sparse_dictionary(300, 40, sparsity=0.6, random_state=seed)
     options = {"surrogate": L1(), "max_rounds": 4, "random_state": seed}

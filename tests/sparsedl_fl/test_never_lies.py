@@ -193,6 +193,7 @@ def test_a_layer_behind_contradicts_single_inputs_as_well():
     assert "contradicted by layer 'layers.1'" in audit["layers.0"].reason
 
 
+@pytest.mark.slow
 def test_inputs_that_are_all_too_small_are_not_propagated_back():
     """The first layer's gradient came scaled by 0.81, which each of 17 inputs was within ten expected errors of."""
     problem = hostile_audit(191158)

@@ -90,7 +90,7 @@ def check(seeds):
 
 
 def test_no_mixture_of_copies_is_certified():
-    check(range(8))
+    check(range(3))
 
 
 @pytest.mark.slow

@@ -59,7 +59,7 @@ def test_of_its_own_batch_a_part_is_certified_where_the_rest_fits(many_samples):
     assert batch.recovered.sum() > 15
 
 
-@pytest.mark.parametrize("seed", [23, 33, 2028])
+@pytest.mark.parametrize("seed", [23, pytest.param(33, marks=pytest.mark.slow), 2028])
 def test_records_that_are_alike_are_not_certified_wrongly(seed):
     problem = hostile_problem(seed, "crowded")
     with warnings.catch_warnings():

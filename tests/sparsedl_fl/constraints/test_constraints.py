@@ -39,6 +39,16 @@ class TestActivationSpan:
         inside = subspace.distances_of(torch.from_numpy(Y)) <= subspace.tolerances_of(torch.from_numpy(Y))
         assert inside.tolist() == [True] * 5 + [False]
 
+    def test_the_sum_of_a_head_s_rows_shows_its_noise(self):
+        """Four samples in five classes: one direction is a tenth of the noise, which only the sum of the rows shows."""
+        rng, Y = np.random.default_rng(8), activations(b=4)
+        left = np.linalg.qr(np.column_stack([np.ones(5), rng.standard_normal((5, 4))]))[0]
+        parts = np.array([1, 1, 1, 1e-9])[:, None] * np.linalg.svd(Y, full_matrices=False)[2]
+        noise = 1e-8 * rng.standard_normal(50)
+        subspace = ActivationSubspace.of(left[:, 1:] @ parts + np.outer(left[:, 0], noise), 4, ReLU())
+        assert (subspace.basis.norm(dim=0) < 0.9).tolist() == [False, False, False, True]
+        assert subspace.noise_of(torch.from_numpy(parts[3:])).item() > 0.01
+
     def test_copies_of_units_count_once_also_where_one_of_them_is_dead(self):
         rng = np.random.default_rng(4)
         X, weight, bias = rng.standard_normal((6, 20)), rng.standard_normal((50, 20)), rng.standard_normal(50)

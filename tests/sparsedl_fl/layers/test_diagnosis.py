@@ -56,7 +56,7 @@ def test_a_head_is_seen():
         GradientInverter(random_state=0).fit(given)
 
 
-@pytest.mark.parametrize("use_next", [True, False])
+@pytest.mark.parametrize("use_next", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_batch_beyond_the_limit_ends_after_two_rounds(use_next):
     batch = torch.randn(65, 300, generator=torch.Generator().manual_seed(0))
     model = fully_connected(300, width=120, random_state=0)

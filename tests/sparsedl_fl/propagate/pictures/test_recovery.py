@@ -48,6 +48,7 @@ def test_a_mean_picture_is_a_start():
     assert found.certified.all()
 
 
+@pytest.mark.slow
 def test_duplicates_and_flat_pictures_come_back():
     x = pictures(4)
     x[1], x[2], x[3, :, :4] = x[0], 0.5, 0.0
