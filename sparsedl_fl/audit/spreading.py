@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit
 from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.certify.labels import NO_LABEL, labels_of_columns
-from sparsedl_fl.propagate.backward import KnownBatch, propagate_back
-from sparsedl_fl.propagate.forward import columns_of_inputs, is_contradicted, propagate_forward
+from sparsedl_fl.propagate.backward import KnownBatch, propagate_back, sums_before
+from sparsedl_fl.propagate.forward import columns_of_inputs, is_contradicted, propagate_forward, sums_at
 from sparsedl_fl.propagate.replay import Replay, replay
 from sparsedl_fl.tracing.tracing import LinearUse
 
@@ -48,12 +49,15 @@ def spread(subject: Subject, name: str, known: KnownBatch) -> Iterator[tuple[str
         if before is None:
             return
         try:
-            layer = subject.layer_gradient(before.name)
-            known = propagate_back(known, subject.layer_gradient(use.name).weight, layer)
+            weight, sums = subject.layer_gradient(use.name).weight, None
+            if subject.lacks_bias_gradient(before) and before.activation is not None:
+                sums = torch.from_numpy(sums_before(known, weight, before.activation))
+            known = propagate_back(known, weight, subject.layer_gradient(before.name, sums))
         except ValueError:
             return
         if not known.is_whole:
             return
+        subject.sums |= {} if sums is None else {before.name: sums}
         yield before.name, known, f"backward from layer '{use.name}'"
         use = before
 
@@ -95,12 +99,23 @@ def _forward(
         if name == start or found is None or found.rows != 1 or subject.trace.n_uses(name) != 1:
             continue
         try:
-            layer = subject.layer_gradient(name)
+            lacks_bias = subject.lacks_bias_gradient(found)
+            sums = torch.from_numpy(sums_at(rows, _weight_gradient(subject, found))) if lacks_bias else None
+            layer = subject.layer_gradient(name, sums)
         except ValueError:
             continue
         batch = propagate_forward(known, rows, np.stack([one[name] for one in drawn]), layer)
         if batch.is_whole:
+            subject.sums |= {} if sums is None else {name: sums}
             yield name, batch, f"forward from layer '{start}'"
+
+
+def _weight_gradient(subject: Subject, use: LinearUse) -> np.ndarray:
+    """Return the weight gradient of a layer, (m, n); raises ``ValueError`` where it was not sent."""
+    found = subject.gradients.get(use.weight)
+    if found is None:
+        raise ValueError(f"no gradient of {use.weight!r} was sent")
+    return (found.T if use.is_transposed else found).detach().cpu().double().numpy()
 
 
 def _draws(known: KnownBatch) -> Iterator[np.ndarray]:

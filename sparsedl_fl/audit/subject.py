@@ -21,7 +21,7 @@ from sparsedl_fl.layers.of_model import layer_of_model
 from sparsedl_fl.layers.running_model import RunFrom, in_double
 from sparsedl_fl.lowrank.open_columns import Estimates
 from sparsedl_fl.tracing.naming import plain_name
-from sparsedl_fl.tracing.tracing import Trace
+from sparsedl_fl.tracing.tracing import LinearUse, Trace
 from sparsedl_fl.wording import argument
 
 __all__ = ["Subject", "check_room"]
@@ -53,6 +53,9 @@ class Subject:
         Loss as the caller gave it, which may take targets instead of labels.
     filtered : FilteredUpdate or None
         Gradients of linear layers that are completed in part; None where no filter was at work.
+    sums : dict of str to torch.Tensor
+        In place of a bias gradient that was not sent, by layer: the gradients at its outputs, summed over the batch, as
+        another layer showed them.
     """
 
     model: nn.Module
@@ -63,24 +66,31 @@ class Subject:
     tables: tuple[str, ...] = ()
     given_loss: Any = None
     filtered: FilteredUpdate | None = None
+    sums: dict[str, torch.Tensor] = field(default_factory=dict)
     _layers: dict[str, LayerGradient] = field(default_factory=dict, repr=False)
 
-    def layer_gradient(self, name: str) -> LayerGradient:
-        """Return a layer with its gradient; raises ``ValueError`` where it has none."""
+    def layer_gradient(self, name: str, sums: torch.Tensor | None = None) -> LayerGradient:
+        """Return a layer with its gradient; raises ``ValueError`` where it has none, or no ``sums`` in place of one."""
+        if sums is not None:
+            return self._layer(name, sums)
         if name not in self._layers:
-            found = self._layer(name)
+            found = self._layer(name, self.sums.get(name))
             if sum(map(_bytes_of, self._layers.values())) + _bytes_of(found) > self._most_bytes:
                 self._layers.clear()
             self._layers[name] = found
         return self._layers[name]
 
-    def _layer(self, name: str) -> LayerGradient:
+    def _layer(self, name: str, sums: torch.Tensor | None) -> LayerGradient:
         if self.filtered is None:
-            return layer_of_model(self._made, self.model, self.gradients, name, self.trace, self.loss)
+            return layer_of_model(self._made, self.model, self.gradients, name, self.trace, self.loss, sums)
         use = self.trace.use_of(name)
         sent = self.filtered.tensors_of(use)
         found = layer_of_model(self._made, self.model, sent, name, self.trace, self.loss)
         return self.filtered.without_open_units(found, use)
+
+    def lacks_bias_gradient(self, use: LinearUse) -> bool:
+        """Return whether nothing gives a layer's inputs their scale: no bias has a gradient."""
+        return use.norm is None and self.gradients.get(use.bias) is None and use.name not in self.sums
 
     @property
     def doubt(self) -> str:

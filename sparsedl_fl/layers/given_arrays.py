@@ -50,7 +50,10 @@ def checked_arrays(given: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Return arrays by name without those that are None, after checking shapes and numbers."""
     for name in ("bias", "bias_grad"):
         if given[name] is None:
-            raise ValueError(f"{name} is missing: the scale of each input comes from the bias gradient (Thm 3.5)")
+            raise ValueError(
+                f"{name} is missing: the scale of each input comes from the bias gradient (Thm 3.5); what leaks but "
+                "for a factor was not looked for"
+            )
     _check_devices(given)
     arrays = {name: as_float_array(name, value) for name, value in given.items() if value is not None}
     weight = arrays["weight"]

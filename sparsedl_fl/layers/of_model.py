@@ -50,9 +50,18 @@ def get_tensor(argument: str, mapping: Mapping[str, torch.Tensor], key: str) -> 
 
 
 def layer_of_model(
-    make: Callable[..., Layer], model: nn.Module, gradients: Any, layer: int | str, trace: Trace, loss: Any = None
+    make: Callable[..., Layer],
+    model: nn.Module,
+    gradients: Any,
+    layer: int | str,
+    trace: Trace,
+    loss: Any = None,
+    sums: torch.Tensor | None = None,
 ) -> Layer:
-    """Return one linear layer of a model with its gradient; see `LayerGradient.from_model`."""
+    """Return one linear layer of a model with its gradient; see `LayerGradient.from_model`.
+
+    ``sums`` stands for the bias gradient of a layer without one: the gradients at its outputs, summed over the batch.
+    """
     named = named_gradients(model, gradients)
     use = _pick_use(model, layer, trace)
     loss = usable_loss(loss, trace.n_outputs)
@@ -66,13 +75,16 @@ def layer_of_model(
         raise ValueError(mixing())
     tensors = parameters[use.weight], get_tensor("gradients", named, use.weight)
     weight, weight_grad = (_transposed_if(tensor, use.is_transposed) for tensor in tensors)
-    bias = parameters.get(use.bias)
-    if bias is not None and named.get(use.bias) is None and use.norm is None:
+    bias: torch.Tensor | None = parameters.get(use.bias)
+    bias_grad = named.get(use.bias) if sums is None else sums
+    if bias is None and sums is not None:
+        bias = torch.zeros_like(sums)
+    if bias is not None and bias_grad is None and use.norm is None:
         raise ValueError(
             f"gradients has no tensor for {use.bias!r}: without the bias gradient (is the bias frozen, or spoilt by "
-            "NaN or infinity?) the scale of each input is not known (Thm 3.5)"
+            "NaN or infinity?) the scale of each input is not known (Thm 3.5); what leaks but for a factor was not "
+            "looked for"
         )
-    bias_grad = named.get(use.bias)
     next_grad = _transposed_if(named.get(use.next_weight), use.next_is_transposed)
     next_weight = _transposed_if(parameters.get(use.next_weight), use.next_is_transposed)
     arrays = {"weight": weight, "bias": bias, "weight_grad": weight_grad, "bias_grad": bias_grad}

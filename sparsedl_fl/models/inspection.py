@@ -110,6 +110,7 @@ def inspect_model(
 
 
 _MISSING = "the update has no gradient of {!r}: it was not sent, or is spoilt by NaN or infinity"
+_NO_SCALE = "the scale of each input is not known, unless it follows from another layer whose whole batch is recovered"
 
 _NORMALISED = "its weight is computed from other parameters (weight or spectral normalisation)"
 
@@ -130,6 +131,7 @@ class _Inspection:
         own = tuple(name for name in (use.weight, use.bias) if name)
         use = replace(use, behind=self._adapter(use) or use.behind)
         obstacle = self._not_sent(use.weight) or self._bias_not_sent(use) or obstacle_to(self.model, use, self.trace)
+        obstacle = obstacle or ("" if use.bias or use.norm is not None else f"it has no bias: {_NO_SCALE}")
         use = use if self.trace.n_uses(use.name) == 1 else self.trace.all_of(use.name) or use
         attack, most = (Attack.NONE, 0) if obstacle else reach_of(use, self.trace, self.tensors)
         attack = Attack.ROWS if use.weight in self.tables else attack
@@ -147,7 +149,7 @@ class _Inspection:
     def _bias_not_sent(self, use: LinearUse) -> str:
         if not use.bias or use.bias in self.sent or use.norm is not None:
             return ""
-        return f"{_MISSING.format(use.bias)}, or frozen: without it the scale of each input is not known"
+        return f"{_MISSING.format(use.bias)}, or frozen: {_NO_SCALE}"
 
     def _adapter(self, use: LinearUse) -> str:
         """Describe a layer that is the first factor of a product of low rank, as adapters are; else return ""."""

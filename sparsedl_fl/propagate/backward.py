@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsedl.arrays import as_tensor, chunks
+from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import Activation, resolve
 from sparsedl_fl.certify.assembly import Assembly
-from sparsedl_fl.constraints import LOG_CHANCE, ForwardPass
+from sparsedl_fl.constraints import LOG_CHANCE
 from sparsedl_fl.constraints.kink_slopes import sent_through
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.layers.bias_as_input import without_constant
@@ -22,11 +22,9 @@ from sparsedl_fl.layers.blocks import row_norms
 from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.lowrank.factorization import factorize_with_bias
 from sparsedl_fl.lowrank.factors import LowRankGradient
+from sparsedl_fl.propagate.branches import BRANCH, first_guess, inactive_start, on_graph
 
-__all__ = ["KnownBatch", "propagate_back", "sizes_of"]
-
-BRANCH = 1e4
-"""Weight of an activation, which is known, against its pre-activation, which only selects the branch."""
+__all__ = ["KnownBatch", "propagate_back", "sizes_of", "sums_before"]
 
 MOST_ROUNDS = 12
 """Largest number of iterations that take the derivative at the inputs found last, until it no longer changes."""
@@ -116,10 +114,10 @@ def propagate_back(known: KnownBatch, weight: np.ndarray, before: LayerGradient)
         raise ValueError(f"the layer before has {factors.batch_size} inputs, this one {b}")
     phi, y = resolve(before.activation), known.inputs.T
     sent_back = weight.astype(np.float64).T @ known.gradients
-    z, weight_of_y = _first_guess(phi, before, factors, y, known.errors)
+    z, weight_of_y = first_guess(phi, before, factors, y, known.errors)
     slopes = np.zeros(0)
     for _ in range(MOST_ROUNDS):
-        previous, slopes = slopes, phi.derivative(as_tensor(_on_graph(phi, z, y, weight_of_y))).numpy()
+        previous, slopes = slopes, phi.derivative(as_tensor(on_graph(phi, z, y, weight_of_y))).numpy()
         if previous.shape == slopes.shape and np.allclose(previous, slopes, rtol=1e-9, atol=1e-12):
             break
         gradients = sent_through(phi, slopes, sent_back, factors.left)
@@ -128,6 +126,31 @@ def propagate_back(known: KnownBatch, weight: np.ndarray, before: LayerGradient)
         z, weight_of_y = before.preactivations(inputs), BRANCH
     doubt = _doubt(phi, z, y, known.errors, slopes) * sent_back
     return _certified(known, before, factors, gradients, inverse, inputs, doubt)
+
+
+def sums_before(known: KnownBatch, weight: np.ndarray, activation: Activation) -> np.ndarray:
+    """Return the bias gradient of the layer before one whose whole batch is known, whether it has a bias or not.
+
+    Parameters
+    ----------
+    known : KnownBatch
+        Of the layer, whole.
+    weight : ndarray of shape (m, n)
+        Its weights.
+    activation : Activation
+        What its inputs are the values of; monotone, so that these say where on it they lie.
+
+    Raises
+    ------
+    ValueError
+        If the activation is not monotone.
+    """
+    if not activation.is_monotone:
+        raise ValueError(f"the values of {activation.name} do not say where on it they lie")
+    y = known.inputs.T
+    inactive, weight_of_y = inactive_start(y, known.errors)
+    z = on_graph(activation, inactive, y, weight_of_y)
+    return np.sum(activation.derivative(as_tensor(z)).numpy() * (weight.astype(np.float64).T @ known.gradients), axis=1)
 
 
 def _certified(
@@ -156,43 +179,11 @@ def _certified(
     return KnownBatch(inputs, gradients, errors, np.full(len(inputs), fits.all()), known.labels)
 
 
-def _first_guess(
-    phi: Activation, before: LayerGradient, factors: LowRankGradient, y: np.ndarray, errors: np.ndarray
-) -> tuple[np.ndarray, float]:
-    """Return a first guess of the pre-activations with activations ``y``, and the weight of ``y`` against it.
-
-    An activation that is not monotone has two pre-activations for some ``y``. Where enough units have only one, these
-    determine the input, ``z = F p``, and so all pre-activations.
-    """
-    b = y.shape[1]
-    is_sure = y > 0
-    if not phi.is_monotone and is_sure.sum(axis=0).min() > b:
-        F = ForwardPass.of(before, factors).regressors()
-        above = _on_graph(phi, np.abs(y), y, 1 / np.finfo(float).eps)
-        found = [
-            F @ np.linalg.lstsq(F[unique], z[unique], rcond=None)[0]
-            for unique, z in zip(is_sure.T, above.T, strict=True)
-        ]
-        return np.stack(found, axis=1), BRANCH
-    typical = np.sqrt(np.mean(y**2))
-    # A unit counts as inactive where its activation is within ten times its error of an inactive one's.
-    weight = (0.01 * typical / max(errors.max(), np.finfo(float).tiny)) ** 2
-    return np.full(y.shape, -0.1 * typical), max(BRANCH, weight)
-
-
-def _on_graph(phi: Activation, z: np.ndarray, y: np.ndarray, weight: float) -> np.ndarray:
-    """Return the pre-activations with activations ``y``, the nearest to ``z`` where there are several."""
-    found = np.empty_like(z)
-    for part in chunks(len(z), 500 * z.shape[1]):
-        found[part] = phi.nearest_on_graph(as_tensor(z[part].copy()), as_tensor(y[part].copy()), weight)[0].numpy()
-    return found
-
-
 def _doubt(phi: Activation, z: np.ndarray, y: np.ndarray, errors: np.ndarray, slopes: np.ndarray) -> np.ndarray:
     """Return the error of the derivatives from that of the activations, of shape (m, b)."""
     if phi.is_piecewise_linear:  # a derivative is then exact, or the columns do not fit at all
         return np.zeros_like(slopes)
-    shifted = [phi.derivative(as_tensor(_on_graph(phi, z, y + sign * errors, BRANCH))).numpy() for sign in (-1, 1)]
+    shifted = [phi.derivative(as_tensor(on_graph(phi, z, y + sign * errors, BRANCH))).numpy() for sign in (-1, 1)]
     return np.max(np.abs(np.stack(shifted) - slopes), axis=0)
 
 

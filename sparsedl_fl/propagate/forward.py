@@ -12,7 +12,7 @@ from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.propagate.backward import KnownBatch, sizes_of
 
-__all__ = ["propagate_forward", "columns_of_inputs", "is_contradicted"]
+__all__ = ["propagate_forward", "columns_of_inputs", "is_contradicted", "sums_at"]
 
 
 def propagate_forward(
@@ -83,6 +83,19 @@ def columns_of_inputs(
     unexplained = np.sum((gradient - columns @ fed) ** 2) / (m * (n - b))
     by_noise = m * unexplained * np.sum(inverse**2, axis=0)
     return columns, np.sqrt(by_noise + np.max(changes, axis=0, initial=0.0))
+
+
+def sums_at(fed: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """Return the bias gradient of a layer whose inputs are known, whether it has a bias or not, of shape (m,).
+
+    Parameters
+    ----------
+    fed : ndarray of shape (b, n)
+        The known inputs, ``b < n``.
+    gradient : ndarray of shape (m, n)
+        Of its weights.
+    """
+    return np.sum(np.linalg.lstsq(fed.T, gradient.T, rcond=None)[0], axis=0)
 
 
 def is_contradicted(fed: np.ndarray, known: np.ndarray, *, far: float = 1e-2, least: int = 3) -> bool:

@@ -84,7 +84,7 @@ def test_obstacles_are_named():
     )
     assert audits["first"].inverter.recovered_.all()
     assert audits["first"].inverter.random_state == 1
-    assert "bias is missing" in audits["no_bias"].reason
+    assert "it has no bias: the scale of each input is not known" in audits["no_bias"].reason
     assert "the batch size is uncertain" in audits["narrow"].reason
     assert audits["squashed"].inverter.recovered_.all()  # more inputs than it has features, and a layer behind it
     assert not audits["head"].inverter.recovered_.any()
@@ -109,6 +109,41 @@ def test_a_layer_of_which_a_search_left_some_or_all_open_follows_from_a_later_on
     assert [layer.n_certified for layer in audit.layers] == [6, 6, 6, 6]
     assert audit["0"].source == "backward from layer '2'"
     assert match_batches(batch.numpy(), audit["0"].batch.inputs).squared_errors.max() < 1e-8
+
+
+def without_bias(make, is_frozen, seed=0):
+    """Return a model whose first and third layers send no bias gradient, a batch and what a client sends."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        first, third = (nn.Linear(n, m, bias=is_frozen) for n, m in ((30, 60), (50, 40)))
+        model = nn.Sequential(first, make(), nn.Linear(60, 50), make(), third, make(), nn.Linear(40, 10))
+        batch = torch.randn(6, 30)
+    gradients = client_gradient(model, batch, torch.arange(6))
+    return model, batch, {name: part for name, part in gradients.items() if name not in ("0.bias", "4.bias")}
+
+
+@pytest.mark.parametrize("make", [nn.ReLU, nn.LeakyReLU, nn.Tanh])
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_a_layer_without_a_bias_gradient_follows_from_others(make, is_frozen):
+    model, batch, gradients = without_bias(make, is_frozen)
+    audit = audit_model(model, gradients)
+    assert [layer.n_certified for layer in audit.layers] == [6, 6, 6, 6]
+    assert [audit[name].source.split()[0] for name in ("0", "4")] == ["backward", "forward"]
+    match = match_batches(batch.numpy(), audit["0"].batch.inputs)
+    assert match.squared_errors.mean() < 3**2 * np.mean(audit["0"].batch.errors ** 2)
+    assert audit["0"].batch.errors.max() < 1e-4
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_other_weights_in_a_layer_without_a_bias_gradient_are_certified_with_their_error_or_not(is_frozen):
+    for size in (1e-1, 1e-2, 1e-3):
+        model, batch, gradients = without_bias(nn.ReLU, is_frozen)
+        with torch.no_grad():
+            model[0].weight *= 1 + size * torch.randn(60, 30, generator=torch.Generator().manual_seed(1))
+        layer = audit_model(model, gradients)["0"]
+        if layer.n_certified:
+            match = match_batches(batch.numpy(), layer.batch.inputs)
+            assert (np.sqrt(match.squared_errors) < 3 * layer.batch.errors[match.order]).all()
 
 
 def test_layers_can_be_chosen():
