@@ -35,7 +35,8 @@ frontier-compare: $(STAMP)
 	$(BIN)/python -m tests.frontier compare $(A) $(B)
 
 notebooks: $(STAMP)
-	$(BIN)/jupyter-execute --inplace --NotebookClient.record_timing=False examples/notebooks/*.ipynb
+	$(BIN)/jupyter-execute --inplace --NbClientApp.timeout=300 --NotebookClient.record_timing=False \
+		--NotebookClient.coalesce_streams=True examples/notebooks/*.ipynb
 
 # Warnings are errors. The gallery's scripts run in a reduced size; SPARSEDL_SMALL= runs them in full.
 docs: $(STAMP)

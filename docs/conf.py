@@ -81,15 +81,18 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"sparsedl {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_sidebars = {f"docs/{page}": [] for page in ("start", "findings", "estimator", "how-it-works", "glossary")} | {
+html_sidebars = {
+    f"docs/{page}": [] for page in ("start", "findings", "estimator", "how-it-works", "notebooks", "glossary")
+} | {
     "CHANGELOG": [],
     "CONTRIBUTING": [],
-}  # they have no pages below them
+    "examples/notebooks/*": [],
+}  # they have no pages below them, or few
 html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {
     "navbar_align": "left",
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 8,
     "show_toc_level": 2,
     "navigation_with_keys": False,
     "secondary_sidebar_items": ["page-toc"],
