@@ -2,6 +2,7 @@
 # make test-all: those too that take long, hostile problems and batches at the frontier, in under 40 minutes.
 # make frontier: run the yardstick, about 20 minutes, and write $(OUT).  make frontier-compare A=before.json B=after.json:
 # say what changed beyond noise (A is the newest record in the repository unless given, B is $(OUT)).
+# make notebooks: run the notebooks, and store what they print and draw.
 # make docs: build the site into docs/_build/html, in 3 minutes.
 # make lint: the rules of ruff.  make types: check the types of both packages with mypy, as pyproject.toml says.
 PYTHON ?= python3
@@ -13,7 +14,7 @@ OUT ?= frontier.json
 A ?= $(lastword $(sort $(wildcard tests/frontier/records/*.json)))
 B ?= $(OUT)
 
-.PHONY: demo test test-all benchmark frontier frontier-compare docs lint types clean
+.PHONY: demo test test-all benchmark frontier frontier-compare notebooks docs lint types clean
 
 demo: $(STAMP)
 	$(BIN)/sparsedl-fl demo --output demo.png
@@ -32,6 +33,9 @@ frontier: $(STAMP)
 
 frontier-compare: $(STAMP)
 	$(BIN)/python -m tests.frontier compare $(A) $(B)
+
+notebooks: $(STAMP)
+	$(BIN)/python examples/notebooks/run.py
 
 # Warnings are errors. The gallery's scripts run in a reduced size; SPARSEDL_SMALL= runs them in full.
 docs: $(STAMP)

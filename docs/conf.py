@@ -22,7 +22,7 @@ author = "The sparsedl developers"
 copyright = "The sparsedl developers"
 
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
@@ -31,7 +31,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 root_doc = "docs/index"
-source_suffix = {".rst": "restructuredtext", ".md": "markdown"}
+source_suffix = {".rst": "restructuredtext", ".md": "myst-nb", ".ipynb": "myst-nb"}
 include_patterns = [
     "docs/**",
     "CHANGELOG.md",
@@ -39,14 +39,16 @@ include_patterns = [
     "CONTRIBUTING.md",
     "SECURITY.md",
     "examples/**/*.md",
+    "examples/notebooks/*.ipynb",
     "tests/frontier/*.md",
 ]
 templates_path = [str(ROOT / "docs" / "_templates")]
-exclude_patterns = ["docs/_*/**", "sg_execution_times.rst", "**/sg_execution_times.rst"]
+exclude_patterns = ["docs/_*/**", "docs/gallery/*.ipynb", "sg_execution_times.rst", "**/sg_execution_times.rst"]
 default_role = "py:obj"
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
+nb_execution_mode = "off"  # pages show what is stored in the notebooks; the tests run them
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
@@ -79,15 +81,18 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"sparsedl {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_sidebars = {f"docs/{page}": [] for page in ("start", "findings", "estimator", "how-it-works", "glossary")} | {
+html_sidebars = {
+    f"docs/{page}": [] for page in ("start", "findings", "estimator", "how-it-works", "notebooks", "glossary")
+} | {
     "CHANGELOG": [],
     "CONTRIBUTING": [],
-}  # they have no pages below them
+    "examples/notebooks/*": [],
+}  # they have no pages below them, or few
 html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {
     "navbar_align": "left",
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 8,
     "show_toc_level": 2,
     "navigation_with_keys": False,
     "secondary_sidebar_items": ["page-toc"],
