@@ -96,22 +96,24 @@ def check_update(
         model=model, learning_rate=learning_rate, **client, optimizer=optimizer, batch_size=batch_size, **audit
     )
     given = {**client, "learning_rate": learning_rate, "optimizer": optimizer, "batch_size": batch_size}
-    given["kind"] = "difference to the weights before training" if is_difference else "weights after local training"
     inner = _at(model, before)
     sent = state_of(inner, after, "after")
     if obstacle_of_optimizer(optimizer):
         how = {"optimizer": optimizer, "batch_size": batch_size, "random_state": random_state}
         how |= {"learning_rate": learning_rate}
-        return _declaring(_of_adaptive_steps(inner, sent, is_difference, {**client, **how}, audit), given)
+        return _declaring(
+            _of_adaptive_steps(inner, sent, is_difference, {**client, **how}, audit), is_difference, given
+        )
     audit |= {"inverter": GradientInverter(batch_size=batch_size, random_state=random_state)}
     audit |= {"learning_rate": None if n_steps == 1 else learning_rate}
     client["learning_rate"] = learning_rate
-    return _declaring(_worst_reading(inner, sent, is_difference, client, audit), given)
+    return _declaring(_worst_reading(inner, sent, is_difference, client, audit), is_difference, given)
 
 
-def _declaring(result: AuditResult, given: Mapping[str, Any]) -> AuditResult:
+def _declaring(result: AuditResult, is_difference: bool, given: Mapping[str, Any]) -> AuditResult:
     """Return a result whose report has what the arguments declare of the client."""
-    entries = with_more(result.context["declared"], **given)
+    kind = "difference to the weights before training" if is_difference else "weights after local training"
+    entries = with_more(result.context["declared"], kind=kind, **given)
     return replace(result, context={**result.context, "declared": entries})
 
 
