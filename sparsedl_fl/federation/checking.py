@@ -99,11 +99,8 @@ def check_update(
     inner = _at(model, before)
     sent = state_of(inner, after, "after")
     if obstacle_of_optimizer(optimizer):
-        how = {"optimizer": optimizer, "batch_size": batch_size, "random_state": random_state}
-        how |= {"learning_rate": learning_rate}
-        return _declaring(
-            _of_adaptive_steps(inner, sent, is_difference, {**client, **how}, audit), is_difference, given
-        )
+        result = _of_adaptive_steps(inner, sent, is_difference, given | {"random_state": random_state}, audit)
+        return _declaring(result, is_difference, given)
     audit |= {"inverter": GradientInverter(batch_size=batch_size, random_state=random_state)}
     audit |= {"learning_rate": None if n_steps == 1 else learning_rate}
     client["learning_rate"] = learning_rate

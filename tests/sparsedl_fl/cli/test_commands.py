@@ -193,3 +193,15 @@ def test_nothing_that_others_warn_of_ends_a_command(arguments, status):
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == status, found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_sweep_leaves_tensors_out(capsys):
+    model = ["sweep", "--example", "--batches", "1", "--batch-size", "4", "--effort", "1"]
+    assert cli.main([*model, "--exclude", "bias"]) == 0
+    shown = capsys.readouterr().out
+    assert "| tensors left out | bias | 4 |" in shown
+    for pattern, message in (("(", "is no regular expression"), ("conv9", "in none of the names")):
+        with pytest.raises(SystemExit) as stop:
+            cli.main([*model, "--exclude", pattern])
+        assert stop.value.code == 2
+        assert message in capsys.readouterr().err
