@@ -89,7 +89,7 @@ def _limits(result: AuditFacts) -> str:
     found = [
         f"{name} {given[key]}" for key, name in (("max_effort", "effort"), ("max_seconds", "seconds")) if given.get(key)
     ]
-    return f"at most {' and '.join(found)} for all layers together" if found else "no budget"
+    return f"at most {' and '.join(found)} for all layers together" if found else "none given"
 
 
 def _attack(layer: LayerAudit) -> str:
