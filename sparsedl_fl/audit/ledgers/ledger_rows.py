@@ -49,6 +49,8 @@ class LedgerRow:
         Candidates that nothing certifies; texts recovered whole; token ids; labels; given records that were trained on.
     is_complete : bool
         Whether every search ran to its end.
+    may_repeat : bool
+        Whether they may be one record's features at several local steps, and so more than there are records.
     date, model_sha256, update_sha256 : str
         Of the audit; empty where the report does not say.
     records : Comparable or None
@@ -70,6 +72,7 @@ class LedgerRow:
     n_labels: int
     n_members: int
     is_complete: bool
+    may_repeat: bool = False
     date: str = ""
     model_sha256: str = ""
     update_sha256: str = ""
@@ -109,6 +112,7 @@ class LedgerRow:
     def _of(cls, report: Mapping[str, Any], name: str) -> LedgerRow:
         run, text, members = report["run"], report.get("text") or {}, report.get("membership") or {}
         best = _best(report)
+        is_sum = run.get("learning_rate") is not None
         is_text = best is None or best["feeds"] == "tokens"
         kind = "" if best is None else str(Fed.INPUTS if best["feeds"] == "the model's input" else Fed.FEATURES)
         return cls(
@@ -125,8 +129,9 @@ class LedgerRow:
             n_labels=_whole(report["n_labels_present"]),
             n_members=_whole(members.get("n_members", 0)),
             is_complete=bool(report["is_complete"]),
+            may_repeat=is_sum and kind == Fed.FEATURES,
             **{key: str(run.get(key, "")) for key in ("date", "model_sha256", "update_sha256")},
-            records=None if is_text else _records(report),
+            records=None if is_text or (is_sum and kind == Fed.FEATURES) else _records(report),
             texts=_texts(text) if report["samples_shown"] else None,
             tokens=frozenset(map(_whole, report["tokens"])) if report["samples_shown"] else None,
         )

@@ -31,9 +31,12 @@ class Ledger:
     ----------
     rows : tuple of LedgerRow
         One an audit, in the order in which they were given.
+    n_failed : int
+        Audits that failed, of which there is no row.
     """
 
     rows: tuple[LedgerRow, ...]
+    n_failed: int = 0
 
     @property
     def n_certified(self) -> int:
@@ -53,7 +56,10 @@ class Ledger:
             if row.records is not None:
                 groups.setdefault(row.records.key, []).append(row.records.found)
         counts = [different(found) for found in groups.values()]
-        least = max([least for least, _ in counts] + alone, default=0)
+        sure = [
+            1 if row.may_repeat else row.n_certified for row in self.rows if row.records is None and row.n_certified
+        ]
+        least = max([least for least, _ in counts] + sure, default=0)
         return least, sum(most for _, most in counts) + sum(alone)
 
     @property
@@ -81,13 +87,15 @@ class Ledger:
     def exit_status(self) -> int:
         """1 where a round leaks; else 3 where one has no conclusion, 0 where all were attacked to the end in vain."""
         states = {row.verdict.exit_status for row in self.rows}
-        return 1 if 1 in states else 3 if 3 in states or not states else 0
+        return 1 if 1 in states else 3 if 3 in states or not states or self.n_failed else 0
 
     @property
     def notes(self) -> list[str]:
         """What limits the totals, a sentence each."""
         found = []
-        n_left_out = sum(bool(row.n_certified) and row.records is None for row in self.rows)
+        if any(row.may_repeat for row in self.rows):
+            found.append("features of several local steps may be of one record more than once, and were not compared")
+        n_left_out = sum(bool(row.n_certified) and row.records is None and not row.may_repeat for row in self.rows)
         if n_left_out:
             found.append(
                 f"{n_left_out} report{'s leave' if n_left_out > 1 else ' leaves'} the records out, which were not "
@@ -105,6 +113,8 @@ class Ledger:
         n_open = sum(row.verdict is Verdict.OUT_OF_RANGE for row in self.rows)
         if n_open:
             found.append(f"{n_open} of {len(self.rows)} audits have no conclusion; that is no reassurance")
+        if self.n_failed:
+            found.append(f"{self.n_failed} audits failed, and are no rows; that is no reassurance")
         return [*found, "each update was attacked by itself: attacks on several rounds together were not run"]
 
     @property
@@ -128,6 +138,7 @@ class Ledger:
             "rows": [row.to_dict() for row in self.rows],
             "totals": {
                 "n_updates": len(self.rows),
+                "n_failed": self.n_failed,
                 "verdicts": self.verdicts,
                 "n_certified": self.n_certified,
                 "n_compared": self.n_compared,

@@ -60,6 +60,16 @@ def test_features_are_compared_at_the_same_weights_alone():
     assert any("not comparable" in note for note in found.notes)
 
 
+def test_features_of_several_local_steps_may_repeat(rounds):
+    plain = rounds[0].to_dict(show_samples=True)
+    layers = [layer | {"feeds": "features"} for layer in plain["layers"]]
+    samples = [one | {"kind": "features"} for one in plain["samples"]]
+    report = plain | {"layers": layers, "samples": samples, "run": plain["run"] | {"learning_rate": 0.1}}
+    found = ledger([report])
+    assert found.n_different == (1, 4)
+    assert any("more than once" in note for note in found.notes)
+
+
 def test_texts_and_token_ids(rounds):
     plain = rounds[0].to_dict(show_samples=True)
     nothing = {"n_certified": 0, "verdict": "OUT OF RANGE"}
