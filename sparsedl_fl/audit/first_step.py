@@ -114,6 +114,7 @@ def audit_first_step(
     inverter = clone(inverter).set_params(batch_size=found.batch_size)
     result = audit_model(model, found.update, inverter, example=example, **audit)
     context = {**result.context, "optimizer": optimizer, "declared": with_more(result.context["declared"], **given)}
+    context["not_fitted"] = list(found.update.reasons)  # they were sent
     return replace(result, context=context, given_batch_size=client["batch_size"])
 
 

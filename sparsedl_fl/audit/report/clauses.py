@@ -87,7 +87,7 @@ CLAUSES = (
     ),
     Clause(
         "NIST SP 800-226, Guidelines for Evaluating Differential Privacy Guarantees (2025)",
-        "abstract",
+        "abstract (read in the public draft of 2023)",
         "https://csrc.nist.gov/pubs/sp/800/226/final",
         "several privacy hazards",
         _privacy,

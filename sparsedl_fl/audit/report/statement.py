@@ -113,8 +113,9 @@ def _outcome(layer: LayerAudit) -> str:
 def _not_looked_at(result: AuditFacts) -> Iterator[str]:
     yield from _layers(result)
     context = result.context
-    if context.get("missing"):
-        yield f"gradients that were not sent, or had NaN or infinity: {', '.join(context['missing'])}"
+    missing = [name for name in context.get("missing", ()) if name not in context.get("not_fitted", ())]
+    if missing:
+        yield f"gradients that were not sent, or had NaN or infinity: {', '.join(missing)}"
     if context.get("n_buffers"):
         n = context["n_buffers"]
         yield f"buffers of the model ({n}), such as statistics of batch normalisation, if they are sent"

@@ -165,7 +165,10 @@ def adam(n_steps):
 def test_one_step_of_adam():
     how = {"learning_rate": 0.01, "optimizer": "adam", "n_steps": 1}
     result = check_update(SMALL, None, adam(1), **how, example=BATCH[:1], max_effort=5)
-    measured, declared, _ = said(result)
+    measured, declared, open_ = said(result)
+    assert any(text.startswith("layer '2': no gradient of low rank fits") for text in open_)
+    assert not any("not sent" in text for text in open_)  # it was sent, and could not be fitted
+    assert "Gradients that were not sent" not in result.to_html()
     assert {name: declared[name]["value"] for name in how} == {
         "learning_rate": "0.01", "optimizer": "adam", "n_steps": "1",
     }  # fmt: skip
@@ -263,3 +266,13 @@ def test_a_gradient_on_the_command_line(files, capsys):
     assert declared["kind"]["assumed"] == "gradient, by its numbers"
     assert declared["mode"]["assumed"] == "training, as the function returns the model"
     assert not {"optimizer", "learning_rate", "n_steps"} & set(declared)
+
+
+def test_a_gradient_that_was_not_sent():
+    gradient = client_gradient(SMALL, BATCH, LABELS)
+    gradient["2.weight"] = torch.full_like(gradient["2.weight"], torch.nan)
+    with pytest.warns(UserWarning, match="NaN"):
+        result = audit_model(SMALL, gradient, max_effort=2)
+    _, _, open_ = said(result)
+    assert "gradients that were not sent, or had NaN or infinity: 2.weight" in open_
+    assert "Gradients that were not sent" in result.to_html()
