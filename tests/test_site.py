@@ -49,7 +49,9 @@ def test_pages_of_the_documentation_promise_nothing():
 PRINTED = {
     "start.md": "RECOVERED 16 of 16 inputs of the model",
     "estimator.md": "complete 10",
+    "handbook/filters.md": "{'percentiles': None}",
     "handbook/members.md": "20 of 40 records were trained on",
+    "handbook/report.md": "8 records certified, 6 different ones",
 }
 
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from sparsedl.process import neutral_modes
 from sparsedl_fl.audit.context import describe_run
+from sparsedl_fl.audit.declared import declared, mode_of, of_audit
 from sparsedl_fl.audit.filtered import FilteredUpdate, completed
 from sparsedl_fl.audit.findings import LayerAudit, Verdict
 from sparsedl_fl.audit.last_layer import signs_of, targets_of
@@ -84,8 +85,7 @@ def audit_model(
     pictures : bool or None, default=None
         Whether to go from features to pictures. None: where they hold them alone, without a cap; True: wherever it can.
     max_effort : float or None, default=None
-        Budget of the searches of all layers together, for an inverter without directions of its own: about seconds on
-        one core, but counted from starts and sizes, so that the same update has the same result on any machine.
+        Budget of all searches but those by an inverter's own directions: about seconds, but the same on any machine.
     max_seconds : float or None, default=None
         Cap on the seconds of the audit, in its place; what it cuts short depends on the machine.
     report : callable or None, default=None
@@ -117,6 +117,7 @@ def audit_model(
     budget: dict[str, Any] = {"report": report or (lambda line: None), **caps(max_seconds, max_effort)}
     given = inverter or GradientInverter(random_state=0), layers, example, loss, learning_rate
     attack = _Attack.of(model, gradients, *given, **budget)
+    attack.declared = of_audit(model, *given, peel, pictures, max_effort, max_seconds, attack.rows)
     attack.why_no_pictures = why_no_pictures(pictures, peel, max_effort, max_seconds)
     return attack.run(peel and learning_rate is None)
 
@@ -136,6 +137,8 @@ class _Attack:
     """What was subtracted, and which noise it has; in sentences."""
     why_no_pictures: Mapping[Attack, str] = field(default_factory=dict)
     """Why features are not followed to pictures, by attack; empty texts where they are."""
+    declared: Sequence[Mapping[str, Any]] = ()
+    """What the caller declared, as of `sparsedl_fl.audit.declared`."""
     found: dict[str, LayerAudit] = field(default_factory=dict)
 
     @classmethod
@@ -222,6 +225,8 @@ class _Attack:
                 missing=[name for name, tensor in self.sent.items() if tensor is None] or None,
                 loss=subject.loss,
                 learning_rate=subject.learning_rate,
+                declared=list(self.declared),
+                texts=self.one.of_texts or None,
             ),
             notes=self.notes,
             given_batch_size=inverter.batch_size,
@@ -289,4 +294,5 @@ def out_of_range(
     tables = token_tables(model, trace.example if example is None else example)
     found = embedded_tokens(Subject(model, gradients or {}, trace, tables=tables), rows)
     layers = tuple(found.get(row.name) or LayerAudit.closed(row, row.obstacle or reason) for row in rows.values())
-    return AuditResult(layers, None, reason, context=describe_run(model, gradients or {}, 0.0, attack="none", **facts))
+    facts = {"attack": "none", "declared": declared({"mode": mode_of(model), "example": example}), **facts}
+    return AuditResult(layers, None, reason, context=describe_run(model, gradients or {}, 0.0, **facts))

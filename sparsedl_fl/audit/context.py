@@ -42,6 +42,7 @@ def describe_run(
         "model": type(plain).__name__,
         "model_sha256": digest(plain.state_dict()),
         "n_parameters": n_parameters,
+        "n_buffers": sum(tensor.is_floating_point() for tensor in plain.buffers()),
         "update_sha256": digest(gradients),
         "n_tensors": sum(tensor is not None for tensor in gradients.values()),
         "number_formats": formats,

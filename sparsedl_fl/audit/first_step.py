@@ -18,6 +18,7 @@ from torch import nn
 from sparsedl.process import one_thread
 from sparsedl_fl.audit.adaptive_optimizers import FIRST_STEPS, Client, is_first_step
 from sparsedl_fl.audit.attack import audit_model, out_of_range
+from sparsedl_fl.audit.declared import with_more
 from sparsedl_fl.audit.filtered import MOST_ENTRIES, FilteredUpdate
 from sparsedl_fl.audit.result import AuditResult
 from sparsedl_fl.inverter import GradientInverter
@@ -102,14 +103,18 @@ def audit_first_step(
     trace = trace_model(model, example)
     tables = token_tables(model, trace.example if example is None else example)
     client: dict[str, Any] = {"weight_decay": weight_decay, "batch_size": inverter.batch_size, "tables": tables}
+    given = {"optimizer": optimizer, "learning_rate": learning_rate, "n_steps": 1}
+    given |= {"batch_size": inverter.batch_size, "weight_decay": weight_decay or 0.0}
     try:
         found = first_step(model, after, trace, learning_rate, optimizer, **client)
     except NoFirstStep as reason:
         moves = {name: tensor.detach() - after[name] for name, tensor in plain_parameters(model).items()}
-        return out_of_range(model, str(reason), example, gradients=moves, optimizer=optimizer)
+        result = out_of_range(model, str(reason), example, gradients=moves, optimizer=optimizer)
+        return replace(result, context={**result.context, "declared": with_more(result.context["declared"], **given)})
     inverter = clone(inverter).set_params(batch_size=found.batch_size)
     result = audit_model(model, found.update, inverter, example=example, **audit)
-    context = {**result.context, "optimizer": optimizer}
+    context = {**result.context, "optimizer": optimizer, "declared": with_more(result.context["declared"], **given)}
+    context["not_fitted"] = list(found.update.reasons)  # they were sent
     return replace(result, context=context, given_batch_size=client["batch_size"])
 
 

@@ -52,6 +52,8 @@ class LayerAttack:
         cap in seconds.
     spent : float
         Effort spent on them so far.
+    of_texts : str
+        What came of the search for texts; empty for a model that is fed no tokens.
     """
 
     subject: Subject
@@ -61,6 +63,7 @@ class LayerAttack:
     max_effort: float | None = None
     max_seconds: float | None = None
     spent: float = 0.0
+    of_texts: str = ""
 
     def __call__(self, row: LayerRow) -> LayerAudit:
         """Attack one layer."""

@@ -29,20 +29,24 @@ def texts(
     found : mapping of str to LayerAudit
         What was found, token ids among it.
     one : LayerAttack
-        Attacks single layers; no text is looked for once its budget is spent.
+        Attacks single layers; no text is looked for once its budget is spent. It is told what came of the search.
 
     Returns
     -------
     dict of str to LayerAudit
         Empty where no layer shows tokens, or its attack was not asked for: then other attacks have their turn.
     """
-    if not subject.tables or one.is_spent:
+    if not subject.tables:
+        return {}
+    if one.is_spent:
+        one.of_texts = one.is_spent
         return {}
     one.report("reading tokens in their order")
     start = time.perf_counter()
     shown = sorted({token for layer in found.values() for token in layer.tokens})
     given = subject.gradients, subject.trace.example, subject.tables, shown, subject.loss
     text = text_of(subject.model, subject.in_double, *given)
+    one.of_texts = f"looked for: {text.count or text.reason or 'none found'}"
     if not text.n_certified or text.layer not in rows:
         return {}
     seconds = time.perf_counter() - start

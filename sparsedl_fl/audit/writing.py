@@ -16,7 +16,7 @@ __all__ = ["MARK", "check_folder", "check_target", "is_ours", "write_whole", "wr
 MARK = "sparsedl-fl"
 """Mark at the head of every page, table and picture that is ours."""
 
-KEYS = ({"schema_version", "verdict"}, {"sweep_version"}, {"key", "verdict"})
+KEYS = ({"schema_version", "verdict"}, {"sweep_version"}, {"ledger_version"}, {"key", "verdict"})
 """Names that a report, the result of a sweep and a record of one have in JSON."""
 
 HEAD = 4096

@@ -1,4 +1,4 @@
-"""The command line, one file a command: ``sparsedl-fl inspect | audit | members | sweep | demo | reproduce``.
+"""The command line, one file a command: ``sparsedl-fl inspect | audit | ledger | members | sweep | demo | reproduce``.
 
 `COMMANDS` lists them. A new one is a module, whose docstring ``--help`` shows, and an entry there::
 
@@ -20,14 +20,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sparsedl_fl.cli import audit, inspect, members, reproduce, show_demo, sweep
+from sparsedl_fl.cli import audit, inspect, ledger, members, reproduce, show_demo, sweep
 from sparsedl_fl.cli._guard import guarded
 from sparsedl_fl.cli._options import Parser, read_config
 
 __all__ = ["COMMANDS", "main"]
 
-COMMANDS = {"inspect": inspect, "audit": audit, "members": members, "sweep": sweep, "demo": show_demo,
-            "reproduce": reproduce}  # fmt: skip
+COMMANDS = {"inspect": inspect, "audit": audit, "ledger": ledger, "members": members, "sweep": sweep,
+            "demo": show_demo, "reproduce": reproduce}  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

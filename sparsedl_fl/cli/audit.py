@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparsedl_fl.cli import members
@@ -17,6 +17,7 @@ from sparsedl_fl.cli._model import add_model_arguments, example_of, folder_of, l
 from sparsedl_fl.cli._options import INTERRUPTED, SEEDS, decay, number, whole
 
 if TYPE_CHECKING:
+    from sparsedl_fl.audit.membership import Membership
     from sparsedl_fl.audit.result import AuditResult
 
 HELP = "attack one update, and write a report"
@@ -145,7 +146,9 @@ def _audited(options: argparse.Namespace) -> AuditResult:
         after = load_after(model, update, kind=options.kind, key=options.key)
     if obstacle and after is None:
         found = out_of_range(model, obstacle, inputs, gradients=sent.gradients, seed=options.seed, **facts)
-        return replace(found, membership=membership)
+        return replace(
+            found, context=_with_client(found.context, options, sent.kind, membership), membership=membership
+        )
     budget |= {"layers": options.layers, "example": inputs, "loss": loss}
     with steps_shown(not options.json) as report:
         if after is None:
@@ -155,7 +158,32 @@ def _audited(options: argparse.Namespace) -> AuditResult:
             step = (options.learning_rate, options.optimizer, inverter)
             decay = options.weight_decay
             result = audit_first_step(model, after, *step, weight_decay=decay, **budget, report=report)
-    return replace(result, context={**result.context, **facts, "kind": sent.kind}, membership=membership)
+    context = _with_client(result.context, options, sent.kind, membership)
+    return replace(result, context={**context, **facts, "kind": sent.kind}, membership=membership)
+
+
+def _with_client(
+    context: Mapping[str, Any], options: argparse.Namespace, kind: str, membership: Membership | None
+) -> dict[str, Any]:
+    """Return facts of a run with what the options declare of the client; a gradient has no use for its training."""
+    from sparsedl_fl.audit.declared import Assumed, with_more
+
+    given: dict[str, Any] = {"kind": Assumed(f"{kind}, by its numbers") if options.kind == "auto" else kind}
+    is_default = options.optimizer == "sgd" and not options.momentum and options.weight_decay == 0
+    if kind != "gradient" or not is_default or options.learning_rate or options.local_steps:
+        given |= {"optimizer": options.optimizer, "n_steps": options.local_steps, "momentum": options.momentum}
+        given |= {"learning_rate": options.learning_rate, "weight_decay": options.weight_decay}
+    if options.mode is None:
+        given["mode"] = Assumed(f"{_mode_shown(context)}, as the function returns the model")
+    if options.batch_size is not None:
+        given["batch_size"] = options.batch_size
+    if membership is not None:
+        given["records"] = len(membership.is_member)
+    return {**context, "declared": with_more(context["declared"], **given)}
+
+
+def _mode_shown(context: Mapping[str, Any]) -> str:
+    return next((entry["value"] for entry in context["declared"] if entry["name"] == "mode"), "any")
 
 
 def _print(result: AuditResult, out: str | None) -> None:

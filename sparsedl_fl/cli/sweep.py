@@ -19,7 +19,9 @@ from sparsedl_fl.cli._options import INTERRUPTED, SEEDS, number, whole
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sparsedl_fl.audit import SweepResult
+    from torch import nn
+
+    from sparsedl_fl.audit import Setting, SweepResult
 
 HELP = "simulate clients, and find the setting at which the leak stops"
 
@@ -38,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--defaults", action="store_true", help="try the stock settings of Flower, NVFLARE, FLIP, Opacus"
     )
+    parser.add_argument("--exclude", nargs="+", metavar="REGEX", help="try these alone: updates without the tensors in "
+                        "whose names each is found (NVFLARE's ExcludeVars)")  # fmt: skip
     parser.add_argument("--only", nargs="+", metavar="DEFENCE", help="defences whose name contains one of these")
     parser.add_argument("--batch-size", type=whole(), default=16, help="records of a client (default: 16)")
     parser.add_argument("--batches", type=whole(), default=3, help="batches a setting (default: 3)")
@@ -112,6 +116,8 @@ def _swept(options: argparse.Namespace, folder: Path | None) -> SweepResult:
         inputs = inputs if made_up is None or made_up.is_floating_point() else inputs.long()
     most = 256 if inputs is None else min(len(inputs), 256)
     settings = STOCK if options.defaults else default_settings(options.batch_size, most=most)
+    if options.exclude:
+        settings = [_without(pattern, options.batch_size, model) for pattern in options.exclude]
     if options.only:
         settings = [one for one in settings if any(word in one.defence for word in options.only)]
         if not settings:
@@ -121,6 +127,25 @@ def _swept(options: argparse.Namespace, folder: Path | None) -> SweepResult:
     plan |= {"out": None if folder is None else folder / RECORDS}
     with _progress(not options.json) as report, joblib.parallel_config(options.backend, n_jobs=options.jobs):
         return sweep(model, inputs, labels, settings=settings, example=made_up, loss=loss, **plan, report=report)
+
+
+def _without(pattern: str, batch_size: int, model: nn.Module) -> Setting:
+    """Return the setting of a client that leaves tensors out of its update, by their names."""
+    import re
+
+    from sparsedl_fl.audit import Setting
+    from sparsedl_fl.simulation import ExcludeVars, SimulatedClient
+
+    try:
+        left_out = [name for name, _ in model.named_parameters() if re.search(pattern, name)]
+    except re.error as error:
+        raise ValueError(f"--exclude {pattern} is no regular expression: {error}") from error
+    if not left_out:
+        names = ", ".join(name for name, _ in model.named_parameters())
+        raise ValueError(f"--exclude {pattern} is in none of the names of the model's tensors: {names}")
+    return Setting(
+        "tensors left out", pattern, SimulatedClient(batch_size=batch_size, update_filter=ExcludeVars(pattern))
+    )
 
 
 @contextmanager

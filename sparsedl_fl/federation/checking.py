@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Sized
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 
 from sparsedl.process import neutral_modes
 from sparsedl_fl.audit import AuditResult, Verdict, audit_model, out_of_range
+from sparsedl_fl.audit.declared import with_more
 from sparsedl_fl.audit.first_step import audit_first_step, is_first_step
 from sparsedl_fl.federation.arguments import check_arguments
 from sparsedl_fl.inverter import GradientInverter
@@ -93,15 +95,23 @@ def check_update(
     check_arguments(
         model=model, learning_rate=learning_rate, **client, optimizer=optimizer, batch_size=batch_size, **audit
     )
+    given = {**client, "learning_rate": learning_rate, "optimizer": optimizer, "batch_size": batch_size}
     inner = _at(model, before)
     sent = state_of(inner, after, "after")
     if obstacle_of_optimizer(optimizer):
-        how = {"optimizer": optimizer, "batch_size": batch_size, "random_state": random_state}
-        how |= {"learning_rate": learning_rate}
-        return _of_adaptive_steps(inner, sent, is_difference, {**client, **how}, audit)
+        result = _of_adaptive_steps(inner, sent, is_difference, given | {"random_state": random_state}, audit)
+        return _declaring(result, is_difference, given)
     audit |= {"inverter": GradientInverter(batch_size=batch_size, random_state=random_state)}
     audit |= {"learning_rate": None if n_steps == 1 else learning_rate}
-    return _worst_reading(inner, sent, is_difference, client | {"learning_rate": learning_rate}, audit)
+    client["learning_rate"] = learning_rate
+    return _declaring(_worst_reading(inner, sent, is_difference, client, audit), is_difference, given)
+
+
+def _declaring(result: AuditResult, is_difference: bool, given: Mapping[str, Any]) -> AuditResult:
+    """Return a result whose report has what the arguments declare of the client."""
+    kind = "difference to the weights before training" if is_difference else "weights after local training"
+    entries = with_more(result.context["declared"], kind=kind, **given)
+    return replace(result, context={**result.context, "declared": entries})
 
 
 def _worst_reading(

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from sparsedl_fl.audit import AuditResult, audit_model
+from sparsedl_fl.audit.declared import with_more
 from sparsedl_fl.caught_warnings import caught_warnings
 from sparsedl_fl.federation.arguments import check_arguments
 from sparsedl_fl.federation.outcome import Interrupts
@@ -100,7 +101,9 @@ class StepAudits:
             "delta": self._delta,
             "unit": "record",
         }
-        self.results[self.n_steps] = result = replace(result, context={**result.context, "dp": statement})
+        shown = {key: statement[key] for key in ("noise_multiplier", "clipping", "expected_batch_size")}
+        context = {**result.context, "dp": statement, "declared": with_more(result.context["declared"], dp=shown)}
+        self.results[self.n_steps] = result = replace(result, context=context)
         if self._out is not None:
             write_reports(result, Path(self._out), f"step-{self.n_steps:05}")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-from sparsedl_fl.audit import AuditResult
+from sparsedl_fl.audit import AuditResult, Ledger, ledger
 from sparsedl_fl.audit.writing import write_whole
 from sparsedl_fl.federation.outcome import Checked
 
@@ -72,6 +73,21 @@ class RoundTable:
             cells = ("; ".join(_cell(one) for one in mine if one.server_round == number) for number in rounds)
             lines.append(_line(client, *cells))
         return "\n".join(lines) + "\n"
+
+    def ledger(self) -> Ledger:
+        """Return the ledger of the audits: how many different records they leaked together; failed ones are no rows.
+
+        Raises
+        ------
+        ValueError
+            If no audit has a result.
+        """
+        done = [one for one in self.audits if one.result is not None]
+        names = [
+            " ".join(part for part in (f"round {x.server_round}, client {x.client}", x.record) if part) for x in done
+        ]
+        n_failed = len(self.audits) - len(done)
+        return replace(ledger([one.result for one in done], names), n_failed=n_failed)
 
     def of_round(self, server_round: int) -> str:
         """Return the report of one round in Markdown: what each client's update leaks, and why."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
@@ -16,6 +16,7 @@ from sparsedl.arrays import draw_generator
 from sparsedl.process import neutral_modes
 from sparsedl_fl.layers.updates import gradients_of_update
 from sparsedl_fl.simulation.clients import client_gradient, dp_sgd_gradient
+from sparsedl_fl.simulation.update_filters import UpdateFilter
 from sparsedl_fl.simulation.wire import WIRES
 from sparsedl_fl.tracing.naming import plain_name
 
@@ -71,6 +72,9 @@ class SimulatedClient:
         The norm to which the whole update is clipped, and the standard deviation of the noise on each entry.
     n_clients : int, default=1
         Clients in a secure sum, with ``batch_size`` records each.
+    update_filter : UpdateFilter or None, default=None
+        What takes something out of the whole update of a client: of the change of its weights, or of the gradient
+        where it sends one.
     """
 
     batch_size: int = 16
@@ -86,6 +90,7 @@ class SimulatedClient:
     client_clipping: float = 0.0
     client_noise: float = 0.0
     n_clients: int = 1
+    update_filter: UpdateFilter | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.n_clients < 1 or self.n_epochs < 0:
@@ -107,7 +112,8 @@ class SimulatedClient:
     @property
     def is_exact(self) -> bool:
         """Whether nothing is added to or taken from the numbers."""
-        return self.wire is None and not (self.noise_multiplier or self.client_noise)
+        is_changed = self.wire is not None or self.update_filter is not None
+        return not (is_changed or self.noise_multiplier or self.client_noise)
 
     @property
     def is_in_range(self) -> bool:
@@ -172,6 +178,10 @@ class SimulatedClient:
                 name: tensor + self.client_noise * torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
                 for name, tensor in found.items()
             }
+        if self.update_filter is not None:
+            rate = self.learning_rate if self.n_epochs else 1.0
+            moved = self.update_filter({name: rate * tensor for name, tensor in found.items()}, generator)
+            found = {name: tensor / rate for name, tensor in moved.items()}
         return found
 
     def _trained(

@@ -13,6 +13,8 @@ import numpy as np
 
 from sparsedl_fl.audit.facts import AuditFacts
 from sparsedl_fl.audit.findings import ATTACKED, Fed, LayerAudit, LikelySample, Sample, Verdict
+from sparsedl_fl.audit.report.clauses import clauses_of
+from sparsedl_fl.audit.report.statement import statement
 from sparsedl_fl.audit.text import Text
 from sparsedl_fl.certify import EvidenceKind
 from sparsedl_fl.models import LayerRow
@@ -21,7 +23,7 @@ from sparsedl_fl.wording import plain_json
 
 __all__ = ["SCHEMA_VERSION", "as_dict", "as_json", "schema"]
 
-SCHEMA_VERSION = "2.2"
+SCHEMA_VERSION = "2.3"
 
 SWEEP = "Measure what stops it before the training goes on: sparsedl-fl sweep tries larger batches, noise and more."
 BLOCK = "Until then let no such update leave a client: LeakPolicy(mode='block') holds them."
@@ -64,7 +66,9 @@ def as_dict(result: AuditFacts, show_samples: bool = False) -> dict[str, Any]:
         "samples": [],
         "likely": [_plain(sample) if show_samples else {**vars(sample), "values": []} for sample in result.likely],
         "membership": None if result.membership is None else result.membership.to_dict(),
-        "run": dict(result.context),
+        "statement": statement(result),
+        "clauses": clauses_of(result),
+        "run": {name: value for name, value in result.context.items() if name != "declared"},
         **shown,
     }
 

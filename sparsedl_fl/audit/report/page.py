@@ -27,6 +27,7 @@ __all__ = ["SECTIONS", "as_html", "as_table", "plot_layers"]
 
 SECTIONS = {
     "summary": "Summary and verdict",
+    "statement": "Risk statement: measured, declared, not looked at",
     "scope": "Scope and system",
     "threat": "Threat model",
     "seen": "What the server saw",
@@ -38,11 +39,12 @@ SECTIONS = {
     "privacy": "Statement on differential privacy",
     "residual": "Residual risk and treatment",
     "reproducibility": "Reproducibility",
+    "clauses": "Appendix: clauses, and the evidence towards each",
 }
 """Chapters in their order, each a template in ``sections/``. After ISO/IEC 29134, ICO's steps of a data protection
 impact assessment, and NIST AI 100-2."""
 
-OPEN = ("summary", "recovered")
+OPEN = ("summary", "statement", "recovered")
 """Chapters that are not folded away."""
 
 MOST_SHOWN = 48

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sparsedl_fl.simulation import SimulatedClient
+from sparsedl_fl.simulation import ExcludeVars, PercentilePrivacy, RandomK, SimulatedClient, SVTPrivacy
 
 __all__ = ["STOCK", "Setting", "default_settings"]
 
@@ -55,6 +55,11 @@ def default_settings(batch_size: int = 16, *, most: int = 256) -> list[Setting]:
         ("optimiser", "Adam, 1 epoch, rate 0.001", adam),
         *(("number format", wire, {"wire": wire}) for wire in ("float16", "bfloat16", "int8", "int8 by row", "int4")),
         *(("sparsification", wire, {"wire": wire}) for wire in ("top half", "top tenth")),
+        *(("random sparsification", f"{x:.0%} kept", {"update_filter": RandomK(x)}) for x in (0.5, 0.2, 0.1)),
+        *(
+            ("percentile filter, gamma 0.01", f"lowest {p}% zeroed", trained | {"update_filter": PercentilePrivacy(p)})
+            for p in (10, 50, 80, 90)
+        ),
         *(
             (noisy, f"sigma {sigma:g}", {"record_clipping": 1.0, "noise_multiplier": sigma})
             for sigma in (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
@@ -72,8 +77,12 @@ def default_settings(batch_size: int = 16, *, most: int = 256) -> list[Setting]:
 STOCK = [
     Setting("Flower LocalDpMod", "C = 1, deviation 0.001",
             SimulatedClient(n_epochs=1, client_clipping=1.0, client_noise=1e-3)),
+    Setting("Flower clipping, fixed or adaptive", "C = 1", SimulatedClient(n_epochs=1, client_clipping=1.0)),
+    Setting("Flower clipping, fixed or adaptive", "C = 0.001", SimulatedClient(n_epochs=1, client_clipping=1e-3)),
     Setting("Flower SecAgg+", "4 clients", SimulatedClient(n_epochs=1, n_clients=4)),
-    Setting("NVFLARE PercentilePrivacy", "10 and 0.01", SimulatedClient(n_epochs=1, wire="percentile 10, gamma 0.01")),
+    Setting("NVFLARE PercentilePrivacy", "10 and 0.01", SimulatedClient(n_epochs=1, update_filter=PercentilePrivacy())),
+    Setting("NVFLARE ExcludeVars", "biases", SimulatedClient(n_epochs=1, update_filter=ExcludeVars("bias"))),
+    Setting("NVFLARE SVTPrivacy", "defaults", SimulatedClient(n_epochs=1, update_filter=SVTPrivacy())),
     Setting("NVFLARE quantiser", "float16", SimulatedClient(n_epochs=1, wire="float16")),
     Setting("NVFLARE quantiser", "bfloat16", SimulatedClient(n_epochs=1, wire="bfloat16")),
     Setting("NVFLARE quantiser", "int8", SimulatedClient(n_epochs=1, wire="int8")),

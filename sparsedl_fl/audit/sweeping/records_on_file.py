@@ -73,7 +73,8 @@ def _name_of(loss: Any) -> str:
 
 def key_of(setting: Setting, seed: int, sweep: str) -> str:
     """Return the key of an audit's record."""
-    return f"{setting.defence} | {setting.name} | {setting.client} | {seed} | {sweep}"
+    client = f"{setting.client} {setting.client.update_filter or ''}".strip()
+    return f"{setting.defence} | {setting.name} | {client} | {seed} | {sweep}"
 
 
 def read_records(path: str | Path | None, *, is_timed: bool = False) -> dict[str, dict[str, Any]]:

@@ -136,7 +136,7 @@ def accuracy_after(
         for number in range(first, first + N_CLIENTS):
             part = train[torch.randperm(len(train), generator=generator)[: client.n_records]]
             sent = client.update(sent_out, inputs[part], labels[part], loss=loss, seed=seed * 100_003 + number)
-            for name in steps:
+            for name in steps.keys() & sent.gradients.keys():  # a filter may leave some out
                 steps[name] += rate * sent.gradients[name].to(steps[name].dtype) / N_CLIENTS
         with torch.no_grad():
             for name, tensor in trained.named_parameters():

@@ -199,3 +199,15 @@ def test_a_file_may_come_after_options(run, refused):
     model = ("audit", "sparsedl_fl.audit.example:model", "--weights", example.WEIGHTS)
     assert run(*model, example.UPDATE).status == 1
     assert "unrecognized arguments: other.npz" in refused(*model, example.UPDATE, "other.npz")
+
+
+def test_sweep_leaves_tensors_out(capsys):
+    model = ["sweep", "--example", "--batches", "1", "--batch-size", "4", "--effort", "1"]
+    assert cli.main([*model, "--exclude", "bias"]) == 0
+    shown = capsys.readouterr().out
+    assert "| tensors left out | bias | 4 |" in shown
+    for pattern, message in (("(", "is no regular expression"), ("conv9", "in none of the names")):
+        with pytest.raises(SystemExit) as stop:
+            cli.main([*model, "--exclude", pattern])
+        assert stop.value.code == 2
+        assert message in capsys.readouterr().err
