@@ -18,7 +18,7 @@ UNKNOWN = 1.0
 
 
 def component_errors(
-    basis: np.ndarray, proven: np.ndarray, test: ZeroTest, mixing: np.ndarray, n_rows: int
+    basis: np.ndarray, proven: np.ndarray, test: ZeroTest, mixing: np.ndarray, n_rows: int, *, n_known: int = 0
 ) -> np.ndarray:
     """Return the expected sine (root mean square) of the angle of each component to the true one.
 
@@ -39,6 +39,8 @@ def component_errors(
         From whitened coordinates to observations.
     n_rows : int
         Observations from which they were estimated.
+    n_known : int, default=0
+        How many of the last directions are known beforehand, as that of an offset is: they are not off.
 
     Returns
     -------
@@ -52,6 +54,7 @@ def component_errors(
     across = np.outer(1 / lengths**2, lengths**2) * np.maximum(1 - cosines**2, 0.0)  # of c_i against c_j, at [j, i]
     spread = np.full(across.shape, np.inf)
     spread[:, proven] = _variances(basis[:, proven], inverse, test, n_rows)
+    spread[:, len(basis) - n_known :] = 0.0
     np.fill_diagonal(spread, 0.0)
     with np.errstate(invalid="ignore"):
         square = np.where(across > 0, spread * across, 0.0).sum(axis=1)

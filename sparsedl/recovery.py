@@ -193,6 +193,6 @@ def conclude(
         observations=observed,
         result=replace(result, pool=pool),
         n_different=evidence.n_different,
-        errors=component_errors(basis, is_kept, part, evidence.whitening.mixing, n_rows)[:k],
+        errors=component_errors(basis, is_kept, part, evidence.whitening.mixing, n_rows, n_known=len(known))[:k],
         n_repetitive=int(repeats.sum()),
     )

@@ -11,14 +11,15 @@ from sparsedl.datasets import make_sparse_dictionary
 from sparsedl.metrics import match_components
 
 
-def fitted(n_features, noise, sparsity=0.6, k=12, n_dense=0):
+def fitted(n_features, noise, sparsity=0.6, k=12, n_dense=0, offset=0.0):
     X, codes, components = make_sparse_dictionary(40 * k, k, n_features=n_features, sparsity=sparsity, random_state=1)
     rng = np.random.default_rng(2)
     if n_dense:
         codes[:, :n_dense] = rng.laplace(size=(len(codes), n_dense))
         X = codes @ components
-    X = X + noise * rng.standard_normal(X.shape)
-    sdr = SparseDictionaryRecovery(k, noise_level=noise or None, fit_intercept=False, patience=2, random_state=0)
+    X = X + noise * rng.standard_normal(X.shape) + offset * rng.standard_normal(X.shape[1])
+    known = {"noise_level": noise or None, "fit_intercept": offset != 0}
+    sdr = SparseDictionaryRecovery(k, patience=2, random_state=0, **known)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         sdr.fit(X)
@@ -26,9 +27,9 @@ def fitted(n_features, noise, sparsity=0.6, k=12, n_dense=0):
 
 
 @pytest.mark.parametrize("n_features", [12, 30])
-@pytest.mark.parametrize("noise", [1e-7, 1e-5, 1e-4])
-def test_expected_errors_are_the_errors_made(n_features, noise):
-    sdr, components = fitted(n_features, noise)
+@pytest.mark.parametrize(("noise", "offset"), [(1e-7, 0), (1e-5, 0), (1e-4, 0), (1e-5, 3)])
+def test_expected_errors_are_the_errors_made(n_features, noise, offset):
+    sdr, components = fitted(n_features, noise, offset=offset)
     assert sdr.recovered_.all()
     match = match_components(sdr.components_, components)
     ratios = match.errors / sdr.component_errors_[match.permutation]

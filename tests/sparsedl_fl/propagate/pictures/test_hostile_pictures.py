@@ -31,7 +31,7 @@ def test_problems_that_were_certified_wrongly():
 
 @pytest.mark.slow
 def test_many_problems():
-    seeds = [seed for seed in range(100, 200) if ", 2 channels" not in client(seed).described]  # these show little
+    seeds = [seed for seed in range(100, 160) if ", 2 channels" not in client(seed).described]  # these show little
     wrong, n_certified = attacked(seeds)
     assert not wrong, "\n".join(wrong)
-    assert n_certified >= 50
+    assert n_certified >= 30
