@@ -113,11 +113,8 @@ class ActivationSubspace:
             return None
         G = in_double(next_weight_grad.T)
         left, sizes, _ = leading_left(G, batch_size, min(G.shape), n_iterations=(1, 3))
-        V, noise = (
-            as_tensor(left[:, :batch_size].astype(float)),
-            max(float(sizes[batch_size]), _in_zero_sum(G, sizes[0])),
-        )
-        S = as_tensor(sizes[:batch_size])
+        V, S = as_tensor(left[:, :batch_size].astype(float)), as_tensor(sizes[:batch_size])
+        noise = max(float(sizes[batch_size]), _in_zero_sum(G, sizes[0]))
         largest_tolerance = _largest_tolerance(len(V), batch_size, activation)
         if UNUSABLE * noise > largest_tolerance * S[0]:
             return None

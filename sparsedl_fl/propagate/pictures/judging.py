@@ -77,11 +77,10 @@ def judge(given: Given, fit: Fit, index: int, held: Determinacy) -> Judged:
     if not held.is_determined:
         return Judged(PictureStatus.NOT_DETERMINED, np.inf, residual)
     gain = max(np.sqrt(held.n_equations / held.n_unknowns) * held.gain, held.gain_of_mixing)
-    most, least = (
-        max(SHOWN * part, given.rounding * size) for part in (deviation / max(held.visible, 1e-9), deviation)
-    )
-    expected = gain * max(deviation, min(error, most))
-    shown = max(deviation, min(error, least))
+    shown, least = SHOWN * deviation, given.rounding * size
+    behind = max(shown / held.visible, least) if held.visible else error  # towards other pictures, as far as it may be
+    expected = gain * max(deviation, min(error, behind))
+    shown = max(deviation, min(error, max(shown, least)))
     spread = max(float(picture.std()), 0.1 * float(fit.pictures.std()))  # a flat one has none of its own
     if expected > WORTHLESS * spread:
         return Judged(PictureStatus.TOO_NOISY, expected, residual, shown / size)
