@@ -173,7 +173,7 @@ def test_numbers_lie_as_torch_puts_its_own_and_least_squares_agree():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize(("name", "lost"), [("0.weight", 0), ("2.bias", 1), ("4.weight", 2)])
+@pytest.mark.parametrize(("name", "lost"), [("0.weight", 0), ("2.bias", None), ("4.weight", 2)])
 def test_a_spoilt_tensor_counts_as_missing_and_is_named(name, lost, value):
     model, _, gradients = problem()
     gradients = {key: tensor.clone() for key, tensor in gradients.items()}
@@ -182,7 +182,7 @@ def test_a_spoilt_tensor_counts_as_missing_and_is_named(name, lost, value):
         found = audit_model(model, gradients)
     assert [layer.n_certified for layer in found.layers] == [0 if place == lost else 6 for place in range(3)]
     assert found.context["missing"] == [name]
-    assert name in found.layers[lost].reason
+    assert lost is None or name in found.layers[lost].reason  # without its bias a layer follows from another
 
 
 def test_nothing_left_and_a_spoilt_model_are_errors():
