@@ -57,7 +57,8 @@ def spread(subject: Subject, name: str, known: KnownBatch) -> Iterator[tuple[str
             return
         if not known.is_whole:
             return
-        subject.sums |= {} if sums is None else {before.name: sums}
+        if sums is not None:
+            subject.sums[before.name] = sums
         yield before.name, known, f"backward from layer '{use.name}'"
         use = before
 
@@ -106,7 +107,8 @@ def _forward(
             continue
         batch = propagate_forward(known, rows, np.stack([one[name] for one in drawn]), layer)
         if batch.is_whole:
-            subject.sums |= {} if sums is None else {name: sums}
+            if sums is not None:
+                subject.sums[name] = sums
             yield name, batch, f"forward from layer '{start}'"
 
 

@@ -113,7 +113,8 @@ def determinacy_at(low: Front, picture: torch.Tensor, features: torch.Tensor, in
     index : int
         Which of them are those of the picture.
     """
-    others = torch.cat([features[:index], features[index + 1 :]]).double() - features[index].double()
+    features = features.double().cpu()
+    others = torch.cat([features[:index], features[index + 1 :]]) - features[index]
     if low.n_pixels > MOST_DENSE:
         return _without_matrix(low.to(torch.float64), picture, others)
     rows = jacobian_at(low, picture.float())
@@ -128,9 +129,8 @@ def determinacy_at(low: Front, picture: torch.Tensor, features: torch.Tensor, in
     rank, is_open = int(is_held.sum()), directions[:, ~is_held].T.cpu().numpy().copy()
     if rank < n:
         return Determinacy(n_equations, n, rank, 0.0, np.inf, is_open)
-    tangent = (rows.T @ directions / sizes).cpu()
-    inside = others.cpu()[:, is_active.cpu()] @ tangent
-    of_mixing = torch.linalg.vector_norm(inside / sizes.cpu(), dim=1) / _lengths(others.cpu())
+    is_active, tangent = is_active.cpu(), (rows.T @ directions / sizes).cpu()
+    of_mixing = torch.linalg.vector_norm(others[:, is_active] @ tangent / sizes.cpu(), dim=1) / _lengths(others)
     of_mixing *= (features.shape[1] / n) ** 0.5
     return Determinacy(
         n_equations,
@@ -140,7 +140,7 @@ def determinacy_at(low: Front, picture: torch.Tensor, features: torch.Tensor, in
         gain=float((1 / sizes.square()).mean().sqrt()),
         open=is_open,
         gain_of_mixing=float(of_mixing.max()) if len(others) else 0.0,
-        visible=_visible(_basis(others)[is_active.cpu()].T @ tangent),
+        visible=_visible(_basis(others)[is_active].T @ tangent),
     )
 
 
@@ -150,7 +150,7 @@ def _lengths(rows: torch.Tensor) -> torch.Tensor:
 
 def _basis(rows: torch.Tensor) -> torch.Tensor:
     """Return an orthonormal basis of the span of rows of shape (k, n), as columns."""
-    return torch.linalg.qr((rows / _lengths(rows)[:, None]).T.cpu()).Q
+    return torch.linalg.qr((rows / _lengths(rows)[:, None]).T).Q
 
 
 def _visible(inside: torch.Tensor) -> float:
