@@ -12,18 +12,18 @@ from sklearn.base import clone
 from torch import nn
 
 from sparsedl.process import neutral_modes
+from sparsedl_fl.audit.completed_update import CompletedUpdate
 from sparsedl_fl.audit.context import describe_run
 from sparsedl_fl.audit.declared import declared, mode_of, of_audit
-from sparsedl_fl.audit.filtered import FilteredUpdate, completed
 from sparsedl_fl.audit.findings import LayerAudit, Verdict
 from sparsedl_fl.audit.last_layer import signs_of, targets_of
 from sparsedl_fl.audit.layer_attack import LayerAttack, caps
 from sparsedl_fl.audit.one_record import single_records
 from sparsedl_fl.audit.picture_attack import pictures_behind, source_of_pictures, why_no_pictures
 from sparsedl_fl.audit.result import AuditResult
+from sparsedl_fl.audit.sent import SentUpdate, read_update
 from sparsedl_fl.audit.spreading import replay_found, spread
 from sparsedl_fl.audit.subject import Subject, check_room
-from sparsedl_fl.audit.suspicions import check_is_update, rounding_noted, without_penalties
 from sparsedl_fl.audit.text_attack import replay_of_texts, texts
 from sparsedl_fl.audit.token_ids import embedded_tokens
 from sparsedl_fl.certify.candidates import SearchEnd
@@ -34,8 +34,7 @@ from sparsedl_fl.models import LayerRow, inspect_model
 from sparsedl_fl.propagate.replay import Replay
 from sparsedl_fl.theory import Attack
 from sparsedl_fl.tracing.embeddings import token_tables
-from sparsedl_fl.tracing.finite import check_finite, in_range, without_non_finite
-from sparsedl_fl.tracing.naming import named_gradients
+from sparsedl_fl.tracing.finite import check_finite
 from sparsedl_fl.tracing.tracing import trace_model
 
 __all__ = ["audit_model", "out_of_range"]
@@ -46,7 +45,7 @@ INTERRUPTED = "interrupted before its turn"
 @neutral_modes(gradients=True)
 def audit_model(
     model: nn.Module,
-    gradients: Sequence[torch.Tensor] | Mapping[str, torch.Tensor] | FilteredUpdate,
+    gradients: Sequence[torch.Tensor] | Mapping[str, torch.Tensor] | CompletedUpdate,
     inverter: GradientInverter | None = None,
     layers: Iterable[int | str] | None = None,
     example: torch.Tensor | None = None,
@@ -69,7 +68,7 @@ def audit_model(
     model : torch.nn.Module
         The model at the parameters at which the gradient was taken.
     gradients : sequence of tensors or mapping of name to tensor
-        The client's gradient, in the order of ``model.parameters()`` or by name; or a `FilteredUpdate`, fitted to it.
+        The client's gradient, in the order of ``model.parameters()`` or by name; or a `CompletedUpdate`, fitted to it.
     inverter : GradientInverter or None, default=None
         What attacks each layer, a clone each; None takes ``GradientInverter(random_state=0)``.
     layers : iterable of int or str, or None, default=None
@@ -126,15 +125,12 @@ def audit_model(
 class _Attack:
     """The steps of an audit, and what they have found so far."""
 
+    model: nn.Module
+    """The model as it was given."""
+    sent: SentUpdate
     subject: Subject
     rows: Mapping[str, LayerRow]
     one: LayerAttack
-    sent: Mapping[str, torch.Tensor]
-    """What the client sent, not scaled."""
-    is_plain: bool
-    """Whether nothing had to be subtracted from that."""
-    notes: tuple[str, ...]
-    """What was subtracted, and which noise it has; in sentences."""
     why_no_pictures: Mapping[Attack, str] = field(default_factory=dict)
     """Why features are not followed to pictures, by attack; empty texts where they are."""
     declared: Sequence[Mapping[str, Any]] = ()
@@ -157,30 +153,21 @@ class _Attack:
         layers = None if layers is None else list(layers)
         check_room(model, layers)
         check_finite(model)
-        trace = trace_model(model, example)
-        tables = token_tables(model, trace.example if example is None else example)
-        if not tables and not any(tensor.ndim == 2 for tensor in model.parameters()):
+        if not any(tensor.ndim == 2 for tensor in model.parameters()):
             raise ValueError("the model has no linear layer (torch.nn.Linear, or a product with a matrix of weights)")
-        seen = gradients if isinstance(gradients, FilteredUpdate) else None
-        named = without_non_finite(named_gradients(model, seen.sent if seen else gradients), stacklevel=5)
-        check_is_update(model, named)
-        sent = [name for name, tensor in named.items() if tensor is not None or (seen and name in seen.reasons)]
-        rows = {row.name: row for row in inspect_model(model, trace=trace, sent=sent)}
+        sent = read_update(model, gradients, example, inverter.batch_size, is_one_step=learning_rate is None)
+        trace = sent.trace
+        rows = {row.name: row for row in inspect_model(sent.model, trace=trace, sent=sent.names)}
         if layers is not None:
             running = list(dict.fromkeys(use.name for use in trace.layers)) or list(rows)
             rows = {name: rows[name] for name in (pick_layer("layers", layer, running) for layer in layers)}
-        scaled, factor = in_range(named)
-        if factor != 1:
+        if sent.factor != 1:
             noise = inverter.noise_level
-            inverter = clone(inverter).set_params(noise_level=None if noise is None else noise * factor)
-            learning_rate = None if learning_rate is None else learning_rate / factor
-        cleaned, penalties = (scaled, ()) if seen else without_penalties(model, scaled)
-        usable, filtered = usable_loss(loss, trace.n_outputs), seen or completed(model, cleaned, tables)
-        of_filter = filtered if filtered.is_filtered else None
-        subject = Subject(model, filtered.gradients, trace, usable, learning_rate, tables, loss, of_filter)
-        notes = penalties + filtered.notes + rounding_noted(model, named)
-        is_plain = not (penalties or filtered.notes)
-        return cls(subject, rows, LayerAttack(subject, inverter, **budget), named, is_plain, notes)
+            inverter = clone(inverter).set_params(noise_level=None if noise is None else noise * sent.factor)
+            learning_rate = None if learning_rate is None else learning_rate / sent.factor
+        usable, of_others = usable_loss(loss, trace.n_outputs), sent.update if sent.update.is_worked_out else None
+        subject = Subject(sent.model, sent.update.gradients, trace, usable, learning_rate, sent.tables, loss, of_others)
+        return cls(model, sent, subject, rows, LayerAttack(subject, inverter, **budget))
 
     def run(self, peel: bool) -> AuditResult:
         """Attack, spread and replay."""
@@ -217,23 +204,23 @@ class _Attack:
             replay_reason=why_not,
             input_shape=() if example is None else tuple(example.shape[1:]),
             context=describe_run(
-                subject.model,
-                self.sent,
+                self.model,
+                self.sent.tensors,
                 seconds,
                 seed=inverter.random_state,
                 attack=repr(inverter),
-                missing=[name for name, tensor in self.sent.items() if tensor is None] or None,
+                missing=[name for name, tensor in self.sent.tensors.items() if tensor is None] or None,
                 loss=subject.loss,
                 learning_rate=subject.learning_rate,
                 declared=list(self.declared),
                 texts=self.one.of_texts or None,
             ),
-            notes=self.notes,
+            notes=self.sent.notes,
             given_batch_size=inverter.batch_size,
             was_interrupted=is_interrupted,
         )
         size = result.batch_size if result.is_batch_size_known else None
-        signs = signs_of(subject, size, replayed, is_exact=inverter.noise_level is None and self.is_plain)
+        signs = signs_of(subject, size, replayed, is_exact=inverter.noise_level is None and self.sent.is_plain)
         best = result.best
         if best is not None and best.row is not None and best.row.attack.gives_pictures:
             best = source_of_pictures(subject, self.found)

@@ -18,8 +18,9 @@ from torch import nn
 from sparsedl.process import one_thread
 from sparsedl_fl.audit.adaptive_optimizers import FIRST_STEPS, Client, is_first_step
 from sparsedl_fl.audit.attack import audit_model, out_of_range
+from sparsedl_fl.audit.completed_update import CompletedUpdate
 from sparsedl_fl.audit.declared import with_more
-from sparsedl_fl.audit.filtered import MOST_ENTRIES, FilteredUpdate
+from sparsedl_fl.audit.filtered import MOST_ENTRIES
 from sparsedl_fl.audit.result import AuditResult
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.layers.updates import plain_optimizer
@@ -61,13 +62,13 @@ class FirstStep:
 
     Attributes
     ----------
-    update : FilteredUpdate
+    update : CompletedUpdate
         Fitted gradients of linear layers, for `audit_model`.
     batch_size : int or None
         Their rank; None where layers have different ones, or tokens.
     """
 
-    update: FilteredUpdate
+    update: CompletedUpdate
     batch_size: int | None
 
 
@@ -163,7 +164,7 @@ def first_step(
         raise NoFirstStep(f"the weights after the step have NaN or infinity in {spoilt!r}")
     client = Client(FIRST_STEPS[plain_optimizer(optimizer)], learning_rate, weight_decay or 0.0)
     before = plain_parameters(model)
-    found = FilteredUpdate(dict.fromkeys(before))
+    found = CompletedUpdate(dict.fromkeys(before))
     for name in tables:
         found.gradients[name] = before[name].detach().cpu().double() - after[name].cpu().double()
     # The largest layer first: its rank is tried first in the others.
@@ -183,13 +184,13 @@ def first_step(
         f"gradient, and {len(found.open_rows)} of {len(shares)} gradients were fitted to these, of rank "
         f"{' and '.join(map(str, sorted(set(ranks))))}"
     )
-    update = FilteredUpdate(**{**vars(found), "notes": (note,), "doubt": DOUBT})
+    update = CompletedUpdate(**{**vars(found), "notes": (note,), "doubt": DOUBT})
     is_one = len(set(ranks)) == 1 and all(use.rows == 1 for use in ordered)
     return FirstStep(update, ranks[0] if is_one else None)
 
 
 def _fit_layers(
-    found: FilteredUpdate,
+    found: CompletedUpdate,
     client: Client,
     before: Mapping[str, torch.Tensor],
     after: Mapping[str, torch.Tensor],
@@ -218,7 +219,7 @@ def _fit_layers(
     return shares, ranks
 
 
-def _put(found: FilteredUpdate, use: LinearUse, steps: Steps, rank: int | None) -> SaturatedFit | None:
+def _put(found: CompletedUpdate, use: LinearUse, steps: Steps, rank: int | None) -> SaturatedFit | None:
     """Fit the gradient of a layer, and put it and its bias where they belong; return the fit, or None."""
     has_bias = bool(use.bias)
     if has_bias:  # what it shows by itself, of labels its signs

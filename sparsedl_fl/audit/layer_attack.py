@@ -28,6 +28,7 @@ from sparsedl_fl.lowrank.factors import LowRankGradient
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.models import LayerRow
 from sparsedl_fl.propagate.backward import KnownBatch
+from sparsedl_fl.propagate.scales import NoScale, stand_in, sums_of_batch
 from sparsedl_fl.search.budget import effort
 from sparsedl_fl.theory import Attack
 from sparsedl_fl.wording import argument_with
@@ -74,7 +75,7 @@ class LayerAttack:
         if self.inverter.directions is None and self.is_spent:
             return LayerAudit.closed(row, self.is_spent, end=SearchEnd.CUT)
         try:
-            given = self.subject.layer_gradient(row.name)
+            given = self._layer(row.name)
             if visible_reason(given):
                 raise ValueError(visible_reason(given))
             inverter = clone(self.inverter)
@@ -103,6 +104,22 @@ class LayerAttack:
             rows=given.rows_per_sample,
             end=inverter.search_end_,
         )
+
+    def _layer(self, name: str) -> LayerGradient:
+        """Return a layer with its gradient; without a bias gradient the scale of its inputs is searched for first."""
+        subject, use = self.subject, self.subject.trace.use_of(name)
+        if use is None or not subject.lacks_bias_gradient(use):
+            return subject.layer_gradient(name)
+        if subject.learning_rate is not None:
+            raise NoScale("no bias gradient was sent, and of several local steps the scale is not searched for")
+        given = subject.layer_gradient(name, stand_in(subject.weight_gradient(use)))
+        inverter = clone(self.inverter)
+        if inverter.batch_size is not None:
+            inverter.set_params(batch_size=inverter.batch_size * given.rows_per_sample + 1)
+        with cut_at(self.latest):
+            inverter, _ = self._with_either_size(inverter, given)
+        subject.sums[name] = sums_of_batch(inverter, given)
+        return subject.layer_gradient(name)
 
     def _with_estimates(self, name: str, batch: KnownBatch, reason: str) -> tuple[KnownBatch, str]:
         """Return a batch with what the estimates of filtered features add to its errors, and its status."""

@@ -101,7 +101,7 @@ def _forward(
             continue
         try:
             lacks_bias = subject.lacks_bias_gradient(found)
-            sums = torch.from_numpy(sums_at(rows, _weight_gradient(subject, found))) if lacks_bias else None
+            sums = torch.from_numpy(sums_at(rows, subject.weight_gradient(found).numpy())) if lacks_bias else None
             layer = subject.layer_gradient(name, sums)
         except ValueError:
             continue
@@ -110,14 +110,6 @@ def _forward(
             if sums is not None:
                 subject.sums[name] = sums
             yield name, batch, f"forward from layer '{start}'"
-
-
-def _weight_gradient(subject: Subject, use: LinearUse) -> np.ndarray:
-    """Return the weight gradient of a layer, (m, n); raises ``ValueError`` where it was not sent."""
-    found = subject.gradients.get(use.weight)
-    if found is None:
-        raise ValueError(f"no gradient of {use.weight!r} was sent")
-    return (found.T if use.is_transposed else found).detach().cpu().double().numpy()
 
 
 def _draws(known: KnownBatch) -> Iterator[np.ndarray]:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from sparsedl.arrays import CHUNK_ENTRIES
-from sparsedl_fl.audit.filtered import FilteredUpdate
+from sparsedl_fl.audit.completed_update import CompletedUpdate
 from sparsedl_fl.layers.given_arrays import LARGE, Shared
 from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.layers.of_model import layer_of_model
@@ -51,8 +51,8 @@ class Subject:
         Plain names of the parameters whose rows the model's input ids pick.
     given_loss : str, callable or None
         Loss as the caller gave it, which may take targets instead of labels.
-    filtered : FilteredUpdate or None
-        Gradients of linear layers that are completed in part; None where no filter was at work.
+    completed : CompletedUpdate or None
+        What is known of gradients that were not sent as they are; None where all were.
     sums : dict of str to torch.Tensor
         In place of a bias gradient that was not sent, by layer: the gradients at its outputs, summed over the batch, as
         another layer showed them.
@@ -65,7 +65,7 @@ class Subject:
     learning_rate: float | None = None
     tables: tuple[str, ...] = ()
     given_loss: Any = None
-    filtered: FilteredUpdate | None = None
+    completed: CompletedUpdate | None = None
     sums: dict[str, torch.Tensor] = field(default_factory=dict)
     _layers: dict[str, LayerGradient] = field(default_factory=dict, repr=False)
 
@@ -81,25 +81,34 @@ class Subject:
         return self._layers[name]
 
     def _layer(self, name: str, sums: torch.Tensor | None) -> LayerGradient:
-        if self.filtered is None:
-            return layer_of_model(self._made, self.model, self.gradients, name, self.trace, self.loss, sums)
         use = self.trace.use_of(name)
-        sent = self.filtered.tensors_of(use)
-        found = layer_of_model(self._made, self.model, sent, name, self.trace, self.loss)
-        return self.filtered.without_open_units(found, use)
+        sent = self.gradients if use is None else self._sent_of(use)
+        found = layer_of_model(self._made, self.model, sent, name, self.trace, self.loss, sums)
+        return found if self.completed is None else self.completed.without_open_units(found, use)
+
+    def weight_gradient(self, use: LinearUse) -> torch.Tensor:
+        """Return a layer's weight gradient, (m, n), in double precision; raises ``ValueError`` where it is missing."""
+        found = self._sent_of(use).get(use.weight)
+        if found is None:
+            raise ValueError(f"no gradient of {use.weight!r} was sent")
+        return (found.T if use.is_transposed else found).detach().cpu().double()
 
     def lacks_bias_gradient(self, use: LinearUse) -> bool:
         """Return whether nothing gives a layer's inputs their scale: no bias has a gradient."""
-        return use.norm is None and self.gradients.get(use.bias) is None and use.name not in self.sums
+        return use.norm is None and use.name not in self.sums and self._sent_of(use).get(use.bias) is None
+
+    def _sent_of(self, use: LinearUse) -> Mapping[str, torch.Tensor | None]:
+        """Return the gradients that a layer's attack may use; raises ``ValueError`` where its own is not known."""
+        return self.gradients if self.completed is None else self.completed.tensors_of(use)
 
     @property
     def doubt(self) -> str:
         """Why a layer that gives nothing has not resisted; empty where it may have."""
-        return "" if self.filtered is None else self.filtered.doubt
+        return "" if self.completed is None else self.completed.doubt
 
     def estimates_of(self, name: str) -> Estimates | None:
         """Return the estimates of those features of a layer of which a filter left too little."""
-        return None if self.filtered is None else self.filtered.estimates_of(self.trace.use_of(name))
+        return None if self.completed is None else self.completed.estimates_of(self.trace.use_of(name))
 
     def _made(self, **parts: Any) -> LayerGradient:
         """Return a layer that shares its large tensors with the model and the update."""

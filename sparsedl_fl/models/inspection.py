@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,7 +10,9 @@ from torch import nn
 
 from sparsedl.process import neutral_modes
 from sparsedl_fl.models.reach import count_of_pictures, obstacle_to, reach_of
+from sparsedl_fl.propagate.scales import hides_scale
 from sparsedl_fl.theory import Attack
+from sparsedl_fl.tracing.adapters import AdaptedLinear, Adapter, merge_adapters
 from sparsedl_fl.tracing.embeddings import token_tables
 from sparsedl_fl.tracing.naming import plain_modules, plain_parameters
 from sparsedl_fl.tracing.tracing import Trace, trace_model
@@ -23,6 +25,13 @@ MOST_NAMED = 4
 
 IDS = "no linear layer; what it leaks are token ids, the rows of its gradient that are not zero"
 """Obstacle of a table whose rows the model's input ids pick."""
+
+
+ONLY_FIRST = (
+    "its adapter's second factor is zero, as before the first step, and then the first has no gradient: of each input "
+    "only {} numbers show, its products with the first factor"
+)
+"""Obstacle of an adapter at its start."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +108,10 @@ def inspect_model(
     >>> [(row.name, row.feeds, row.behind, row.attack) for row in rows]
     [('0', "the model's input", 'relu', 'zeros'), ('2', 'features', 'nothing: it is the last layer', 'head')]
     """
+    model, adapters = merge_adapters(model, sent)
+    if adapters:
+        example, trace = trace.example if trace is not None and example is None else example, None
+        sent = None if sent is None else _of_merged(adapters, sent)
     trace = trace_model(model, example) if trace is None else trace
     tensors = plain_parameters(model)
     sent = {name for name, tensor in tensors.items() if tensor.requires_grad} if sent is None else set(sent)
@@ -107,6 +120,16 @@ def inspect_model(
     uses = {use.weight: use for use in reversed(inspection.trace.layers)}
     rows = [inspection.linear_row(uses[name]) for name in dict.fromkeys(use.weight for use in inspection.trace.layers)]
     return [*rows, *inspection.other_rows({name for row in rows for name in row.parameters})]
+
+
+def _of_merged(adapters: Iterable[Adapter], sent: Collection[str]) -> set[str]:
+    """Return the names of what is sent as those of a model with merged adapters."""
+    found = set(sent)
+    for adapter in adapters:
+        own = f"{adapter.name}.".removeprefix(".")
+        found |= {own + "weight"} if {adapter.first, adapter.second} <= found else set()
+        found |= {own + "bias"} if adapter.bias in found else set()
+    return found
 
 
 _MISSING = "the update has no gradient of {!r}: it was not sent, or is spoilt by NaN or infinity"
@@ -130,12 +153,19 @@ class _Inspection:
         """Return the row of a linear layer."""
         own = tuple(name for name in (use.weight, use.bias) if name)
         use = replace(use, behind=self._adapter(use) or use.behind)
-        obstacle = self._not_sent(use.weight) or self._bias_not_sent(use) or obstacle_to(self.model, use, self.trace)
-        obstacle = obstacle or ("" if use.bias or use.norm is not None else f"it has no bias: {_NO_SCALE}")
+        why_no_scale = self._bias_not_sent(use)
+        obstacle = self._not_sent(use.weight) or (why_no_scale and self._hides_scale(use) and why_no_scale)
+        obstacle = obstacle or obstacle_to(self.model, use, self.trace)
         use = use if self.trace.n_uses(use.name) == 1 else self.trace.all_of(use.name) or use
-        attack, most = (Attack.NONE, 0) if obstacle else reach_of(use, self.trace, self.tensors)
+        given = {"has_scale": not why_no_scale}
+        attack, most = (Attack.NONE, 0) if obstacle else reach_of(use, self.trace, self.tensors, **given)
+        module = self.modules.get(use.weight.rpartition(".")[0], self.model)
+        if isinstance(module, AdaptedLinear):
+            obstacle = obstacle or ("" if module.has_second else ONLY_FIRST.format(module.rank))
+            attack, most = (Attack.NONE, 0) if obstacle else (attack, min(most, module.rank))
+            use = replace(use, behind=f"{use.behind}; by its adapters (LoRA) of rank {module.rank}")
         attack = Attack.ROWS if use.weight in self.tables else attack
-        kind = type(self.modules.get(use.weight.rpartition(".")[0], self.model)).__name__
+        kind = type(module).__name__
         follows = use.behind + (f", dropout of {use.dropout:g}" if use.dropout else "")
         shape = tuple(self.tensors[use.weight].shape)
         return LayerRow(use.name, kind, shape, own, follows, obstacle, use.feeds, attack, most, use.dropout)
@@ -147,9 +177,14 @@ class _Inspection:
         return _MISSING.format(name) if self.tensors[name].requires_grad else "never sent: it is frozen"
 
     def _bias_not_sent(self, use: LinearUse) -> str:
-        if not use.bias or use.bias in self.sent or use.norm is not None:
+        if use.bias in self.sent or use.norm is not None:
             return ""
-        return f"{_MISSING.format(use.bias)}, or frozen: {_NO_SCALE}"
+        return f"{_MISSING.format(use.bias)}, or frozen: {_NO_SCALE}" if use.bias else f"it has no bias: {_NO_SCALE}"
+
+    def _hides_scale(self, use: LinearUse) -> bool:
+        """Return whether the next layer's gradient does not show the scale of a layer's inputs either."""
+        is_alone = use.next_weight and use.activation is not None and self.trace.n_uses(use.name) == 1
+        return not is_alone or hides_scale(use.activation, self.tensors.get(use.bias))
 
     def _adapter(self, use: LinearUse) -> str:
         """Describe a layer that is the first factor of a product of low rank, as adapters are; else return ""."""

@@ -57,14 +57,19 @@ def obstacle_to(model: nn.Module, use: LinearUse, trace: Trace) -> str:
     )
 
 
-def reach_of(use: LinearUse, trace: Trace, tensors: Mapping[str, torch.Tensor]) -> tuple[Attack, int]:
-    """Return what a layer within reach leaks by, and the largest batch that is recovered as a rule."""
+def reach_of(
+    use: LinearUse, trace: Trace, tensors: Mapping[str, torch.Tensor], *, has_scale: bool = True
+) -> tuple[Attack, int]:
+    """Return what a layer within reach leaks by, and the largest batch that is recovered as a rule.
+
+    ``has_scale`` is whether a bias gradient gives the inputs their scale; else the next layer's gradient has to.
+    """
     n_inputs = tensors[use.weight].numel() // use.width
     if use.is_last:
         return Attack.HEAD, largest_batch(use.width, n_inputs, Attack.HEAD)
     by_zeros = use.activation is not None and use.activation.has_flat_part
     alone = Attack.ZEROS if by_zeros else Attack.REST
-    reach = [(alone, largest_batch(use.width, n_inputs, alone))]
+    reach = [(alone, largest_batch(use.width, n_inputs, alone))] if has_scale else []
     if use.next_weight:
         next_width = tensors[use.next_weight].numel() // use.width
         widths = _downstream_widths(use, trace)

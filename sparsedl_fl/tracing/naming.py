@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,19 +22,22 @@ __all__ = [
 WRAPPERS = ("module", "_orig_mod", "_module", "_fsdp_wrapped_module")
 """Prefixes that DataParallel, torch.compile, Opacus and FSDP add to a parameter's name."""
 
+IN_ADAPTERS = re.compile(r"(?<=\.lora_[A-Z])\.default(?=\.|$)|\.modules_to_save\.default(?=\.|$)")
+"""The name of PEFT's first adapter in that of a parameter; `get_peft_model_state_dict` leaves it out."""
+
 
 def plain_name(name: str) -> str:
-    """Return a parameter's name without prefixes of wrappers.
+    """Return a parameter's name without prefixes of wrappers, and without what PEFT leaves out of its files.
 
     Examples
     --------
-    >>> plain_name("_orig_mod.module.fc1.weight")
-    'fc1.weight'
+    >>> plain_name("_orig_mod.module.fc1.weight"), plain_name("fc1.lora_A.default.weight")
+    ('fc1.weight', 'fc1.lora_A.weight')
     """
     parts = name.split(".")
     while len(parts) > 1 and parts[0] in WRAPPERS:
         parts = parts[1:]
-    return ".".join(parts)
+    return IN_ADAPTERS.sub("", ".".join(parts))
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

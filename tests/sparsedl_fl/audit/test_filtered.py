@@ -80,7 +80,7 @@ def test_too_few_entries_are_out_of_range():
 def test_an_update_that_was_not_filtered_stays_as_it_is():
     model, _, gradients = client()
     found = completed(model, gradients)
-    assert not found.is_filtered
+    assert not found.is_worked_out
     assert all(found.gradients[name] is tensor for name, tensor in gradients.items())
 
 
@@ -90,7 +90,7 @@ def test_sparse_records_are_no_filter():
     inputs = (torch.rand(6, 100) < 0.1).float()
     gradients = client_gradient(model, inputs, torch.arange(6))
     assert (gradients["0.weight"] == 0).float().mean() > 0.3
-    assert not completed(model, gradients).is_filtered
+    assert not completed(model, gradients).is_worked_out
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2))])

@@ -104,10 +104,22 @@ class TestFrozen:
         assert (rows["0"].attack, rows["0"].largest_batch) == ("zeros", 50)
         assert (rows["2"].obstacle, rows["2"].attack, rows["2"].largest_batch) == ("never sent: it is frozen", "", 0)
 
-    def test_a_frozen_bias_leaves_the_scale_open(self):
+    def test_a_frozen_bias_leaves_the_scale_to_the_next_layer(self):
         model = fully_connected(64, width=200, random_state=0)
         model[0].bias.requires_grad_(False)
+        assert (rows_of(model)["0"].attack, rows_of(model)["0"].largest_batch) == ("span", 64)
+        model[2].weight.requires_grad_(False)
         assert "no gradient of '0.bias'" in rows_of(model)["0"].obstacle
+
+    def test_without_a_bias_a_relu_hides_the_scale_and_a_gelu_does_not(self):
+        for activation, attack in ((nn.ReLU(), ""), (nn.GELU(), "span")):
+            model = nn.Sequential(nn.Linear(64, 200, bias=False), activation, nn.Linear(200, 100), nn.ReLU())
+            rows = rows_of(nn.Sequential(*model, nn.Linear(100, 10)))
+            assert rows["0"].attack == attack
+            assert ("it has no bias" in rows["0"].obstacle) == (not attack)
+        silent = fully_connected(64, width=200, random_state=0)
+        nn.init.zeros_(silent[0].bias.requires_grad_(False))
+        assert "no gradient of '0.bias'" in rows_of(silent)["0"].obstacle
 
     def test_other_modules_may_be_frozen_as_well(self):
         model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 30 * 30, 10))

@@ -1,0 +1,214 @@
+"""Adapters of low rank (LoRA) beside frozen linear layers: found by what their modules compute, and merged."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import permutations, product
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from sparsedl.process import neutral_modes
+from sparsedl_fl.tracing.naming import plain_name
+
+__all__ = ["AdaptedLinear", "Adapter", "merge_adapters"]
+
+EXACT = 1e-6
+"""Relative distance up to which a module computes its layer and a multiple of the product, in double precision."""
+
+N_TESTED = 4
+"""Inputs on which that is tested."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A frozen linear layer with a product of two thin matrices beside it: ``z = W x + b + scale * B A x``.
+
+    Attributes
+    ----------
+    name : str
+        Plain name of the module that holds all of it.
+    weight, bias : str
+        Plain names of ``W`` (m, n) and ``b``; ``bias`` is empty where there is none.
+    first, second : str
+        Plain names of ``A`` (r, n) and ``B`` (m, r).
+    is_weight_transposed, is_first_transposed, is_second_transposed : bool
+        Whether each is stored the other way round.
+    scale : float
+        The factor on the product.
+    """
+
+    name: str
+    weight: str
+    bias: str
+    first: str
+    second: str
+    is_weight_transposed: bool
+    is_first_transposed: bool
+    is_second_transposed: bool
+    scale: float
+
+    def factors(self, tensors: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return ``A`` (r, n) and ``B`` (m, r), or their gradients, in double precision, of tensors by plain name."""
+        first, second = (tensors[name].detach().cpu().double() for name in (self.first, self.second))
+        return first.T if self.is_first_transposed else first, second.T if self.is_second_transposed else second
+
+
+class AdaptedLinear(nn.Linear):
+    """A linear layer with its adapter merged into its weight.
+
+    Attributes
+    ----------
+    adapter : Adapter
+        What was merged.
+    rank : int
+        That of the product, ``r``.
+    has_second : bool
+        Whether ``B`` is anything but zeros, as it is before the first step: else ``A`` has no gradient.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: nn.Parameter | None, adapter: Adapter, second: torch.Tensor) -> None:
+        super().__init__(weight.shape[1], weight.shape[0], bias=False, device="meta")
+        self.weight, self.bias = nn.Parameter(weight), bias
+        self.adapter, self.rank, self.has_second = adapter, second.shape[1], bool(second.any())
+
+
+@neutral_modes()
+def merge_adapters(model: nn.Module, sent: Collection[str] | None = None) -> tuple[nn.Module, tuple[Adapter, ...]]:
+    """Return a model with each adapter merged into its layer, and the adapters; the model itself where it has none.
+
+    A module counts as one that computes a linear layer and a multiple of a product of two thin matrices, whatever its
+    class and names: PEFT's LoRA (also scaled by the root of the rank) and modules of one's own. A layer whose weight
+    is trained itself stays as it is. The merged layer has the name of the module.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model; it is not changed. All other tensors are shared with it.
+    sent : collection of str or None, default=None
+        Plain names of the parameters whose gradient the client sends; None for those that require one.
+
+    Returns
+    -------
+    model : torch.nn.Module
+        With an `AdaptedLinear` in the place of each.
+    adapters : tuple of Adapter
+        In the order of the modules.
+    """
+    tensors = {plain_name(name): tensor for name, tensor in model.named_parameters()}
+    sent = {name for name, tensor in tensors.items() if tensor.requires_grad} if sent is None else sent
+    found = {name: adapter for name, module in model.named_modules() if (adapter := _adapter_of(name, module))}
+    # The smallest module of each: what contains nothing else computes the same.
+    found = {
+        name: adapter
+        for name, adapter in found.items()
+        if adapter.weight not in sent
+        and not any(other != name and f"{other}.".startswith(f"{name}." if name else "") for other in found)
+    }
+    if not found:
+        return model, ()
+    shared = [*model.parameters(), *model.buffers()]
+    merged = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
+    for name, adapter in found.items():
+        layer = _merged(adapter, tensors)
+        layer.train(model.get_submodule(name).training)
+        if not name:
+            return layer, (adapter,)
+        parent, _, own = name.rpartition(".")
+        setattr(merged.get_submodule(parent), own, layer)
+    return merged, tuple(found.values())
+
+
+def _merged(adapter: Adapter, tensors: Mapping[str, nn.Parameter]) -> AdaptedLinear:
+    stored = tensors[adapter.weight].detach()
+    weight = stored.double().T if adapter.is_weight_transposed else stored.double()
+    first, second = adapter.factors(tensors)
+    weight = (weight + adapter.scale * (second @ first).to(stored.device)).to(stored.dtype)
+    return AdaptedLinear(weight.contiguous(), tensors.get(adapter.bias), adapter, second)
+
+
+def _adapter_of(name: str, module: nn.Module) -> Adapter | None:
+    """Return the adapter that a module computes; None where it is none."""
+    parameters = dict(module.named_parameters())
+    matrices = {key: tensor for key, tensor in parameters.items() if tensor.ndim == 2 and tensor.numel()}
+    vectors = [key for key, tensor in parameters.items() if tensor.ndim == 1]
+    if len(matrices) != 3 or len(vectors) > 1 or len(parameters) != 3 + len(vectors):
+        return None
+    if not all(tensor.is_floating_point() for tensor in matrices.values()):
+        return None
+    weight = max(matrices, key=lambda key: matrices[key].numel())
+    thin = [key for key in matrices if key != weight]
+    generator = torch.Generator().manual_seed(0)
+    drawn = {key: _drawn(tuple(matrices[key].shape), generator) for key in thin}
+    values = {key: tensor.detach().cpu().double() for key, tensor in parameters.items()} | drawn
+    for is_weight_transposed in (False, True):
+        W = values[weight].T if is_weight_transposed else values[weight]
+        computed = _moved(module, values, _drawn((N_TESTED, W.shape[1]), generator))
+        if computed is None:
+            continue
+        x, z = computed
+        if z.shape != (len(x), W.shape[0]):
+            continue
+        left = z - x @ W.T
+        for (first, second), (turns_first, turns_second) in product(
+            permutations(thin), product((False, True), repeat=2)
+        ):
+            A = values[first].T if turns_first else values[first]
+            B = values[second].T if turns_second else values[second]
+            if A.shape[1] != W.shape[1] or B.shape != (W.shape[0], A.shape[0]) or A.shape[0] >= min(W.shape):
+                continue
+            beside = x @ A.T @ B.T
+            scale = float((left * beside).sum() / (beside * beside).sum())
+            if scale and (left - scale * beside).norm() <= EXACT * left.norm():
+                prefix = f"{name}." if name else ""
+                return Adapter(
+                    plain_name(f"{name}.x")[:-2] if name else "",
+                    plain_name(prefix + weight),
+                    plain_name(prefix + vectors[0]) if vectors else "",
+                    plain_name(prefix + first),
+                    plain_name(prefix + second),
+                    is_weight_transposed,
+                    turns_first,
+                    turns_second,
+                    scale,
+                )
+    return None
+
+
+def _drawn(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def _moved(
+    module: nn.Module, values: Mapping[str, torch.Tensor], x: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return inputs and by how much they move a module's outputs; None where it cannot be run on rows of numbers."""
+    buffers = {
+        key: tensor.cpu().double() if tensor.is_floating_point() else tensor.cpu()
+        for key, tensor in module.named_buffers()
+    }
+    try:
+        with _without_dropout(module):
+            outputs = functional_call(module, {**values, **buffers}, (torch.cat([x, torch.zeros_like(x[:1])]),))
+    except Exception:  # a module may raise anything on what it was not made for
+        return None
+    if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2 or outputs.dtype != torch.float64:
+        return None
+    return x, outputs[:-1] - outputs[-1:]
+
+
+@contextmanager
+def _without_dropout(module: nn.Module) -> Iterator[None]:
+    """Switch dropout off, and nothing else: some adapters merge their weights when they are set to evaluation."""
+    dropping = [part for part in module.modules() if isinstance(part, nn.modules.dropout._DropoutNd) and part.training]
+    for part in dropping:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in dropping:
+            part.training = True
