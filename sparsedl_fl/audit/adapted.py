@@ -9,6 +9,7 @@ import torch
 from sparsedl.process import one_thread
 from sparsedl_fl.audit.completed_update import CompletedUpdate
 from sparsedl_fl.lowrank.adapters import NotDetermined, gradient_of_product
+from sparsedl_fl.lowrank.measured import precision_of
 from sparsedl_fl.tracing.adapters import Adapter
 
 __all__ = ["with_full_gradients"]
@@ -65,7 +66,7 @@ def with_full_gradients(
         except NotDetermined as reason:
             reasons[name] = str(reason)
             continue
-        found.gradients[name] = torch.from_numpy(fit.gradient)
+        found.gradients[name] = torch.from_numpy(fit.gradient).to(_format_of(gradients[adapter.second]))
         ranks.append(fit.rank)
     n_sent = len(ranks) + len(reasons)
     shown = f", of {min(ranks)} to {max(ranks)} inputs each" if ranks else ""
@@ -74,3 +75,9 @@ def with_full_gradients(
         f"stand follow from both of an adapter's factors{shown}"
     )
     return CompletedUpdate(found.gradients, reasons=reasons, notes=(note,) if n_sent else ())
+
+
+def _format_of(sent: torch.Tensor) -> torch.dtype:
+    """Return single precision, or double where the client computed in it: what follows is no more exact than that."""
+    matrix = sent.detach().cpu().double().numpy()
+    return torch.float64 if precision_of(matrix) < torch.finfo(torch.float32).eps else torch.float32

@@ -14,7 +14,7 @@ import torch
 from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit
 from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.certify.labels import NO_LABEL, labels_of_columns
-from sparsedl_fl.propagate.backward import KnownBatch, propagate_back, sums_before
+from sparsedl_fl.propagate.backward import KnownBatch, propagate_back, sizes_of, sums_before
 from sparsedl_fl.propagate.forward import columns_of_inputs, is_contradicted, propagate_forward, sums_at
 from sparsedl_fl.propagate.replay import Replay, replay
 from sparsedl_fl.tracing.tracing import LinearUse
@@ -99,13 +99,16 @@ def _forward(
         found = subject.trace.use_of(name)
         if name == start or found is None or found.rows != 1 or subject.trace.n_uses(name) != 1:
             continue
+        of_draws = np.stack([one[name] for one in drawn])
         try:
-            lacks_bias = subject.lacks_bias_gradient(found)
-            sums = torch.from_numpy(sums_at(rows, subject.weight_gradient(found).numpy())) if lacks_bias else None
+            sums = None
+            if subject.lacks_bias_gradient(found):
+                errors = np.sqrt(np.mean((of_draws - rows) ** 2, axis=(0, 2))) / sizes_of(rows)
+                sums = torch.from_numpy(sums_at(rows, subject.weight_gradient(found).numpy(), errors))
             layer = subject.layer_gradient(name, sums)
         except ValueError:
             continue
-        batch = propagate_forward(known, rows, np.stack([one[name] for one in drawn]), layer)
+        batch = propagate_forward(known, rows, of_draws, layer)
         if batch.is_whole:
             if sums is not None:
                 subject.sums[name] = sums

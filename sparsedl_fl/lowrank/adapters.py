@@ -12,11 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsedl_fl.layers.formats import UNIFORM, rounding_noise
+from sparsedl_fl.layers.stored_weights import step_of_stored_weights
+from sparsedl_fl.lowrank.measured import precision_of
 
 __all__ = ["NotDetermined", "ProductGradient", "gradient_of_product"]
 
-FLOOR = 4.0
-"""Singular values over the largest that white noise as strong as the rounding has, up to which they are rounding."""
+MOST_ROUNDING = 30.0
+"""Rounding of a gradient over that of its last operation, at most: as of `sparsedl_fl.audit.text.layer_space`."""
 
 FITS = 0.05
 """Relative distance up to which both factors' gradients tell the same ``C``."""
@@ -86,13 +88,11 @@ def gradient_of_product(
             f"its adapter's second factor is zero, as before the first step: of each input only {r} numbers show, its "
             "products with the first factor"
         )
-    (U, S, _), noise_of_second = _spectrum(of_second)
-    (_, T, V), noise_of_first = _spectrum(of_first)
-    b, b_of_first = (
-        _rank(values, noise, *shape)
-        for values, noise, shape in ((S, noise_of_second, of_second.shape), (T, noise_of_first, of_first.shape))
-    )
-    _check_rank(b, b_of_first, r, U, bias_grad, batch_size)
+    U, S, _ = np.linalg.svd(of_second, full_matrices=False)
+    _, T, V = np.linalg.svd(of_first, full_matrices=False)
+    noise_of_first, noise_of_second = _rounding(of_first, first), _rounding(of_second, second)
+    b = min(_rank(S, noise_of_second, *of_second.shape), _rank(T, noise_of_first, *of_first.shape))
+    _check_rank(b, r, U[:, :b], bias_grad, batch_size)
     U, V = U[:, :b], V[:b]
     right, left = np.linalg.pinv(V @ first.T), np.linalg.pinv(second.T @ U)
     core, other = (U.T @ of_second @ right) / scale, (left @ of_first @ V.T) / scale
@@ -107,7 +107,6 @@ def gradient_of_product(
         _level(T, b, noise_of_first, of_first.shape) * _longest(left),
         float(np.sqrt(np.mean((core - other) ** 2))) * abs(scale),
     )
-    gradient = U @ core @ V
     noise = _noise(of_second, max(levels) / abs(scale), U, V)
     share = float(np.linalg.norm(noise, 2) / np.linalg.svd(core, compute_uv=False)[-1])
     if not share <= MOST_NOISE:
@@ -115,18 +114,11 @@ def gradient_of_product(
             f"its adapter shows too little of the gradient: the errors are {share:.0%} of the least singular value, "
             f"and at most {MOST_NOISE:.0%} are in range"
         )
-    return ProductGradient(gradient + noise, b, share)
+    return ProductGradient(U @ core @ V + noise, b, share)
 
 
-def _check_rank(
-    b: int, b_of_first: int, r: int, U: np.ndarray, bias_grad: np.ndarray | None, batch_size: int | None
-) -> None:
-    """Raise where the factors do not show the whole rank of the gradient."""
-    if b_of_first < b:
-        raise NotDetermined(
-            f"its adapter's factors show {b} and {b_of_first} dimensions of the batch: the second factor is too poor, "
-            "as after the first steps"
-        )
+def _check_rank(b: int, r: int, U: np.ndarray, bias_grad: np.ndarray | None, batch_size: int | None) -> None:
+    """Raise where the gradient may have a larger rank than the factors show."""
     if batch_size is not None and batch_size > r:
         raise NotDetermined(f"its adapter has rank {r}, and the batch {batch_size} inputs")
     if b < r or batch_size is not None:
@@ -134,26 +126,27 @@ def _check_rank(
     if bias_grad is None or np.linalg.norm(bias_grad - U @ (U.T @ bias_grad)) > FITS * np.linalg.norm(bias_grad):
         raise NotDetermined(
             f"its adapter has rank {r}, and the gradients of its factors have no less: the batch has {r} inputs (or "
-            "rows) or more"
+            "rows) or more, or noise hides their number"
         )
 
 
-def _spectrum(matrix: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], float]:
-    """Return singular vectors and values of a gradient, and the standard deviation of its rounding."""
-    rounding = rounding_noise(matrix)
-    if rounding is not None:
-        level = float(np.sqrt(np.mean(rounding**2)))
-    else:
-        is_single = bool((matrix.astype(np.float32) == matrix).all())
-        level = float(UNIFORM * np.finfo(np.float32 if is_single else np.float64).eps * np.sqrt(np.mean(matrix**2)))
-    return np.linalg.svd(matrix, full_matrices=False), level
+def _rounding(gradient: np.ndarray, factor: np.ndarray) -> float:
+    """Return the standard deviation of the rounding of a factor's gradient, or of the weights it is a difference of."""
+    coarse = rounding_noise(gradient)
+    if coarse is not None:
+        return float(np.sqrt(np.mean(coarse**2)))
+    of_numbers = float(UNIFORM * precision_of(gradient) * np.sqrt(np.mean(gradient**2)))
+    step = step_of_stored_weights(factor, gradient)
+    of_weights = 0.0 if step is None else step * np.sqrt(np.mean(np.spacing(np.abs(factor).astype(np.float32)) ** 2))
+    return max(of_numbers, UNIFORM * float(of_weights))
 
 
 def _rank(values: np.ndarray, noise: float, m: int, n: int) -> int:
-    """Return the number of singular values in front of the largest gap, the rounding counted as the last one."""
-    floor = FLOOR * noise * (np.sqrt(m) + np.sqrt(n))
-    logs = np.log(np.maximum(np.append(values, floor), floor))
-    return int(np.argmax(logs[:-1] - logs[1:])) + 1
+    """Return the number of singular values above the noise, at the largest gap where rounding may be as large."""
+    edge = noise * (np.sqrt(m) + np.sqrt(n))
+    least, most = max(1, int(np.sum(values > MOST_ROUNDING * edge))), max(1, int(np.sum(values > edge)))
+    floored = np.maximum(np.append(values, edge), edge)
+    return least + int(np.argmax(floored[least - 1 : most] / floored[least : most + 1]))
 
 
 def _level(values: np.ndarray, b: int, rounding: float, shape: tuple[int, ...]) -> float:

@@ -23,6 +23,7 @@ from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.lowrank.factorization import factorize_with_bias
 from sparsedl_fl.lowrank.factors import LowRankGradient
 from sparsedl_fl.propagate.branches import BRANCH, first_guess, inactive_start, on_graph
+from sparsedl_fl.propagate.scales import with_errors
 
 __all__ = ["KnownBatch", "propagate_back", "sizes_of", "sums_before"]
 
@@ -131,6 +132,8 @@ def propagate_back(known: KnownBatch, weight: np.ndarray, before: LayerGradient)
 def sums_before(known: KnownBatch, weight: np.ndarray, activation: Activation) -> np.ndarray:
     """Return the bias gradient of the layer before one whose whole batch is known, whether it has a bias or not.
 
+    Errors of the batch are drawn into what is outside its columns, where attacks look for noise.
+
     Parameters
     ----------
     known : KnownBatch
@@ -150,7 +153,8 @@ def sums_before(known: KnownBatch, weight: np.ndarray, activation: Activation) -
     y = known.inputs.T
     inactive, weight_of_y = inactive_start(y, known.errors)
     z = on_graph(activation, inactive, y, weight_of_y)
-    return np.sum(activation.derivative(as_tensor(z)).numpy() * (weight.astype(np.float64).T @ known.gradients), axis=1)
+    columns = activation.derivative(as_tensor(z)).numpy() * (weight.astype(np.float64).T @ known.gradients)
+    return with_errors(columns, known.errors / sizes_of(known.inputs))
 
 
 def _certified(

@@ -11,6 +11,7 @@ from sparsedl_fl.certify.assembly import Assembly
 from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.propagate.backward import KnownBatch, sizes_of
+from sparsedl_fl.propagate.scales import with_errors
 
 __all__ = ["propagate_forward", "columns_of_inputs", "is_contradicted", "sums_at"]
 
@@ -85,7 +86,7 @@ def columns_of_inputs(
     return columns, np.sqrt(by_noise + np.max(changes, axis=0, initial=0.0))
 
 
-def sums_at(fed: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+def sums_at(fed: np.ndarray, gradient: np.ndarray, errors: np.ndarray) -> np.ndarray:
     """Return the bias gradient of a layer whose inputs are known, whether it has a bias or not, of shape (m,).
 
     Parameters
@@ -94,8 +95,10 @@ def sums_at(fed: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         The known inputs, ``b < n``.
     gradient : ndarray of shape (m, n)
         Of its weights.
+    errors : ndarray of shape (b,)
+        Expected errors of the inputs, relative to them.
     """
-    return np.sum(np.linalg.lstsq(fed.T, gradient.T, rcond=None)[0], axis=0)
+    return with_errors(np.linalg.lstsq(fed.T, gradient.T, rcond=None)[0].T, errors)
 
 
 def is_contradicted(fed: np.ndarray, known: np.ndarray, *, far: float = 1e-2, least: int = 3) -> bool:

@@ -12,6 +12,7 @@ from sparsedl.process import neutral_modes
 from sparsedl_fl.audit.text.front import Fronts, NoFront
 from sparsedl_fl.audit.text.layer_space import FEWEST_OPEN
 from sparsedl_fl.layers.running_model import in_double
+from sparsedl_fl.tracing.adapters import AdaptedLinear, merge_adapters
 from sparsedl_fl.tracing.embeddings import token_tables
 from sparsedl_fl.tracing.naming import plain_parameters
 
@@ -90,6 +91,10 @@ def reach_of_text(model: nn.Module, example: torch.Tensor | None) -> TextReach |
     tables = token_tables(model, example) if example is not None else ()
     if not tables:
         return None
+    model, adapters = merge_adapters(model)
+    adapted = {part.weight: part for part in model.modules() if isinstance(part, AdaptedLinear)} if adapters else {}
+    for part in adapted.values():
+        part.weight.requires_grad_(part.has_second)
     parameters = plain_parameters(model)
     sent = [name for name, tensor in parameters.items() if tensor.requires_grad]
     try:
@@ -100,7 +105,8 @@ def reach_of_text(model: nn.Module, example: torch.Tensor | None) -> TextReach |
     if not first.has_positions:
         return TextReach(first.name, reason=NO_ORDER)
     n_outputs = sum(parameters[use.weight].numel() // first.n_features for use in first.uses)
-    limit = max(0, min(first.n_features, n_outputs) - FEWEST_OPEN)
+    of_adapters = [adapted[parameters[use.weight]].rank for use in first.uses if parameters[use.weight] in adapted]
+    limit = max(0, min(first.n_features, n_outputs, *of_adapters) - FEWEST_OPEN)
     if not limit:
         return TextReach(first.name, reason=f"layer {first.name!r} is too narrow")
     return TextReach(first.name, limit, bool(fronts.later))

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from sparsedl.process import neutral_modes
+from sparsedl_fl.audit.sent import read_update
 from sparsedl_fl.audit.text.assignment import assign
 from sparsedl_fl.audit.text.contexts import Contexts
 from sparsedl_fl.audit.text.finding import Sentence, Text
@@ -20,9 +21,7 @@ from sparsedl_fl.audit.text.pairs import Pairs, find_pairs
 from sparsedl_fl.audit.text.reach import NO_ORDER, fronts_of
 from sparsedl_fl.audit.text.replaying import replay_sentences
 from sparsedl_fl.layers.running_model import in_double
-from sparsedl_fl.tracing.embeddings import token_tables
 from sparsedl_fl.tracing.finite import check_finite
-from sparsedl_fl.tracing.naming import named_gradients
 
 __all__ = ["recover_text", "text_of"]
 
@@ -72,13 +71,12 @@ def recover_text(
     ----------
     Petrov et al., "DAGER: Exact gradient inversion for large language models", NeurIPS 2024.
     """
-    named = named_gradients(model, gradients)
     check_finite(model)
     if not isinstance(example, torch.Tensor) or example.ndim != 2 or example.is_floating_point():
         raise ValueError("example must be token ids of shape (n, length)")
-    sent = {name: tensor for name, tensor in named.items() if tensor is not None and bool(tensor.isfinite().all())}
-    tables = token_tables(model, example)
-    return text_of(model, in_double(model), sent, example, tables, _shown_by(sent, tables), loss)
+    read = read_update(model, gradients, example)
+    sent = {name: tensor for name, tensor in read.update.gradients.items() if tensor is not None}
+    return text_of(read.model, in_double(read.model), sent, example, read.tables, _shown_by(sent, read.tables), loss)
 
 
 def _shown_by(sent: Mapping[str, torch.Tensor], tables: Sequence[str]) -> list[int]:
