@@ -26,6 +26,7 @@ from paper.pictures import PICTURE_ROWS
 from paper.raw import CROWDED_ROWS, RawImages, RawRows
 from paper.text import TEXT_ROWS
 from paper.tokens import TOKEN_ROWS
+from paper.withheld import WITHHELD_ROWS
 from tests.hostile.problems import TWISTS
 
 __all__ = ["TABLES", "Table"]
@@ -209,6 +210,12 @@ TABLES = {
     "filtered": Table(
         "Filtered updates, completed by their low rank: percentiles zeroed and clipped (CIFAR-10, two hidden layers)",
         FILTERED_ROWS,
+        ("activation",),
+        n_batches=10,
+    ),
+    "withheld": Table(
+        "No bias gradient sent, or adapters (LoRA) alone beside frozen layers and biases (CIFAR-10, two hidden layers)",
+        WITHHELD_ROWS,
         ("activation",),
         n_batches=10,
     ),

@@ -28,7 +28,7 @@ from sparsedl_fl.lowrank.factors import LowRankGradient
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.models import LayerRow
 from sparsedl_fl.propagate.backward import KnownBatch
-from sparsedl_fl.propagate.scales import NoScale, stand_in, sums_of_batch
+from sparsedl_fl.propagate.scales import SHARES, NoScale, stand_in, sums_of_batch
 from sparsedl_fl.search.budget import effort
 from sparsedl_fl.theory import Attack
 from sparsedl_fl.wording import argument_with
@@ -112,14 +112,20 @@ class LayerAttack:
             return subject.layer_gradient(name)
         if subject.learning_rate is not None:
             raise NoScale("no bias gradient was sent, and of several local steps the scale is not searched for")
-        given = subject.layer_gradient(name, stand_in(subject.weight_gradient(use)))
-        inverter = clone(self.inverter)
-        if inverter.batch_size is not None:
-            inverter.set_params(batch_size=inverter.batch_size * given.rows_per_sample + 1)
-        with cut_at(self.latest):
-            inverter, _ = self._with_either_size(inverter, given)
-        subject.sums[name] = sums_of_batch(inverter, given)
-        return subject.layer_gradient(name)
+        why_not = NoScale()
+        for share in SHARES:
+            given = subject.layer_gradient(name, stand_in(subject.weight_gradient(use), share))
+            inverter = clone(self.inverter)
+            if inverter.batch_size is not None:
+                inverter.set_params(batch_size=inverter.batch_size * given.rows_per_sample + 1)
+            try:
+                with cut_at(self.latest):
+                    inverter, _ = self._with_either_size(inverter, given)
+                subject.sums[name] = sums_of_batch(inverter, given)
+                return subject.layer_gradient(name)
+            except NoScale as reason:
+                why_not = reason
+        raise why_not
 
     def _with_estimates(self, name: str, batch: KnownBatch, reason: str) -> tuple[KnownBatch, str]:
         """Return a batch with what the estimates of filtered features add to its errors, and its status."""

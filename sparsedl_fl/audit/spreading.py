@@ -43,6 +43,7 @@ def spread(subject: Subject, name: str, known: KnownBatch) -> Iterator[tuple[str
     yield name, known, ""
     if subject.trace.n_uses(name) > 1:  # it is not known in which run of the layer an input occurs
         return
+    is_scale_searched = name in subject.sums
     yield from _forward(subject, name, known, fed, drawn)
     while use is not None:
         before = _fed_from(subject, use)
@@ -52,7 +53,8 @@ def spread(subject: Subject, name: str, known: KnownBatch) -> Iterator[tuple[str
             weight, sums = subject.layer_gradient(use.name).weight, None
             if subject.lacks_bias_gradient(before) and before.activation is not None:
                 sums = torch.from_numpy(sums_before(known, weight, before.activation))
-            known = propagate_back(known, weight, subject.layer_gradient(before.name, sums))
+            found = propagate_back(known, weight, subject.layer_gradient(before.name, sums))
+            known = _with_errors_of_scales(found, known) if is_scale_searched else found
         except ValueError:
             return
         if not known.is_whole:
@@ -61,6 +63,12 @@ def spread(subject: Subject, name: str, known: KnownBatch) -> Iterator[tuple[str
             subject.sums[before.name] = sums
         yield before.name, known, f"backward from layer '{use.name}'"
         use = before
+
+
+def _with_errors_of_scales(found: KnownBatch, known: KnownBatch) -> KnownBatch:
+    """Return a batch that follows from a known one with what the latter's scales may be off by, which it shares."""
+    inherited = known.errors / sizes_of(known.inputs) * sizes_of(found.inputs)
+    return replace(found, errors=np.hypot(found.errors, inherited))
 
 
 def _labelled(subject: Subject, known: KnownBatch, fed: Fed, drawn: list[Fed]) -> KnownBatch:
