@@ -21,6 +21,7 @@ from sparsedl_fl.certify.candidates import SearchEnd
 from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.directions import KnownInputs, best_known
 from sparsedl_fl.inverter import GradientInverter
+from sparsedl_fl.layers.bias_as_input import with_bias_as_input
 from sparsedl_fl.layers.blocks import OutOfTime, cut_at
 from sparsedl_fl.layers.diagnosis import visible_reason
 from sparsedl_fl.layers.layer_gradient import LayerGradient
@@ -120,7 +121,7 @@ class LayerAttack:
                 inverter.set_params(batch_size=inverter.batch_size * given.rows_per_sample + 1)
             try:
                 with cut_at(self.latest):
-                    inverter, _ = self._with_either_size(inverter, given)
+                    inverter, _ = self._with_either_size(inverter, with_bias_as_input(given))
                 subject.sums[name] = sums_of_batch(inverter, given)
                 return subject.layer_gradient(name)
             except NoScale as reason:
