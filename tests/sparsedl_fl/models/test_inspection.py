@@ -142,14 +142,12 @@ class TestAdapters:
     def test_are_said(self, is_new, scale):
         parts = [Adapted(20, 40, 4, is_new, scale), nn.ReLU(), Adapted(40, 30, 4, is_new, scale), nn.ReLU()]
         rows = rows_of(nn.Sequential(*parts, nn.Linear(30, 5)))
-        assert not any("hardtanh" in row.behind + row.obstacle for row in rows.values())
+        assert list(rows) == ["0", "2", "4"]
         for name in ("0", "2"):
-            assert rows[f"{name}.base"].obstacle == "never sent: it is frozen"
-            assert rows[f"{name}.down"].behind.startswith(
-                f"'{name}.up', the second factor of a low-rank adapter (LoRA)"
-            )
-            assert not rows[f"{name}.down"].attack
-            assert not rows[f"{name}.up"].attack
+            assert rows[name].kind == "AdaptedLinear"
+            assert rows[name].behind == "relu; by its adapters (LoRA) of rank 4"
+            assert (rows[name].attack, rows[name].largest_batch) == (("", 0) if is_new else ("span", 4))
+            assert ("second factor is zero" in rows[name].obstacle) == is_new
 
     def test_a_product_that_is_none_is_no_adapter(self):
         model = nn.Sequential(nn.Linear(20, 4), nn.Linear(4, 30), nn.ReLU(), nn.Linear(30, 5))
