@@ -1,4 +1,4 @@
-"""Figures from records: where recovery ends, how many draws SPEAR needs, how often it must fail."""
+"""Figures from records: where recovery ends, how many draws SPEAR needs, how often it must fail, what peers see."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from scipy.stats import binomtest
 
 from paper.experiments import ImageBatch
 from paper.methods import DRAWS_AT_ONCE, METHODS, OURS
+from paper.picture_peers import unpacked
 from paper.published import PUBLISHED
 from paper.tables import TABLES
 from sparsedl_fl.theory import expected_samples, failure_probability, failure_probability_bound
@@ -186,6 +187,29 @@ def _training(figure: Any, records: Records) -> None:
     axis.legend(fontsize=8)
 
 
+def _peer_pictures(figure: Any, records: Records) -> None:
+    """Draw one digit and eight: the true ones, and what each attack finds; R-GAP's behind its own network."""
+    rows = TABLES["picture-peers"].rows
+    named = {rows[row].name: row for row in ("mnist-1", "mnist-8", "mnist-1-chain", "mnist-8-chain")}
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for record in sorted((record for record in records if record["experiment"] in named), key=lambda of: of["seed"]):
+        if named[record["experiment"]].endswith("-chain") == (record["directions"] == "r-gap"):
+            found.setdefault((record["directions"], record["batch_size"]), record)
+    labels = {"true": "true", "activation": "ours", "breaching": "breaching", "r-gap": "R-GAP, behind\nits own network"}
+    axes = figure.subplots(len(labels), 2, width_ratios=[1, 8])
+    for row, (method, label) in zip(axes, labels.items(), strict=True):
+        row[0].set_ylabel(label, rotation=0, ha="right", va="center", fontsize=8)
+        for axis, n in zip(row, (1, 8), strict=True):
+            axis.set(xticks=[], yticks=[], frame_on=False)
+            record = found.get(("activation" if method == "true" else method, n))
+            if record is None:
+                continue
+            pictures = unpacked(record["true" if method == "true" else "found"], n).reshape(n, 28, 28)
+            axis.imshow(np.hstack(np.pad(pictures, ((0, 0), (0, 0), (1, 1)), constant_values=1)), cmap="gray")
+            if method != "true":
+                axis.set_xlabel(f"{np.mean(record['psnr']):.1f} dB", fontsize=7, labelpad=1)
+
+
 FIGURES: dict[str, Callable[[Any, Records], None]] = {
     "spearpp-table1": _phase_transition,
     "spearpp-table2": _phase_transition,
@@ -193,5 +217,6 @@ FIGURES: dict[str, Callable[[Any, Records], None]] = {
     "spear-fig4": _samples,
     "spear-fig7": _training,
     "spear-fig8": _failures,
+    "picture-peers": _peer_pictures,
 }
 """What draws the figure of a table, from all records there are."""
