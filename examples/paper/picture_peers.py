@@ -38,7 +38,8 @@ class PeerBatch(PictureBatch):
         """Attack the batch of a seed; exact is every picture above ``exact_above``, certified or not.
 
         ``psnr`` is that of each picture, on the scale [0, 1] after matching, 0 where none was found, and ``worst`` the
-        smallest; ``right`` is the share above ``exact_above``. ``seconds`` are those of the processor.
+        smallest; ``right`` is the share above ``exact_above``; a peer that does not take the network has none of them.
+        ``seconds`` are those of the processor.
         """
         images = load_images(self.dataset, data)
         pixels, classes = images.draw(self.batch_size, seed)
@@ -57,19 +58,19 @@ class PeerBatch(PictureBatch):
             found, said = _by_peer(method, update, budget.steps, seed)
         else:
             found, said = _by_audit(model, gradients, inputs[:1])
-        seconds = time.process_time() - start
+        record = {"exact": False, "psnr": [], "starts": 0, "seconds": round(time.process_time() - start, 3), **said}
+        if found is None:
+            return record
         true = images.denormalize(inputs.flatten(1).numpy())
         recovered = images.denormalize(found)
         quality = self.quality(true, recovered)
         pictures = {"true": packed(true), "found": packed(_in_order(true, recovered))}
         return {
+            **record,
             "exact": bool((quality > self.exact_above).all()),
             "psnr": [round(float(value), 2) for value in quality],
             "worst": round(float(quality.min()), 2),
             "right": float((quality > self.exact_above).mean()),
-            "starts": 0,
-            "seconds": round(seconds, 3),
-            **said,
             **(pictures if self.batch_size <= SHOWN_UP_TO else {}),
         }
 
@@ -99,14 +100,13 @@ def _by_audit(model: nn.Module, gradients: Any, example: torch.Tensor) -> tuple[
     return found, {"certified": row.n_certified, "status": f"{audit.reason}; {row.reason}"}
 
 
-def _by_peer(method: str, update: Update, n_steps: int, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
-    """Return what a peer finds, of shape (n_found, values), and with which release; or how it failed."""
+def _by_peer(method: str, update: Update, n_steps: int, seed: int) -> tuple[np.ndarray | None, dict[str, Any]]:
+    """Return what a peer finds, of shape (n_found, values), and with which release; None where it failed, and how."""
     try:
         found = PEERS[method](update, n_steps, seed).flatten(1).double().numpy()
-        status = "finished"
     except (IndexError, RuntimeError, TypeError, UnboundLocalError) as failure:  # networks that it does not take
-        found, status = np.empty((0, int(np.prod(update.shape)))), f"failed: {type(failure).__name__}: {failure}"
-    return found, {"status": status, "peer": peer_version()}
+        return None, {"status": f"failed: {type(failure).__name__}: {failure}", "peer": peer_version()}
+    return found, {"status": "finished", "peer": peer_version()}
 
 
 def _in_order(true: np.ndarray, recovered: np.ndarray) -> np.ndarray:
