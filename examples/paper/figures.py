@@ -187,26 +187,35 @@ def _training(figure: Any, records: Records) -> None:
     axis.legend(fontsize=8)
 
 
+PEER_LINES = {
+    ("", ""): "true",
+    ("activation", "mcmahan"): "ours",
+    ("breaching", "mcmahan"): "breaching",
+    ("r-gap", "chain"): "R-GAP, behind\nits own network",
+    ("activation", "chain"): "ours, behind\nR-GAP's network",
+}
+"""Attack and network of the lines of pictures; the first are the true ones."""
+
+
 def _peer_pictures(figure: Any, records: Records) -> None:
-    """Draw one digit and eight: the true ones, and what each attack finds; R-GAP's behind its own network."""
-    rows = TABLES["picture-peers"].rows
-    named = {rows[row].name: row for row in ("mnist-1", "mnist-8", "mnist-1-chain", "mnist-8-chain")}
-    found: dict[tuple[str, int], dict[str, Any]] = {}
-    for record in sorted((record for record in records if record["experiment"] in named), key=lambda of: of["seed"]):
-        if named[record["experiment"]].endswith("-chain") == (record["directions"] == "r-gap"):
-            found.setdefault((record["directions"], record["batch_size"]), record)
-    labels = {"true": "true", "activation": "ours", "breaching": "breaching", "r-gap": "R-GAP, behind\nits own network"}
-    axes = figure.subplots(len(labels), 2, width_ratios=[1, 8])
-    for row, (method, label) in zip(axes, labels.items(), strict=True):
-        row[0].set_ylabel(label, rotation=0, ha="right", va="center", fontsize=8)
-        for axis, n in zip(row, (1, 8), strict=True):
+    """Draw one digit and eight of the first seed: the true ones, and the best each attack finds, with its mean PSNR."""
+    named = {row.name: (row.network, row.batch_size) for row in TABLES["picture-peers"].rows.values()}
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    kept = [record for record in records if record["experiment"] in named and "found" in record]
+    for record in sorted(kept, key=lambda of: (of["seed"], -np.mean(of["psnr"]))):
+        found.setdefault((record["directions"], *named[record["experiment"]]), record)
+    axes = figure.subplots(len(PEER_LINES), 2, width_ratios=[1, 8])
+    for line, (attack, label) in zip(axes, PEER_LINES.items(), strict=True):
+        line[0].set_ylabel(label, rotation=0, ha="right", va="center", fontsize=8)
+        for axis, n in zip(line, (1, 8), strict=True):
             axis.set(xticks=[], yticks=[], frame_on=False)
-            record = found.get(("activation" if method == "true" else method, n))
+            is_true = not any(attack)
+            record = found.get(("activation", "mcmahan", n) if is_true else (*attack, n))
             if record is None:
                 continue
-            pictures = unpacked(record["true" if method == "true" else "found"], n).reshape(n, 28, 28)
+            pictures = unpacked(record["true" if is_true else "found"], n).reshape(n, 28, 28)
             axis.imshow(np.hstack(np.pad(pictures, ((0, 0), (0, 0), (1, 1)), constant_values=1)), cmap="gray")
-            if method != "true":
+            if not is_true:
                 axis.set_xlabel(f"{np.mean(record['psnr']):.1f} dB", fontsize=7, labelpad=1)
 
 
