@@ -90,9 +90,9 @@ class Images:
 
     def denormalize(self, inputs: np.ndarray) -> np.ndarray:
         """Return pixels of shape (batch_size, values) from inputs of the same shape."""
-        n_channels = len(self.dataset.mean)
-        pixels = inputs.reshape(len(inputs), -1, n_channels) * np.array(self.dataset.std) + np.array(self.dataset.mean)
-        return pixels.reshape(len(inputs), -1)
+        mean, std = np.array(self.dataset.mean), np.array(self.dataset.std)
+        pixels = inputs.reshape(len(inputs), inputs.shape[1] // len(mean), len(mean)) * std + mean
+        return pixels.reshape(inputs.shape)
 
     def _crop(self, picture: np.ndarray, rng: np.random.Generator, mirror: bool) -> np.ndarray:
         side = self.dataset.side

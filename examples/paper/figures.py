@@ -1,4 +1,4 @@
-"""Figures from records: where recovery ends, how many draws SPEAR needs, how often it must fail."""
+"""Figures from records: where recovery ends, how many draws SPEAR needs, how often it must fail, what peers see."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from scipy.stats import binomtest
 
 from paper.experiments import ImageBatch
 from paper.methods import DRAWS_AT_ONCE, METHODS, OURS
+from paper.picture_peers import unpacked
 from paper.published import PUBLISHED
 from paper.tables import TABLES
 from sparsedl_fl.theory import expected_samples, failure_probability, failure_probability_bound
@@ -186,6 +187,38 @@ def _training(figure: Any, records: Records) -> None:
     axis.legend(fontsize=8)
 
 
+PEER_LINES = {
+    ("", ""): "true",
+    ("activation", "mcmahan"): "ours",
+    ("breaching", "mcmahan"): "breaching",
+    ("r-gap", "chain"): "R-GAP, behind\nits own network",
+    ("activation", "chain"): "ours, behind\nR-GAP's network",
+}
+"""Attack and network of the lines of pictures; the first are the true ones."""
+
+
+def _peer_pictures(figure: Any, records: Records) -> None:
+    """Draw one digit and eight of the first seed: the true ones, and the best each attack finds, with its mean PSNR."""
+    named = {row.name: (row.network, row.batch_size) for row in TABLES["picture-peers"].rows.values()}
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    kept = [record for record in records if record["experiment"] in named and "found" in record]
+    for record in sorted(kept, key=lambda of: (of["seed"], -np.mean(of["psnr"]))):
+        found.setdefault((record["directions"], *named[record["experiment"]]), record)
+    axes = figure.subplots(len(PEER_LINES), 2, width_ratios=[1, 8])
+    for line, (attack, label) in zip(axes, PEER_LINES.items(), strict=True):
+        line[0].set_ylabel(label, rotation=0, ha="right", va="center", fontsize=8)
+        for axis, n in zip(line, (1, 8), strict=True):
+            axis.set(xticks=[], yticks=[], frame_on=False)
+            is_true = not any(attack)
+            record = found.get(("activation", "mcmahan", n) if is_true else (*attack, n))
+            if record is None:
+                continue
+            pictures = unpacked(record["true" if is_true else "found"], n).reshape(n, 28, 28)
+            axis.imshow(np.hstack(np.pad(pictures, ((0, 0), (0, 0), (1, 1)), constant_values=1)), cmap="gray")
+            if not is_true:
+                axis.set_xlabel(f"{np.mean(record['psnr']):.1f} dB", fontsize=7, labelpad=1)
+
+
 FIGURES: dict[str, Callable[[Any, Records], None]] = {
     "spearpp-table1": _phase_transition,
     "spearpp-table2": _phase_transition,
@@ -193,5 +226,6 @@ FIGURES: dict[str, Callable[[Any, Records], None]] = {
     "spear-fig4": _samples,
     "spear-fig7": _training,
     "spear-fig8": _failures,
+    "picture-peers": _peer_pictures,
 }
 """What draws the figure of a table, from all records there are."""

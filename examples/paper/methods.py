@@ -75,6 +75,7 @@ class Budget:
     seconds: float = 300.0
     draws: int = 2_000_000
     device: str = "cpu"
+    steps: int = 1000
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,10 @@ def _oracle(problem: Problem, budget: Budget) -> Directions:
     return ToldTheBatch(inputs=problem.truth, max_seconds=budget.seconds)
 
 
+def _of_pictures(problem: Problem, budget: Budget) -> Directions:
+    raise ValueError("the peers attack whole networks with convolutions, in the table picture-peers")
+
+
 class _ChannelsLast(nn.Module):
     """From images as gradient matching takes them to what the fully connected model is fed."""
 
@@ -178,5 +183,7 @@ METHODS = {
     "activation-next": Method("ours, with the next layer's gradient", _activation(use_next_layer=True), "seconds"),
     "oracle": Method("our last fit, told the true batch", _oracle, "seconds"),
     "dictionary": Method("ours, dictionary search, no weights", _dictionary),
+    "breaching": Method("inverting gradients, by breaching", _of_pictures, "steps"),
+    "r-gap": Method("R-GAP, by breaching", _of_pictures),
 }
 OURS = ("activation", "activation-next")

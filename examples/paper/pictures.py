@@ -15,7 +15,7 @@ from torch import nn
 from paper.data import Images, load_images
 from paper.experiments import Experiment, train
 from paper.methods import Budget
-from paper.models.vision import mcmahan, three_convolutions
+from paper.models.vision import chain, mcmahan, three_convolutions
 from paper.raw import LeNet
 from sparsedl_fl.audit import audit_model
 from sparsedl_fl.metrics import match_batches
@@ -26,6 +26,7 @@ __all__ = ["PICTURE_ROWS", "PictureBatch"]
 NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "mcmahan": mcmahan,
     "three-convolutions": three_convolutions,
+    "chain": lambda n_channels, side, n_hidden, n_classes: chain(n_channels, side, n_classes=n_classes),
     "lenet": lambda *_, **__: LeNet(),  # of coloured pictures of 32 x 32, ten classes
 }
 

@@ -22,6 +22,7 @@ from paper.honesty import CalibratedBatch, HostileBatch
 from paper.membership import MEMBERSHIP_ROWS
 from paper.methods import OURS
 from paper.peeled import PEELING_ROWS
+from paper.picture_peers import PEER_ROWS
 from paper.pictures import PICTURE_ROWS
 from paper.raw import CROWDED_ROWS, RawImages, RawRows
 from paper.text import TEXT_ROWS
@@ -206,6 +207,12 @@ TABLES = {
         PICTURE_ROWS,
         ("activation",),
         n_batches=10,
+    ),
+    "picture-peers": Table(
+        "Peers behind convolutions: MNIST, one gradient, untrained; chain is R-GAP's network (seconds of one core)",
+        PEER_ROWS,
+        ("activation", "breaching", "r-gap"),
+        n_batches=3,
     ),
     "filtered": Table(
         "Filtered updates, completed by their low rank: percentiles zeroed and clipped (CIFAR-10, two hidden layers)",

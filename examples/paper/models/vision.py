@@ -10,7 +10,7 @@ from torch import nn
 
 from sparsedl.arrays import draw_seed
 
-__all__ = ["VGG16_CHANNELS", "mcmahan", "resnet", "three_convolutions", "vgg"]
+__all__ = ["VGG16_CHANNELS", "chain", "mcmahan", "resnet", "three_convolutions", "vgg"]
 
 VGG16_CHANNELS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 """Channels of the convolutions of VGG16; each group ends in a pooling layer."""
@@ -170,3 +170,20 @@ def three_convolutions(n_channels: int, side: int, *, n_hidden: int = 512, n_cla
         convolutions += [nn.AvgPool2d(2)] if n_out > n_in else []
     head = [nn.Linear(64 * (side // 4) ** 2, n_hidden), nn.GELU(), nn.Linear(n_hidden, n_classes)]
     return nn.Sequential(*convolutions, nn.Flatten(), *head)
+
+
+def chain(n_channels: int, side: int, *, n_classes: int = 10) -> nn.Sequential:
+    """Build six convolutions without bias, LeakyReLU behind each, and a head: R-GAP's CNN6, with more classes than two.
+
+    References
+    ----------
+    Zhu and Blaschko, "R-GAP: Recursive gradient attack on privacy", ICLR 2021.
+    """
+    convolutions: list[nn.Module] = []
+    for n_in, n_out, kernel, stride, padding in (
+        *((n_channels, 12, 4, 2, 2), (12, 36, 3, 2, 1), (36, 36, 3, 1, 1)),
+        *((36, 36, 3, 1, 1), (36, 64, 3, 2, 1), (64, 128, 3, 1, 1)),
+    ):
+        convolutions += [nn.Conv2d(n_in, n_out, kernel, stride, padding, bias=False), nn.LeakyReLU(0.2)]
+    last = ((side // 2 + 2) // 2 + 1) // 2
+    return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(128 * last**2, n_classes))
