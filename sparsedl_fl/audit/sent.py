@@ -86,7 +86,7 @@ def read_update(
     check_is_update(model, named)
     scaled, factor = in_range(named)
     cleaned, penalties = (scaled, ()) if seen else without_penalties(model, scaled)
-    sent = [name for name, tensor in named.items() if tensor is not None]
+    sent = [name for name, tensor in named.items() if tensor is not None and tensor.any()]
     merged, adapters = (model, ()) if seen else merge_adapters(model, sent)
     trace = trace_model(merged, example)
     tables = token_tables(merged, trace.example if example is None else example)
@@ -96,5 +96,14 @@ def read_update(
         update = with_full_gradients(adapters, plain_parameters(model), cleaned, batch_size, is_one_step=is_one_step)
     else:
         update = completed(model, cleaned, tables)
+    _without_frozen_biases(update.gradients, trace)
     notes = penalties + update.notes + rounding_noted(model, named)
     return SentUpdate(named, merged, trace, tables, update, factor, notes, not (penalties or update.notes))
+
+
+def _without_frozen_biases(gradients: dict[str, torch.Tensor | None], trace: Trace) -> None:
+    """Count a bias gradient of zeros beside a weight gradient as not sent: frozen, or zeroed by a filter."""
+    for use in trace.layers:
+        weight, bias = gradients.get(use.weight), gradients.get(use.bias)
+        if weight is not None and bias is not None and weight.any() and not bias.any():
+            gradients[use.bias] = None

@@ -18,7 +18,7 @@ from sparsedl_fl.audit.first_step import audit_first_step, is_first_step
 from sparsedl_fl.federation.arguments import check_arguments
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.layers.updates import gradients_of_update, obstacle_of_optimizer
-from sparsedl_fl.tracing.naming import check_same_tensors, plain_names, unwrapped
+from sparsedl_fl.tracing.naming import check_same_tensors, plain_names, unwrapped, with_names_of
 
 __all__ = ["check_update", "state_of"]
 
@@ -175,6 +175,7 @@ def _at(model: nn.Module | Callable[[], nn.Module], before: State | None) -> nn.
 def state_of(model: nn.Module, given: State, argument: str) -> dict[str, torch.Tensor]:
     """Return a whole state of a model by plain name; what is not given, such as buffers, stays as the model has it."""
     own, parameters = model.state_dict(), [name for name, _ in model.named_parameters()]
+    trained = [name for name, tensor in model.named_parameters() if tensor.requires_grad]
     if not isinstance(given, Sized):
         raise ValueError(f"{argument} must hold arrays by name or in order, got {type(given).__name__}")
     if len(given) == 0:
@@ -182,12 +183,13 @@ def state_of(model: nn.Module, given: State, argument: str) -> dict[str, torch.T
                          "then the sum can be audited")  # fmt: skip
     if not isinstance(given, Mapping):
         arrays = list(given)
-        names = next((names for names in (list(own), parameters) if len(names) == len(arrays)), None)
+        names = next((names for names in (list(own), parameters, trained) if len(names) == len(arrays)), None)
         if names is None:
             raise ValueError(f"{argument} has {len(arrays)} arrays, and the model's state has {len(own)}")
         given = dict(zip(names, arrays, strict=True))
-    named = {name: _as_tensor(value, argument, name) for name, value in plain_names(argument, given).items()}
-    check_same_tensors(own, named, argument, needed=parameters)
+    given = with_names_of(own, plain_names(argument, given))
+    named = {name: _as_tensor(value, argument, name) for name, value in given.items()}
+    check_same_tensors(own, named, argument, needed=trained or parameters)
     for name, tensor in named.items():
         if own[name].is_floating_point() and not tensor.is_floating_point():
             kind = str(tensor.dtype).removeprefix("torch.")

@@ -82,8 +82,8 @@ def layer_of_model(
     if bias is not None and bias_grad is None and use.norm is None:
         raise ValueError(
             f"gradients has no tensor for {use.bias!r}: without the bias gradient (is the bias frozen, or spoilt by "
-            "NaN or infinity?) the scale of each input is not known (Thm 3.5); what leaks but for a factor was not "
-            "looked for"
+            "NaN or infinity?) the scale of each input is not known (Thm 3.5); audit_model searches for it by the "
+            "next layer's gradient"
         )
     next_grad = _transposed_if(named.get(use.next_weight), use.next_is_transposed)
     next_weight = _transposed_if(parameters.get(use.next_weight), use.next_is_transposed)

@@ -145,48 +145,36 @@ def _adapter_of(name: str, module: nn.Module) -> Adapter | None:
     generator = torch.Generator().manual_seed(0)
     drawn = {key: _drawn(tuple(matrices[key].shape), generator) for key in thin}
     values = {key: tensor.detach().cpu().double() for key, tensor in parameters.items()} | drawn
-    for is_weight_transposed in (False, True):
-        W = values[weight].T if is_weight_transposed else values[weight]
-        computed = _moved(module, values, _drawn((N_TESTED, W.shape[1]), generator))
-        if computed is None:
+    own = f"{name}." if name else ""
+    names = {key: plain_name(own + key) for key in parameters} | {"": ""}
+    for (first, second), turns in product(permutations(thin), product((False, True), repeat=3)):
+        W, A, B = (_turned_if(values[key], turn) for key, turn in zip((weight, first, second), turns, strict=True))
+        if A.shape[1] != W.shape[1] or B.shape != (W.shape[0], A.shape[0]) or A.shape[0] >= min(W.shape):
             continue
-        x, z = computed
-        if z.shape != (len(x), W.shape[0]):
+        x = _drawn((N_TESTED, W.shape[1]), generator)
+        z, beside = _moved(module, values, x), x @ A.T @ B.T
+        if z is None or z.shape != beside.shape:
             continue
         left = z - x @ W.T
-        for (first, second), (turns_first, turns_second) in product(
-            permutations(thin), product((False, True), repeat=2)
-        ):
-            A = values[first].T if turns_first else values[first]
-            B = values[second].T if turns_second else values[second]
-            if A.shape[1] != W.shape[1] or B.shape != (W.shape[0], A.shape[0]) or A.shape[0] >= min(W.shape):
-                continue
-            beside = x @ A.T @ B.T
-            scale = float((left * beside).sum() / (beside * beside).sum())
-            if scale and (left - scale * beside).norm() <= EXACT * left.norm():
-                prefix = f"{name}." if name else ""
-                return Adapter(
-                    plain_name(f"{name}.x")[:-2] if name else "",
-                    plain_name(prefix + weight),
-                    plain_name(prefix + vectors[0]) if vectors else "",
-                    plain_name(prefix + first),
-                    plain_name(prefix + second),
-                    is_weight_transposed,
-                    turns_first,
-                    turns_second,
-                    scale,
-                )
+        scale = float((left * beside).sum() / (beside * beside).sum())
+        if scale and (left - scale * beside).norm() <= EXACT * left.norm():
+            bias = names[vectors[0] if vectors else ""]
+            module_name = plain_name(own + "x")[:-2] if name else ""
+            found = module_name, names[weight], bias, names[first], names[second]
+            return Adapter(*found, turns[0], turns[1], turns[2], scale)
     return None
+
+
+def _turned_if(matrix: torch.Tensor, is_turned: bool) -> torch.Tensor:
+    return matrix.T if is_turned else matrix
 
 
 def _drawn(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
-def _moved(
-    module: nn.Module, values: Mapping[str, torch.Tensor], x: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return inputs and by how much they move a module's outputs; None where it cannot be run on rows of numbers."""
+def _moved(module: nn.Module, values: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor | None:
+    """Return by how much inputs move a module's outputs; None where it cannot be run on rows of numbers."""
     buffers = {
         key: tensor.cpu().double() if tensor.is_floating_point() else tensor.cpu()
         for key, tensor in module.named_buffers()
@@ -198,17 +186,17 @@ def _moved(
         return None
     if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2 or outputs.dtype != torch.float64:
         return None
-    return x, outputs[:-1] - outputs[-1:]
+    return outputs[:-1] - outputs[-1:]
 
 
 @contextmanager
 def _without_dropout(module: nn.Module) -> Iterator[None]:
-    """Switch dropout off, and nothing else: some adapters merge their weights when they are set to evaluation."""
-    dropping = [part for part in module.modules() if isinstance(part, nn.modules.dropout._DropoutNd) and part.training]
-    for part in dropping:
+    """Mark all parts as in evaluation, without telling them: some adapters would merge their weights."""
+    modes = {part: part.training for part in module.modules()}
+    for part in modes:
         part.training = False
     try:
         yield
     finally:
-        for part in dropping:
-            part.training = True
+        for part, mode in modes.items():
+            part.training = mode

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -17,7 +17,10 @@ __all__ = [
     "plain_names",
     "plain_parameters",
     "unwrapped",
+    "with_names_of",
 ]
+
+Value = TypeVar("Value")
 
 WRAPPERS = ("module", "_orig_mod", "_module", "_fsdp_wrapped_module")
 """Prefixes that DataParallel, torch.compile, Opacus and FSDP add to a parameter's name."""
@@ -27,17 +30,17 @@ IN_ADAPTERS = re.compile(r"(?<=\.lora_[A-Z])\.default(?=\.|$)|\.modules_to_save\
 
 
 def plain_name(name: str) -> str:
-    """Return a parameter's name without prefixes of wrappers, and without what PEFT leaves out of its files.
+    """Return a parameter's name without prefixes of wrappers.
 
     Examples
     --------
-    >>> plain_name("_orig_mod.module.fc1.weight"), plain_name("fc1.lora_A.default.weight")
-    ('fc1.weight', 'fc1.lora_A.weight')
+    >>> plain_name("_orig_mod.module.fc1.weight")
+    'fc1.weight'
     """
     parts = name.split(".")
     while len(parts) > 1 and parts[0] in WRAPPERS:
         parts = parts[1:]
-    return IN_ADAPTERS.sub("", ".".join(parts))
+    return ".".join(parts)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -61,6 +64,18 @@ def plain_modules(model: nn.Module, kind: type[nn.Module] = nn.Module) -> dict[s
         for name, module in model.named_modules()
         if isinstance(module, kind)
     }
+
+
+def with_names_of(own: Collection[str], given: Mapping[str, Value]) -> dict[str, Value]:
+    """Return a mapping with the names of a model where it has those of PEFT's files, which leave the adapter's out.
+
+    Examples
+    --------
+    >>> with_names_of(["fc.lora_A.default.weight", "head.weight"], {"fc.lora_A.weight": 1, "head.weight": 2})
+    {'fc.lora_A.default.weight': 1, 'head.weight': 2}
+    """
+    full = {IN_ADAPTERS.sub("", name): name for name in own}
+    return {name if name in own else full.get(name, name): value for name, value in given.items()}
 
 
 def check_same_tensors(
@@ -139,7 +154,7 @@ def named_gradients(
         if names is None:
             raise ValueError(f"gradients has {len(gradients)} tensors, the model has {len(parameters)} parameters")
         gradients = dict(zip(names, gradients, strict=True))
-    named = plain_names("gradients", gradients)
+    named = with_names_of(parameters, plain_names("gradients", gradients))
     if not named:
         raise ValueError("gradients is empty: the client sent nothing")
     if all(tensor is None for tensor in named.values()):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparsedl_fl.tracing.naming import check_same_tensors, plain_names, unwrapped
+from sparsedl_fl.tracing.naming import check_same_tensors, plain_names, unwrapped, with_names_of
 from sparsedl_fl.wording import argument
 
 __all__ = ["entry_of", "named_for"]
@@ -118,7 +118,7 @@ def named_for(model: nn.Module, given: Tensors, what: str, *, is_update: bool = 
     own = _Own(unwrapped(model), what, is_update)
     if not isinstance(given, Mapping):
         return own.checked(own.in_order(list(given)))
-    names = plain_names(what, given)
+    names = with_names_of(own.state, plain_names(what, given))
     if any(name in own.state for name in names):
         return own.checked(names)
     renamed = [{name.removeprefix(first): t for name, t in names.items()} for first in _shared(names)]

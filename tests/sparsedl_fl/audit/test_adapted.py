@@ -8,6 +8,7 @@ from torch import nn
 from sparsedl_fl.audit import Verdict, audit_model, recover_text
 from sparsedl_fl.audit.example import records
 from sparsedl_fl.audit.text import reach_of_text
+from sparsedl_fl.federation import check_update
 from sparsedl_fl.models import inspect_model
 
 RANK = 12
@@ -142,3 +143,22 @@ def test_tokens_show_up_to_the_rank():
 def test_a_fresh_adapter_shows_no_text():
     model, ids = Words(std=0.0), torch.randint(200, (1, 10))
     assert reach_of_text(model, ids).limit == 0
+
+
+@pytest.mark.parametrize("sent", ["whole states", "adapters as PEFT saves them"])
+def test_a_round_of_a_federation(sent):
+    model, inputs, gradients = client(4)
+    before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    after = {name: tensor - 0.1 * gradients[name] if name in gradients else tensor for name, tensor in before.items()}
+    if sent != "whole states":
+        before, after = ({name.replace(".default", ""): state[name] for name in gradients} for state in (before, after))
+    audit = check_update(model, before, after, learning_rate=0.1, n_steps=1)
+    assert audit.verdict is Verdict.RECOVERED
+    assert audit["0"].n_certified == 4
+    assert worst_error(audit["0"], inputs) < 3
+
+
+def test_a_bias_of_zeros_counts_as_frozen():
+    model, inputs, gradients = client(4)
+    zeros = {f"{place}.base_layer.bias": torch.zeros_like(model[place].base_layer.bias) for place in (0, 2)}
+    assert audit_model(model, gradients | zeros)["0"].n_certified == 4

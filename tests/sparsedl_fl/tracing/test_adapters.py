@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from sparsedl_fl.tracing.adapters import AdaptedLinear, merge_adapters
-from sparsedl_fl.tracing.naming import plain_name
+from sparsedl_fl.tracing.naming import with_names_of
 
 
 class OfModules(nn.Module):
@@ -43,7 +43,8 @@ class OfOneClass(nn.Linear):
         self.weight.requires_grad_(False)
 
     def forward(self, x):
-        return functional.linear(x, self.weight) + functional.linear(functional.linear(x, self.a), self.b)
+        dropped = functional.dropout(x, 0.5, self.training)
+        return functional.linear(x, self.weight) + functional.linear(functional.linear(dropped, self.a), self.b)
 
 
 class Gated(OfOneClass):
@@ -71,21 +72,21 @@ def test_names_are_those_of_the_module():
     merged, (adapter,) = merge_adapters(model)
     assert list(dict(merged.named_parameters())) == ["0.weight", "0.bias"]
     assert (adapter.weight, adapter.bias) == ("0.base_layer.weight", "0.base_layer.bias")
-    assert (adapter.first, adapter.second) == ("0.lora_A.weight", "0.lora_B.weight")
+    assert (adapter.first, adapter.second) == ("0.lora_A.default.weight", "0.lora_B.default.weight")
     assert adapter.scale == pytest.approx(4)
 
 
-def test_names_are_as_peft_writes_them():
-    assert plain_name("base_model.model.fc.lora_B.default.weight") == "base_model.model.fc.lora_B.weight"
-    assert plain_name("base_model.model.head.modules_to_save.default.bias") == "base_model.model.head.bias"
-    assert plain_name("net.default.weight") == "net.default.weight"
+def test_names_may_be_as_peft_writes_them():
+    own = ["m.fc.lora_B.default.weight", "m.head.modules_to_save.default.bias", "net.default.weight"]
+    short = ["m.fc.lora_B.weight", "m.head.bias", "net.default.weight", "net.weight"]
+    assert list(with_names_of(own, dict.fromkeys(short))) == [*own, "net.weight"]
 
 
 def test_a_layer_that_is_trained_itself_stays_as_it_is():
     model = nn.Sequential(OfModules(8, 5))
     model[0].base_layer.weight.requires_grad_(True)
     assert merge_adapters(model) == (model, ())
-    assert merge_adapters(model, ["0.lora_A.weight", "0.lora_B.weight"])[1]
+    assert merge_adapters(model, ["0.lora_A.default.weight", "0.lora_B.default.weight"])[1]
 
 
 @pytest.mark.parametrize(
