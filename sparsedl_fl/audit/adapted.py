@@ -11,6 +11,7 @@ from sparsedl_fl.audit.completed_update import CompletedUpdate
 from sparsedl_fl.lowrank.adapters import NotDetermined, gradient_of_product
 from sparsedl_fl.lowrank.measured import precision_of
 from sparsedl_fl.tracing.adapters import Adapter
+from sparsedl_fl.tracing.uses import Trace
 
 __all__ = ["with_full_gradients"]
 
@@ -20,11 +21,15 @@ SEVERAL_STEPS = (
 )
 
 
+DOUBT = "the gradient follows from an adapter's two factors, whose errors may hide the records"
+
+
 @one_thread()
 def with_full_gradients(
     adapters: Sequence[Adapter],
     weights: Mapping[str, torch.Tensor],
     gradients: Mapping[str, torch.Tensor | None],
+    trace: Trace,
     batch_size: int | None = None,
     *,
     is_one_step: bool = True,
@@ -39,6 +44,8 @@ def with_full_gradients(
         The model's parameters, by plain name, before it was merged.
     gradients : mapping of str to torch.Tensor or None
         What the client sent, by plain name.
+    trace : Trace
+        What a run of the merged model showed.
     batch_size : int or None, default=None
         Records of the batch, where it is known.
     is_one_step : bool, default=True
@@ -56,25 +63,30 @@ def with_full_gradients(
             found.gradients[name.removesuffix("weight") + "bias"] = bias
         if gradients.get(adapter.first) is None or gradients.get(adapter.second) is None:
             continue
+        use = trace.use_of(adapter.name)
+        has_one_row = use is not None and use.rows == 1 and trace.n_uses(use.name) == 1
         try:
             if not is_one_step:
                 raise NotDetermined(SEVERAL_STEPS)
             factors = [part.numpy() for tensors in (gradients, weights) for part in adapter.factors(tensors)]
             of_bias = None if bias is None else bias.detach().cpu().double().numpy()
             of_first, of_second, first, second = factors
-            fit = gradient_of_product(of_first, of_second, first, second, adapter.scale, of_bias, batch_size)
+            size = batch_size if has_one_row else None
+            fit = gradient_of_product(of_first, of_second, first, second, adapter.scale, of_bias, size)
         except NotDetermined as reason:
             reasons[name] = str(reason)
             continue
-        found.gradients[name] = torch.from_numpy(fit.gradient).to(_format_of(gradients[adapter.second]))
+        sent = gradients[adapter.second]
+        found.gradients[name] = torch.from_numpy(fit.gradient).to(sent.device, _format_of(sent))
         ranks.append(fit.rank)
     n_sent = len(ranks) + len(reasons)
-    shown = f", of {min(ranks)} to {max(ranks)} inputs each" if ranks else ""
+    sizes = " to ".join(map(str, sorted({min(ranks), max(ranks)}))) if ranks else ""
+    shown = f", of {sizes} inputs each" if ranks else ""
     note = (
         f"the update holds {n_sent} adapters (LoRA); the gradients of {len(ranks)} of the layers beside which they "
         f"stand follow from both of an adapter's factors{shown}"
     )
-    return CompletedUpdate(found.gradients, reasons=reasons, notes=(note,) if n_sent else ())
+    return CompletedUpdate(found.gradients, reasons=reasons, notes=(note,) if n_sent else (), doubt=DOUBT)
 
 
 def _format_of(sent: torch.Tensor) -> torch.dtype:

@@ -19,7 +19,7 @@ from sparsedl_fl.lowrank.filter_traces import exact_entries
 from sparsedl_fl.lowrank.open_columns import estimated_columns
 from sparsedl_fl.tracing.naming import plain_parameters
 
-__all__ = ["CompletedUpdate", "completed"]
+__all__ = ["completed"]
 
 FITS, ROUNDING = 1e-4, 1e-5
 """Distance of a bias gradient's exact entries from the column space, relative to them, up to which they lie in it; and

@@ -36,6 +36,8 @@ from sparsedl_fl.wording import argument_with
 
 __all__ = ["LayerAttack", "caps"]
 
+SEARCHED = "no bias gradient was sent, and errors of the scales that were found for the inputs may hide them"
+
 
 @dataclass(eq=False)
 class LayerAttack:
@@ -99,7 +101,7 @@ class LayerAttack:
             batch,
             ATTACKED,
             seconds,
-            why_open=why_open(row, given, inverter, use, self.subject.loss) or self.subject.doubt,
+            why_open=why_open(row, given, inverter, use, self.subject.loss) or self._doubt(row.name),
             likely_candidates=() if self._shows_steps(inverter, given) else likely_candidates(inverter, given),
             at_least=_at_least(row, given, inverter),
             rows=given.rows_per_sample,
@@ -127,6 +129,10 @@ class LayerAttack:
             except NoScale as reason:
                 why_not = reason
         raise why_not
+
+    def _doubt(self, name: str) -> str:
+        """Return why a layer that gives nothing has not resisted; empty where it may have."""
+        return self.subject.doubt or (SEARCHED if name in self.subject.sums else "")
 
     def _with_estimates(self, name: str, batch: KnownBatch, reason: str) -> tuple[KnownBatch, str]:
         """Return a batch with what the estimates of filtered features add to its errors, and its status."""

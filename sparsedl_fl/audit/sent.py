@@ -93,7 +93,8 @@ def read_update(
     if seen:
         update = seen
     elif adapters:
-        update = with_full_gradients(adapters, plain_parameters(model), cleaned, batch_size, is_one_step=is_one_step)
+        given = plain_parameters(model), cleaned, trace, batch_size
+        update = with_full_gradients(adapters, *given, is_one_step=is_one_step)
     else:
         update = completed(model, cleaned, tables)
     _without_frozen_biases(update.gradients, trace)

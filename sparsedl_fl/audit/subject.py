@@ -83,6 +83,8 @@ class Subject:
     def _layer(self, name: str, sums: torch.Tensor | None) -> LayerGradient:
         use = self.trace.use_of(name)
         sent = self.gradients if use is None else self._sent_of(use)
+        if sums is not None and sent.get(use.weight) is not None:
+            sums = sums.to(sent[use.weight].device)
         found = layer_of_model(self._made, self.model, sent, name, self.trace, self.loss, sums)
         return found if self.completed is None else self.completed.without_open_units(found, use)
 
