@@ -11,12 +11,12 @@ from sparsedl_fl.propagate.pictures.draws import normal_like
 from sparsedl_fl.propagate.pictures.front import Front
 from sparsedl_fl.propagate.pictures.given import Given
 from sparsedl_fl.propagate.pictures.judging import FITS, LARGEST_NOISE, WORTHLESS
-from sparsedl_fl.propagate.pictures.lifting import Equations, JointFit, fit_with_slopes
+from sparsedl_fl.propagate.pictures.lifting import FIRST, Equations, JointFit, fit_with_slopes
 from sparsedl_fl.propagate.pictures.linearized import Linearized
 from sparsedl_fl.propagate.pictures.replaying import FrontReplay, replay_front
 from sparsedl_fl.solvers import conjugate_gradient
 
-__all__ = ["HELD_OUT", "JointResult", "joint_result"]
+__all__ = ["HELD_OUT", "JointResult", "held_out_entries", "joint_result"]
 
 HELD_OUT = 0.1
 """Share of the gradients' entries that are no equations: they prove the pictures."""
@@ -55,20 +55,21 @@ class JointResult:
         return self.residual <= FITS and bool(self.errors.isfinite().all()) and self.replay.is_match
 
 
-def joint_result(front: Front, given: Given, pictures: torch.Tensor, max_rounds: int) -> JointResult:
-    """Fit pictures (b, n_pixels) to features and gradients, and judge them all together."""
-    generator = torch.Generator().manual_seed(0)
-    held_out = {
-        name: (torch.rand(tensor.shape, generator=generator) < HELD_OUT).to(front.device)
-        for name, tensor in given.gradients.items()
-    }
+def joint_result(
+    front: Front, given: Given, pictures: torch.Tensor, max_rounds: int, first: float = FIRST
+) -> JointResult:
+    """Fit pictures (b, n_pixels) to features and gradients, and judge them all together.
+
+    ``first`` is as of `fit_with_slopes`: how far from kinks slopes are open.
+    """
+    generator, held_out = torch.Generator().manual_seed(1), held_out_entries(front, given)
     equations = Equations(front, given.features, given.sent_back, given.gradients, held_out)
     rounding = replace(given, errors=given.rounding * given.sizes)
     floor, allowed = (
         max(float(draw.square().sum()) for draw in _draws(equations, one, pictures, generator))
         for one in (rounding, given)
     )
-    fit = fit_with_slopes(equations, pictures, floor=floor, max_rounds=max_rounds)
+    fit = fit_with_slopes(equations, pictures, floor=floor, max_rounds=max_rounds, first=first)
     residual = (fit.cost / allowed) ** 0.5
     errors = torch.full_like(given.errors, torch.inf)
     if residual <= FITS and fit.cost <= LARGEST_NOISE**2:
@@ -87,6 +88,15 @@ def joint_result(front: Front, given: Given, pictures: torch.Tensor, max_rounds:
         only=held_out,
     )
     return JointResult(fit, residual, errors, replay, equations.n_gradients)
+
+
+def held_out_entries(front: Front, given: Given) -> dict[str, torch.Tensor]:
+    """Return which entries of the gradients are no equations, by parameter."""
+    generator = torch.Generator().manual_seed(0)
+    return {
+        name: (torch.rand(tensor.shape, generator=generator) < HELD_OUT).to(front.device)
+        for name, tensor in given.gradients.items()
+    }
 
 
 def _draws(

@@ -210,7 +210,9 @@ class JointFit:
     n_rounds: int
 
 
-def fit_with_slopes(equations: Equations, pictures: torch.Tensor, *, floor: float, max_rounds: int) -> JointFit:
+def fit_with_slopes(
+    equations: Equations, pictures: torch.Tensor, *, floor: float, max_rounds: int, first: float = FIRST
+) -> JointFit:
     """Fit pictures and open slopes, with fewer open slopes in each round.
 
     Parameters
@@ -222,6 +224,8 @@ def fit_with_slopes(equations: Equations, pictures: torch.Tensor, *, floor: floa
         Cost on the true network that errors explain.
     max_rounds : int
         Rounds at most.
+    first : float, default=0.4
+        Distance to a kink within which slopes are open at first and at most, over the spread of a call's inputs.
 
     Notes
     -----
@@ -231,7 +235,7 @@ def fit_with_slopes(equations: Equations, pictures: torch.Tensor, *, floor: floa
     """
     kinks = equations.kinks(pictures)
     spreads = [max(float(call.inputs.std(correction=0)), 1e-30) for call in kinks]
-    distances = [FIRST * spread for spread in spreads]
+    distances = [first * spread for spread in spreads]
     best, best_cost, last, least, damping, n_still = pictures, equations.cost(pictures), torch.inf, torch.inf, 1e-2, 0
     for number in range(max_rounds):
         problem = OpenSlopes(equations, pictures, kinks, distances)
@@ -243,7 +247,7 @@ def fit_with_slopes(equations: Equations, pictures: torch.Tensor, *, floor: floa
         after = equations.kinks(moved)
         changes = [float((b.inputs - a.inputs).square().mean().sqrt()) for a, b in zip(kinks, after, strict=True)]
         distances = [
-            min(max(TIMES * change, SLOWEST * old), FASTEST * old, FIRST * spread)
+            min(max(TIMES * change, SLOWEST * old), FASTEST * old, first * spread)
             for change, old, spread in zip(changes, distances, spreads, strict=True)
         ]
         pictures, kinks = moved, after

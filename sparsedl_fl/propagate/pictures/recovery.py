@@ -18,8 +18,9 @@ from sparsedl_fl.propagate.pictures.finishing import finished
 from sparsedl_fl.propagate.pictures.fitting import Fit, Schedule, fit_to_features
 from sparsedl_fl.propagate.pictures.front import Front
 from sparsedl_fl.propagate.pictures.given import ROUNDING, Given
-from sparsedl_fl.propagate.pictures.joint import HELD_OUT, JointResult, joint_result
+from sparsedl_fl.propagate.pictures.joint import HELD_OUT, JointResult, held_out_entries, joint_result
 from sparsedl_fl.propagate.pictures.judging import FITS, Judged, judge, residuals_of
+from sparsedl_fl.propagate.pictures.layerwise import pictures_by_layers
 from sparsedl_fl.propagate.pictures.replaying import replay_front
 
 __all__ = ["recover_pictures"]
@@ -38,6 +39,10 @@ noise 22 % came back at the first attempt: by chance, 24 fail in one batch of 40
 
 APART = 10.0
 """Distance of two pictures with the same features, over the expected error, that shows that they are not one."""
+
+LED_ROUNDS, LED_KINKS = 8, 1e-3
+"""Rounds of a fit to features and gradients together, at most, of pictures that were led back layer by layer, and how
+far from kinks their slopes are open."""
 
 N_CHECKED, MOST_ATTEMPTS = 4, 4
 """Pictures of a batch that are looked for again, from noise, and how often at most. Dilated convolutions before
@@ -115,10 +120,15 @@ def _device(name: str | None) -> torch.device:
 
 
 def _recovered(front: Front, given: Given, n_attempts: int, max_rounds: int) -> RecoveredPictures:
-    fit = _fitted(front, given, given.start.expand(len(given.features), -1), n_attempts)
+    led = _led_back(front, given)
+    fit = _fitted(front, given, given.start.expand(len(given.features), -1), n_attempts) if led is None else led
     low = front.to(torch.float32)
     held = [determinacy_at(low, picture, given.features, index) for index, picture in enumerate(fit.pictures)]
     judged = [judge(given, fit, index, found) for index, found in enumerate(held)]
+    if led is not None:
+        joint = joint_result(front, given, led.pictures, LED_ROUNDS, LED_KINKS)
+        if joint.is_proved:
+            return _with_gradients(front, _certified(front, given, fit, held, judged), joint)
     doubt = _doubt(front, given, fit, judged, min(n_attempts, MOST_ATTEMPTS))
     if doubt:
         judged = [
@@ -130,6 +140,17 @@ def _recovered(front: Front, given: Given, n_attempts: int, max_rounds: int) -> 
     if is_open and n_missing < (1 - HELD_OUT) * given.n_gradients and max_rounds > 0:
         return _with_gradients(front, found, joint_result(front, given, fit.pictures, max_rounds))
     return found
+
+
+def _led_back(front: Front, given: Given) -> Fit | None:
+    """Return pictures that were led back layer by layer, where they have the features; None where they have not."""
+    pictures = pictures_by_layers(front, given, held_out_entries(front, given))
+    if pictures is None or not pictures.isfinite().all():
+        return None
+    costs = (front(pictures) - given.features).square().sum(dim=1)
+    found = Fit(pictures, costs, torch.zeros(len(pictures), dtype=torch.long, device=front.device))
+    found = finished(front, given.features, found, given.errors.square() * front.n_features)
+    return found if (residuals_of(given, found, front.n_pixels) <= FITS).all() else None
 
 
 def _fitted(front: Front, given: Given, first: torch.Tensor, n_attempts: int) -> Fit:
