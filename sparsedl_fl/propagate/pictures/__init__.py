@@ -3,6 +3,7 @@
 - `front`: the model up to that layer, as a function; `sharpening`: the same with its kinks smoothed.
 - `counting`: equations against unknowns, before any search.
 - `fitting`: Gauss-Newton on features, each picture by itself; `finishing`: its last steps, with the Jacobian formed.
+- `layerwise`: through convolutions without pooling, a first guess by one linear system a layer, for the whole batch.
 - `determinacy`, `judging`, `replaying`: how well a picture is determined, what is demanded of it, and the proof by
   gradients that were not fitted; `certificate`: the result.
 - `slopes`, `lifting`, `joint`: features and the gradients of the front together, for what features leave open.
