@@ -30,6 +30,9 @@ __all__ = ["pictures_by_layers"]
 ACCURACY, MOST_PRODUCTS = 1e-13, 4000
 """Of the linear equations of a layer: two digits more than a gradient in single precision has."""
 
+MOST_UNKNOWNS = 2**18
+"""Numbers that a layer is fed, of the whole batch, up to which its equations are solved: 20 ms a product or so."""
+
 OFF = 1e-4
 """Activation over the root mean square of all, up to which a unit of ReLU counts as inactive: solutions have errors."""
 
@@ -74,6 +77,7 @@ class _Recorder(TorchFunctionMode):
             said = dict(zip(names, args[1:], strict=False)) | kwargs
             shapes = tuple(self.at.shape[1:]), tuple(found.shape[1:])
             given = {key: said[key] for key in names[2:] if key in said}
+            self.is_chain &= not isinstance(said.get("padding"), str)
             self.layers.append(_Layer(said["weight"], said.get("bias"), given, *shapes, 1.0))
         elif name in ("relu", "leaky_relu") and self.layers and self.layers[-1].slope == 1:
             said = kwargs.get("negative_slope", args[1] if len(args) > 1 else 0.01)
@@ -101,15 +105,19 @@ def pictures_by_layers(front: Front, given: Given, held_out: Mapping[str, torch.
     layers = _chain_of(front, len(given.features))
     names = {id(tensor): name for name, tensor in front.parameters.items()}
     sent = [given.gradients.get(names.get(id(layer.weight), "")) for layer in layers]
-    if not layers or any(tensor is None for tensor in sent):
-        return None
     b = len(given.features)
+    most = b * max((int(np.prod(layer.n_in)) for layer in layers), default=0)
+    if not layers or any(tensor is None for tensor in sent) or most > MOST_UNKNOWNS:
+        return None
     y, K = (part.reshape(b, *layers[-1].n_out) for part in (given.features, given.sent_back))
     for layer, gradient in zip(reversed(layers), reversed(sent), strict=True):
         used = ~held_out[names[id(layer.weight)]]
         least = OFF * float(y.square().mean().sqrt()) if layer.slope == 0 else 0.0
         is_active = y > least if layer.slope != 1 else torch.ones_like(y, dtype=torch.bool)
         K = torch.where(is_active, K, layer.slope * K)
+        n_known = int(used.sum()) + (int(is_active.sum()) if layer.slope == 0 else y.numel())
+        if n_known < b * int(np.prod(layer.n_in)):
+            return None
         y = _fed(layer, y, is_active, K, gradient, used)
         K = conv2d_input(_shape_fed(layer, b), layer.weight, K, **layer.given)
     return y.reshape(b, -1)

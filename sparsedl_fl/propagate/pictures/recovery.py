@@ -125,11 +125,11 @@ def _recovered(front: Front, given: Given, n_attempts: int, max_rounds: int) -> 
     low = front.to(torch.float32)
     held = [determinacy_at(low, picture, given.features, index) for index, picture in enumerate(fit.pictures)]
     judged = [judge(given, fit, index, found) for index, found in enumerate(held)]
-    if led is not None:
+    doubt = _doubt(front, given, fit, judged, min(n_attempts, MOST_ATTEMPTS if led is None else 1))
+    if led is not None and (doubt or any(one.status != PictureStatus.CERTIFIED for one in judged)):
         joint = joint_result(front, given, led.pictures, LED_ROUNDS, LED_KINKS)
         if joint.is_proved:
             return _with_gradients(front, _certified(front, given, fit, held, judged), joint)
-    doubt = _doubt(front, given, fit, judged, min(n_attempts, MOST_ATTEMPTS))
     if doubt:
         judged = [
             replace(one, status=doubt, error=np.inf) if one.status == PictureStatus.CERTIFIED else one for one in judged
