@@ -22,6 +22,7 @@ from sparsedl_fl.layers.running_model import RunFrom, in_double
 from sparsedl_fl.lowrank.open_columns import Estimates
 from sparsedl_fl.tracing.naming import plain_name
 from sparsedl_fl.tracing.tracing import LinearUse, Trace
+from sparsedl_fl.tracing.uses import transposed_if
 from sparsedl_fl.wording import argument
 
 __all__ = ["Subject", "check_room"]
@@ -93,7 +94,7 @@ class Subject:
         found = self._sent_of(use).get(use.weight)
         if found is None:
             raise ValueError(f"no gradient of {use.weight!r} was sent")
-        return (found.T if use.is_transposed else found).detach().cpu().double()
+        return transposed_if(found, use.is_transposed).detach().cpu().double()
 
     def lacks_bias_gradient(self, use: LinearUse) -> bool:
         """Return whether nothing gives a layer's inputs their scale: no bias has a gradient."""

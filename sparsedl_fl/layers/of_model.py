@@ -15,6 +15,7 @@ from sparsedl_fl.layers.next_layers import Head, LayerBehind
 from sparsedl_fl.layers.tail_of_model import rest_of_model
 from sparsedl_fl.tracing.naming import named_gradients, plain_modules, plain_name, plain_parameters
 from sparsedl_fl.tracing.tracing import LinearUse, Trace, mixing
+from sparsedl_fl.tracing.uses import transposed_if
 from sparsedl_fl.wording import argument_with, pass_example
 
 __all__ = ["NO_SUM", "get_tensor", "layer_of_model", "passes_on", "pick_layer"]
@@ -74,7 +75,7 @@ def layer_of_model(
     if use.norm is not None and use.norm.training:
         raise ValueError(mixing())
     tensors = parameters[use.weight], get_tensor("gradients", named, use.weight)
-    weight, weight_grad = (_transposed_if(tensor, use.is_transposed) for tensor in tensors)
+    weight, weight_grad = (transposed_if(tensor, use.is_transposed) for tensor in tensors)
     bias: torch.Tensor | None = parameters.get(use.bias)
     bias_grad = named.get(use.bias) if sums is None else sums
     if bias is None and sums is not None:
@@ -85,8 +86,8 @@ def layer_of_model(
             "NaN or infinity?) the scale of each input is not known (Thm 3.5); audit_model searches for it by the "
             "next layer's gradient"
         )
-    next_grad = _transposed_if(named.get(use.next_weight), use.next_is_transposed)
-    next_weight = _transposed_if(parameters.get(use.next_weight), use.next_is_transposed)
+    next_grad = transposed_if(named.get(use.next_weight), use.next_is_transposed)
+    next_weight = transposed_if(parameters.get(use.next_weight), use.next_is_transposed)
     arrays = {"weight": weight, "bias": bias, "weight_grad": weight_grad, "bias_grad": bias_grad}
     if use.norm is not None:
         arrays = _folded(arrays, model, use.norm, named)
@@ -102,10 +103,6 @@ def layer_of_model(
         rest=whole_tail,
         rows_per_sample=use.rows,
     )
-
-
-def _transposed_if(tensor: torch.Tensor | None, is_transposed: bool) -> torch.Tensor | None:
-    return tensor.T if is_transposed and tensor is not None else tensor
 
 
 def _follows(use: LinearUse, loss: Any, has_tail: bool) -> str | Activation | None:
@@ -138,8 +135,8 @@ def _downstream_layers(
         and passes_on(current, trace)
         and named.get(current.next_weight) is not None
     ):
-        weight = _transposed_if(parameters[current.weight], current.is_transposed)
-        gradient = _transposed_if(named[current.next_weight], current.next_is_transposed)
+        weight = transposed_if(parameters[current.weight], current.is_transposed)
+        gradient = transposed_if(named[current.next_weight], current.next_is_transposed)
         found.append(LayerBehind(weight, parameters.get(current.bias), current.activation, gradient))
         current = trace.using(current.next_weight)
     return found, None if len(found) == MOST_DOWNSTREAM else current
@@ -152,7 +149,7 @@ def _head(model: nn.Module, use: LinearUse, trace: Trace, parameters: dict[str, 
     tail, weight = rest_of_model(model, use, trace, loss), parameters[use.weight]
     if tail is None:
         return None
-    return Head(_transposed_if(weight, use.is_transposed), parameters.get(use.bias), tail)
+    return Head(transposed_if(weight, use.is_transposed), parameters.get(use.bias), tail)
 
 
 def _pick_use(model: nn.Module, layer: int | str, trace: Trace) -> LinearUse:

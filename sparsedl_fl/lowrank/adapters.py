@@ -15,7 +15,7 @@ from sparsedl_fl.layers.formats import UNIFORM, rounding_noise
 from sparsedl_fl.layers.stored_weights import step_of_stored_weights
 from sparsedl_fl.lowrank.measured import precision_of
 
-__all__ = ["NotDetermined", "ProductGradient", "gradient_of_product"]
+__all__ = ["ONLY_FIRST", "NotDetermined", "ProductGradient", "gradient_of_product"]
 
 MOST_ROUNDING = 30.0
 """Rounding of a gradient over that of its last operation, at most: as of `sparsedl_fl.audit.text.layer_space`."""
@@ -26,6 +26,13 @@ FITS = 0.05
 MOST_NOISE = 0.2
 """Largest singular value of the noise over the least of the gradient up to which a layer is attacked, as of
 `sparsedl_fl.audit.first_step`."""
+
+
+ONLY_FIRST = (
+    "its adapter's second factor is zero, as before the first step, and then the first has no gradient: of each input "
+    "only {} numbers show, its products with the first factor"
+)
+"""Why an adapter at its start shows no gradient of its layer."""
 
 
 class NotDetermined(ValueError):
@@ -42,13 +49,10 @@ class ProductGradient:
         Of rank b, and the noise that it has been left with, drawn into what is beyond its rank, where attacks look.
     rank : int
         ``b``.
-    noise : float
-        Largest singular value of that noise over the least of the gradient.
     """
 
     gradient: np.ndarray
     rank: int
-    noise: float
 
 
 def gradient_of_product(
@@ -84,10 +88,7 @@ def gradient_of_product(
     """
     r = len(first)
     if not second.any() or not of_first.any():
-        raise NotDetermined(
-            f"its adapter's second factor is zero, as before the first step: of each input only {r} numbers show, its "
-            "products with the first factor"
-        )
+        raise NotDetermined(ONLY_FIRST.format(r))
     U, S, _ = np.linalg.svd(of_second, full_matrices=False)
     _, T, V = np.linalg.svd(of_first, full_matrices=False)
     noise_of_first, noise_of_second = _rounding(of_first, first), _rounding(of_second, second)
@@ -114,7 +115,7 @@ def gradient_of_product(
             f"its adapter shows too little of the gradient: the errors are {share:.0%} of the least singular value, "
             f"and at most {MOST_NOISE:.0%} are in range"
         )
-    return ProductGradient(U @ core @ V + noise, b, share)
+    return ProductGradient(U @ core @ V + noise, b)
 
 
 def _check_rank(b: int, r: int, U: np.ndarray, bias_grad: np.ndarray | None, batch_size: int | None) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from sparsedl.process import neutral_modes
+from sparsedl_fl.lowrank.adapters import ONLY_FIRST
 from sparsedl_fl.models.reach import count_of_pictures, obstacle_to, reach_of
 from sparsedl_fl.propagate.scales import hides_scale
 from sparsedl_fl.theory import Attack
@@ -25,13 +26,6 @@ MOST_NAMED = 4
 
 IDS = "no linear layer; what it leaks are token ids, the rows of its gradient that are not zero"
 """Obstacle of a table whose rows the model's input ids pick."""
-
-
-ONLY_FIRST = (
-    "its adapter's second factor is zero, as before the first step, and then the first has no gradient: of each input "
-    "only {} numbers show, its products with the first factor"
-)
-"""Obstacle of an adapter at its start."""
 
 
 @dataclass(frozen=True)

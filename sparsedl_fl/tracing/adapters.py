@@ -14,6 +14,7 @@ from torch.func import functional_call
 
 from sparsedl.process import neutral_modes
 from sparsedl_fl.tracing.naming import plain_name
+from sparsedl_fl.tracing.uses import transposed_if
 
 __all__ = ["AdaptedLinear", "Adapter", "merge_adapters"]
 
@@ -55,7 +56,7 @@ class Adapter:
     def factors(self, tensors: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return ``A`` (r, n) and ``B`` (m, r), or their gradients, in double precision, of tensors by plain name."""
         first, second = (tensors[name].detach().cpu().double() for name in (self.first, self.second))
-        return first.T if self.is_first_transposed else first, second.T if self.is_second_transposed else second
+        return transposed_if(first, self.is_first_transposed), transposed_if(second, self.is_second_transposed)
 
 
 class AdaptedLinear(nn.Linear):
@@ -63,18 +64,16 @@ class AdaptedLinear(nn.Linear):
 
     Attributes
     ----------
-    adapter : Adapter
-        What was merged.
     rank : int
         That of the product, ``r``.
     has_second : bool
         Whether ``B`` is anything but zeros, as it is before the first step: else ``A`` has no gradient.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: nn.Parameter | None, adapter: Adapter, second: torch.Tensor) -> None:
+    def __init__(self, weight: torch.Tensor, bias: nn.Parameter | None, second: torch.Tensor) -> None:
         super().__init__(weight.shape[1], weight.shape[0], bias=False, device="meta")
         self.weight, self.bias = nn.Parameter(weight), bias
-        self.adapter, self.rank, self.has_second = adapter, second.shape[1], bool(second.any())
+        self.rank, self.has_second = second.shape[1], bool(second.any())
 
 
 @neutral_modes()
@@ -125,10 +124,10 @@ def merge_adapters(model: nn.Module, sent: Collection[str] | None = None) -> tup
 
 def _merged(adapter: Adapter, tensors: Mapping[str, nn.Parameter]) -> AdaptedLinear:
     stored = tensors[adapter.weight].detach()
-    weight = stored.double().T if adapter.is_weight_transposed else stored.double()
+    weight = transposed_if(stored.double(), adapter.is_weight_transposed)
     first, second = adapter.factors(tensors)
     weight = (weight + adapter.scale * (second @ first).to(stored.device)).to(stored.dtype)
-    return AdaptedLinear(weight.contiguous(), tensors.get(adapter.bias), adapter, second)
+    return AdaptedLinear(weight.contiguous(), tensors.get(adapter.bias), second)
 
 
 def _adapter_of(name: str, module: nn.Module) -> Adapter | None:
@@ -148,7 +147,7 @@ def _adapter_of(name: str, module: nn.Module) -> Adapter | None:
     own = f"{name}." if name else ""
     names = {key: plain_name(own + key) for key in parameters} | {"": ""}
     for (first, second), turns in product(permutations(thin), product((False, True), repeat=3)):
-        W, A, B = (_turned_if(values[key], turn) for key, turn in zip((weight, first, second), turns, strict=True))
+        W, A, B = (transposed_if(values[key], turn) for key, turn in zip((weight, first, second), turns, strict=True))
         if A.shape[1] != W.shape[1] or B.shape != (W.shape[0], A.shape[0]) or A.shape[0] >= min(W.shape):
             continue
         x = _drawn((N_TESTED, W.shape[1]), generator)
@@ -165,10 +164,6 @@ def _adapter_of(name: str, module: nn.Module) -> Adapter | None:
     return None
 
 
-def _turned_if(matrix: torch.Tensor, is_turned: bool) -> torch.Tensor:
-    return matrix.T if is_turned else matrix
-
-
 def _drawn(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
@@ -180,7 +175,7 @@ def _moved(module: nn.Module, values: Mapping[str, torch.Tensor], x: torch.Tenso
         for key, tensor in module.named_buffers()
     }
     try:
-        with _without_dropout(module):
+        with _as_in_evaluation(module):
             outputs = functional_call(module, {**values, **buffers}, (torch.cat([x, torch.zeros_like(x[:1])]),))
     except Exception:  # a module may raise anything on what it was not made for
         return None
@@ -190,7 +185,7 @@ def _moved(module: nn.Module, values: Mapping[str, torch.Tensor], x: torch.Tenso
 
 
 @contextmanager
-def _without_dropout(module: nn.Module) -> Iterator[None]:
+def _as_in_evaluation(module: nn.Module) -> Iterator[None]:
     """Mark all parts as in evaluation, without telling them: some adapters would merge their weights."""
     modes = {part: part.training for part in module.modules()}
     for part in modes:

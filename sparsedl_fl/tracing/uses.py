@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import nn
 
 from sparsedl_fl.activations import Activation
 
-__all__ = ["LinearUse", "Trace"]
+__all__ = ["LinearUse", "Trace", "transposed_if"]
+
+Part = TypeVar("Part", torch.Tensor, torch.Tensor | None)
+
+
+def transposed_if(tensor: Part, is_transposed: bool) -> Part:
+    """Return a matrix, or None where there is none, the other way round where it is stored so."""
+    return tensor.T if is_transposed and tensor is not None else tensor
 
 
 @dataclass

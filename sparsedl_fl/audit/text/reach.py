@@ -91,8 +91,8 @@ def reach_of_text(model: nn.Module, example: torch.Tensor | None) -> TextReach |
     tables = token_tables(model, example) if example is not None else ()
     if not tables:
         return None
-    model, adapters = merge_adapters(model)
-    adapted = {part.weight: part for part in model.modules() if isinstance(part, AdaptedLinear)} if adapters else {}
+    model, _ = merge_adapters(model)
+    adapted = {part.weight: part for part in model.modules() if isinstance(part, AdaptedLinear)}
     for part in adapted.values():
         part.weight.requires_grad_(part.has_second)
     parameters = plain_parameters(model)
