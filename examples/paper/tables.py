@@ -25,6 +25,7 @@ from paper.peeled import PEELING_ROWS
 from paper.picture_peers import PEER_ROWS
 from paper.pictures import PICTURE_ROWS
 from paper.raw import CROWDED_ROWS, RawImages, RawRows
+from paper.summed import SUMMED_ROWS
 from paper.text import TEXT_ROWS
 from paper.tokens import TOKEN_ROWS
 from paper.withheld import WITHHELD_ROWS
@@ -223,6 +224,12 @@ TABLES = {
     "withheld": Table(
         "No bias gradient sent, or adapters (LoRA) alone beside frozen layers and biases (CIFAR-10, two hidden layers)",
         WITHHELD_ROWS,
+        ("activation",),
+        n_batches=10,
+    ),
+    "summed": Table(
+        "Sums of clients, as secure aggregation shows them, weighted alike or by their numbers of records (CIFAR-10)",
+        SUMMED_ROWS,
         ("activation",),
         n_batches=10,
     ),

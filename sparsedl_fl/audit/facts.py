@@ -12,6 +12,7 @@ import numpy as np
 from sparsedl_fl.audit.findings import Fed, LayerAudit, LikelySample, Sample, Verdict
 from sparsedl_fl.audit.last_layer import LabelSigns
 from sparsedl_fl.audit.membership import Membership
+from sparsedl_fl.audit.record_weights import WeightGroup, weight_groups
 from sparsedl_fl.audit.text import Sentence, Text
 from sparsedl_fl.certify.candidates import SearchEnd
 from sparsedl_fl.certify.labels import NO_LABEL
@@ -196,6 +197,17 @@ class AuditFacts(Mapping):
     def _carries_all(self, layer: LayerAudit) -> bool:
         """Return whether a layer shows as many samples as any; one that is fed tokens is taken to."""
         return layer.n_samples == 0 or layer.n_samples >= self.batch_size
+
+    @property
+    def weight_groups(self) -> tuple[WeightGroup, ...]:
+        """The whole batch by the records' weights in the update; empty where the client was not run again with it.
+
+        In a sum of clients, records of different weights belong to different clients. (A record that is there twice
+        counts double, and a loss that weights its classes gives each a weight of its own.)
+        """
+        if self.replay is None or not self.replay.is_match:
+            return ()
+        return weight_groups(self.replay.weights, self.replay.weight_errors)
 
     @property
     def _is_counted_once(self) -> bool:

@@ -33,6 +33,8 @@ class Replay:
         Deviation up to which a tensor counts as the same: ten times noise and expected errors.
     weights : ndarray of shape (b,)
         Share of the loss that each recovered input has: ``1 / b`` for a mean, more for one that is in the batch twice.
+    weight_errors : ndarray of shape (b,)
+        What these may be off by, relative: what is left of an input's column of gradients; inf where none was computed.
     start : str
         The layer from which the client was run.
     """
@@ -40,6 +42,7 @@ class Replay:
     deviations: Mapping[str, float]
     tolerance: float
     weights: np.ndarray
+    weight_errors: np.ndarray
     start: str = ""
 
     @property
@@ -93,7 +96,7 @@ def replay(
     if (known.labels == NO_LABEL).any():
         raise ValueError(f"{int(np.sum(known.labels == NO_LABEL))} of {len(known.labels)} labels are not known")
     labels = torch.as_tensor(known.labels)
-    weights = _weights(run, known, labels, loss)
+    weights, weight_errors = _weights(run, known, labels, loss)
     outputs = run(known.inputs)
     total = sum(
         weight * total_loss(loss, outputs[i : i + 1], labels[i : i + 1]) for i, weight in enumerate(weights.tolist())
@@ -109,14 +112,14 @@ def replay(
         size = float(sent.norm()) or float(tensor.norm()) or 1.0
         deviations[name] = float((tensor - sent).norm()) / size
     explained = noise + float(np.max(known.errors / sizes_of(known.inputs)))
-    return Replay(deviations, float(np.clip(10 * explained, 1e-5, 0.1)), weights)
+    return Replay(deviations, float(np.clip(10 * explained, 1e-5, 0.1)), weights, weight_errors)
 
 
-def _weights(run: RunFrom, known: KnownBatch, labels: torch.Tensor, loss: Any) -> np.ndarray:
-    """Return the share of each input in the loss: the length of its column over that for its loss alone."""
+def _weights(run: RunFrom, known: KnownBatch, labels: torch.Tensor, loss: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the share of each input in the loss, the length of its column over that for its loss alone, and errors."""
     b = len(known.inputs)
     if run.layer is None:
-        return np.full(b, 1 / b)
+        return np.full(b, 1 / b), np.full(b, np.inf)
     outputs: list[torch.Tensor] = []
     with hooked({run.layer: lambda part, given, found: outputs.append(found)}):
         found = run(known.inputs)
@@ -124,4 +127,7 @@ def _weights(run: RunFrom, known: KnownBatch, labels: torch.Tensor, loss: Any) -
     (returned,) = torch.autograd.grad(each, outputs[0])
     alone = returned.flatten(1).numpy()
     squares = np.maximum(np.sum(alone**2, axis=1), np.finfo(float).tiny)
-    return np.sum(alone * known.gradients.T, axis=1) / squares
+    weights = np.sum(alone * known.gradients.T, axis=1) / squares
+    explained = weights[:, None] * alone
+    left = np.linalg.norm(known.gradients.T - explained, axis=1)
+    return weights, left / np.maximum(np.linalg.norm(explained, axis=1), np.finfo(float).tiny)

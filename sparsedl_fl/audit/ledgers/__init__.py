@@ -2,6 +2,7 @@
 
 - `distinct_records.py` compares records of two rounds within their errors.
 - `ledger_rows.py` reads a row from a report.
+- `possible_clients.py` says whose a record can be, where sums of clients were audited.
 - `ledger_totals.py`: `ledger`, with the totals, as a table, as JSON and as a page.
 """
 

@@ -1,15 +1,15 @@
-"""How many different records several audits recovered, compared within their expected errors."""
+"""Which records of several audits are the same, compared within their expected errors, and how many there are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
-__all__ = ["Found", "different"]
+__all__ = ["Found", "different", "numbered"]
 
 DEVIATIONS = 5.0
 """Expected errors by which two copies of one record may differ, together: as many as a sweep allows a certified one."""
@@ -51,23 +51,49 @@ def different(rounds: Sequence[Found]) -> tuple[int, int]:
     >>> different(twice)
     (3, 3)
     """
-    if not rounds:
-        return 0, 0
-    least, clear = rounds[0], rounds[0]
-    for found in rounds[1:]:
-        least = _with(least, found, _paired)
-        clear = _with(clear, found, _clearly_paired)
-    return len(least.errors), len(clear.errors)
+    least, most = (
+        max((int(found.max(initial=-1)) + 1 for found in numbered(rounds, is_sure)), default=0)
+        for is_sure in (False, True)
+    )
+    return least, most
 
 
-def _with(known: Found, found: Found, pairs: Callable[..., tuple[np.ndarray, np.ndarray]]) -> Found:
-    """Return the records that are known together with the new ones among others."""
-    old, new = pairs(_are_near(known, found), known, found)
-    values, errors = known.values.copy(), known.errors.copy()
-    better = found.errors[new] < errors[old]
-    values[old[better]], errors[old[better]] = found.values[new[better]], found.errors[new[better]]
-    others = np.setdiff1d(np.arange(len(found.errors)), new)
-    return Found(np.vstack([values, found.values[others]]), np.concatenate([errors, found.errors[others]]))
+def numbered(rounds: Sequence[Found], is_sure: bool = True) -> list[np.ndarray]:
+    """Return a number for each record of each audit, the same for one that several audits recovered.
+
+    Parameters
+    ----------
+    rounds : sequence of Found
+        As of `different`.
+    is_sure : bool, default=True
+        Whether a pair of which one may have another partner counts as two records, and not as one.
+
+    Examples
+    --------
+    >>> twice = Found(np.eye(3)[:2], np.full(2, 1e-6)), Found(np.eye(3)[1:], np.full(2, 1e-6))
+    >>> [found.tolist() for found in numbered(twice)]
+    [[0, 1], [1, 2]]
+    """
+    pairs, known, numbers = _clearly_paired if is_sure else _paired, None, []
+    for found in rounds:
+        here = np.arange(len(found.errors))
+        if known is not None:
+            old, new = pairs(_are_near(known, found), known, found)
+            others = np.setdiff1d(here, new)
+            here[new], here[others] = old, len(known.errors) + np.arange(len(others))
+        known = found if known is None else _with(known, found, here)
+        numbers.append(here)
+    return numbers
+
+
+def _with(known: Found, found: Found, numbers: np.ndarray) -> Found:
+    """Return the records that are known together with those of an audit, by their numbers, each as exact as it is."""
+    n_known, n = len(known.errors), max(len(known.errors), int(numbers.max(initial=-1)) + 1)
+    values, errors = np.zeros((n, known.values.shape[1])), np.full(n, np.inf)
+    values[:n_known], errors[:n_known] = known.values, known.errors
+    better = found.errors < errors[numbers]
+    values[numbers[better]], errors[numbers[better]] = found.values[better], found.errors[better]
+    return Found(values, errors)
 
 
 def _distances(known: Found, found: Found) -> np.ndarray:

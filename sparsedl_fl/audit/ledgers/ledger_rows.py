@@ -19,10 +19,11 @@ SCHEMA = "2."
 
 @dataclass(frozen=True)
 class Comparable:
-    """Recovered records, and the key of those they can be compared with."""
+    """Recovered records, the key of those they can be compared with, and their weights as of `possible_clients`."""
 
     key: tuple[Any, ...]
     found: Found
+    weights: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,18 @@ def _records(report: Mapping[str, Any]) -> Comparable | None:
         raise ValueError("its samples are no numbers with errors")
     is_input = samples[0]["kind"] == Fed.INPUTS
     of_model = () if is_input else (samples[0]["layer"], report["run"].get("model_sha256", ""))
-    return Comparable((str(samples[0]["kind"]), values.shape[1], *of_model), Found(values, errors))
+    key = str(samples[0]["kind"]), values.shape[1], *of_model
+    return Comparable(key, Found(values, errors), _weights(report, [_whole(sample["index"]) for sample in samples]))
+
+
+def _weights(report: Mapping[str, Any], indices: list[int]) -> np.ndarray | None:
+    """Return the share of each sample in the update, with its relative error; None where the report has none of one."""
+    groups = report.get("weights", ())
+    total = sum(group["weight"] * _whole(group["n_records"]) for group in groups)
+    of_records = {i: (group["weight"] / total, group["error"]) for group in groups for i in group["records"]}
+    if not set(indices) <= set(of_records):
+        return None
+    return np.array([of_records[i] for i in indices], dtype=np.float64)
 
 
 def _texts(text: Mapping[str, Any]) -> frozenset[tuple[int, ...]]:

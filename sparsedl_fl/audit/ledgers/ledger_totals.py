@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -11,15 +12,16 @@ from typing import Any
 
 from sparsedl_fl.audit.facts import AuditFacts
 from sparsedl_fl.audit.findings import Verdict
-from sparsedl_fl.audit.ledgers.distinct_records import Found, different
+from sparsedl_fl.audit.ledgers.distinct_records import different
 from sparsedl_fl.audit.ledgers.ledger_rows import LedgerRow
+from sparsedl_fl.audit.ledgers.possible_clients import Round, clients_of_round, possible_clients
 from sparsedl_fl.audit.report.data import as_dict
 from sparsedl_fl.audit.writing import written
 from sparsedl_fl.wording import escaped, installs, plain_json
 
 __all__ = ["Ledger", "ledger"]
 
-VERSION = "1.0"
+VERSION = "1.1"
 """Of the ledger as plain data."""
 
 
@@ -33,10 +35,14 @@ class Ledger:
         One an audit, in the order in which they were given.
     n_failed : int
         Audits that failed, of which there is no row.
+    participants : tuple of mappings of str to float
+        Of each row, who took part, with the number of records by which the server weighted each (NaN for not known);
+        empty where that was not said.
     """
 
     rows: tuple[LedgerRow, ...]
     n_failed: int = 0
+    participants: tuple[Mapping[str, float], ...] = ()
 
     @property
     def n_certified(self) -> int:
@@ -50,17 +56,33 @@ class Ledger:
         Records are compared where the reports hold them, and their numbers mean the same: inputs of the model always,
         features at one layer of one model. Of others the least number counts those of one round, the largest all.
         """
-        groups: dict[tuple[Any, ...], list[Found]] = {}
         alone = [row.n_certified for row in self.rows if row.records is None and row.n_certified]
-        for row in self.rows:
-            if row.records is not None:
-                groups.setdefault(row.records.key, []).append(row.records.found)
-        counts = [different(found) for found in groups.values()]
+        counts = [different([self.rows[i].records.found for i in alike]) for alike in self._comparable]
         sure = [
             1 if row.may_repeat else row.n_certified for row in self.rows if row.records is None and row.n_certified
         ]
         least = max([least for least, _ in counts] + sure, default=0)
         return least, sum(most for _, most in counts) + sum(alone)
+
+    @property
+    def possible_clients(self) -> list[frozenset[str]]:
+        """The clients to which each different record can belong; empty where it was not said who took part."""
+        if not self.participants:
+            return []
+        found: list[frozenset[str]] = []
+        for alike in self._comparable:
+            records = [(self.rows[i].records, self.participants[i]) for i in alike]
+            found += possible_clients([Round(one.found, clients, one.weights) for one, clients in records])
+        return found
+
+    @property
+    def _comparable(self) -> list[list[int]]:
+        """Places of the rows whose records can be compared, of each kind."""
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for place, row in enumerate(self.rows):
+            if row.records is not None:
+                groups.setdefault(row.records.key, []).append(place)
+        return list(groups.values())
 
     @property
     def n_compared(self) -> int:
@@ -115,6 +137,8 @@ class Ledger:
             found.append(f"{n_open} of {len(self.rows)} audits have no conclusion; that is no reassurance")
         if self.n_failed:
             found.append(f"{self.n_failed} audits failed, and are no rows; that is no reassurance")
+        if self.participants:
+            found.append("whose a record can be follows from who took part, if no two clients hold it; not certified")
         return [*found, "each update was attacked by itself: attacks on several rounds together were not run"]
 
     @property
@@ -124,14 +148,26 @@ class Ledger:
         parts = [f"{leaks} of {len(self.rows)} updates leak something"]
         if self.n_certified:
             parts.append(f"{self.n_certified} records certified, {_between(self.n_different)} different ones")
+        if self.possible_clients:
+            parts.append(self.of_clients)
         if max(self.texts):
             parts.append(f"{_between(self.texts)} different texts")
         if max(self.tokens):
             parts.append(f"{_between(self.tokens)} different token ids")
         return "; ".join(parts)
 
+    @property
+    def of_clients(self) -> str:
+        """How many records can belong to how many clients, in words."""
+        sizes = Counter(map(len, self.possible_clients))
+        n, n_clients = sizes.total(), len(set().union(*self.participants))
+        several = f", {sizes[0]} must be held by several" if sizes[0] else ""
+        return f"{sizes[1]} of {n} different records can belong to one of the {n_clients} clients alone{several}"
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data, without what was recovered."""
+        possible = self.possible_clients
+        alone = Counter(name for names in possible if len(names) == 1 for name in names)
         pairs = {"different": self.n_different, "texts": self.texts, "tokens": self.tokens}
         return {
             "ledger_version": VERSION,
@@ -143,6 +179,11 @@ class Ledger:
                 "n_certified": self.n_certified,
                 "n_compared": self.n_compared,
                 **{name: {"least": least, "most": most} for name, (least, most) in pairs.items()},
+            },
+            "clients": {
+                "participants": [sorted(names) for names in self.participants],
+                "records_by_number_of_clients": {str(n): k for n, k in sorted(Counter(map(len, possible)).items())},
+                "records_of_one": dict(sorted(alone.items())),
             },
             "summary": self.summary,
             "notes": self.notes,
@@ -181,7 +222,11 @@ class Ledger:
         return f"<Ledger: {self.summary}>"
 
 
-def ledger(results: Iterable[AuditFacts | Mapping[str, Any]], names: Sequence[str] | None = None) -> Ledger:
+def ledger(
+    results: Iterable[AuditFacts | Mapping[str, Any]],
+    names: Sequence[str] | None = None,
+    participants: Sequence[Iterable[str] | Mapping[str, float]] | None = None,
+) -> Ledger:
     """Return the ledger of several audits: a row for each, and how many different records they leaked together.
 
     Parameters
@@ -191,11 +236,14 @@ def ledger(results: Iterable[AuditFacts | Mapping[str, Any]], names: Sequence[st
         that leave the samples out give the numbers of each round, and of different records a range.
     names : sequence of str or None, default=None
         Of the rounds; None numbers them from 1.
+    participants : sequence of iterables of str, or of mappings of str to float, or None, default=None
+        Of each round, the clients of whose updates it is the sum, or these with the number of records by which the
+        server weighted each. Then the ledger says to how many clients each record can belong.
 
     Raises
     ------
     ValueError
-        If one is no report, or there are other names than results.
+        If one is no report, or there are other names or participants than results.
 
     Examples
     --------
@@ -213,7 +261,10 @@ def ledger(results: Iterable[AuditFacts | Mapping[str, Any]], names: Sequence[st
         raise ValueError(f"names must be as many as the results ({len(reports)}), got {len(names)}")
     if not reports:
         raise ValueError("results must hold an audit or more, got none")
-    return Ledger(tuple(LedgerRow.of(report, name) for report, name in zip(reports, names, strict=True)))
+    rows = tuple(LedgerRow.of(report, name) for report, name in zip(reports, names, strict=True))
+    if participants is not None and len(participants) != len(rows):
+        raise ValueError(f"participants must be as many as the results ({len(rows)}), got {len(participants)}")
+    return Ledger(rows, participants=tuple(map(clients_of_round, participants or ())))
 
 
 def _different(rows: Sequence[LedgerRow], kept: str, counted: str) -> tuple[int, int]:

@@ -81,7 +81,7 @@ def replay_sentences(
     known, weights = _labels(outputs, columns, loss, HALF if is_coarse else np.sqrt(SINGLE))
     deviations, rounding = _deviations(totals, gradients), max(_deviations(totals, own).values(), default=0.0)
     tolerance = HALF if is_coarse else min(max(SINGLE, TIMES * rounding), HALF)
-    found = Replay(deviations, tolerance, weights)
+    found = Replay(deviations, tolerance, weights, np.full(len(weights), np.inf))
     if not found.is_match:
         return found, "", list(sentences)
     return found, "", [replace(one, label=label) for one, label in zip(sentences, known, strict=True)]

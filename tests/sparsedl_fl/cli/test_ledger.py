@@ -41,11 +41,29 @@ def test_bad_files_are_said_in_a_line(reports, refused, tmp_path):
     (tmp_path / "text.json").write_text("no JSON")
     (tmp_path / "list.json").write_text("[]")
     (tmp_path / "sweep.json").write_text('{"sweep_version": "1.0"}')
-    assert "there is no such report" in refused("ledger", tmp_path / "none.json")
-    assert "there is no such report" in refused("ledger", tmp_path)
+    assert "there is no such file" in refused("ledger", tmp_path / "none.json")
+    assert "there is no such file" in refused("ledger", tmp_path)
     assert "is no JSON" in refused("ledger", reports / "0.json", tmp_path / "text.json")
     assert "is no report of an audit" in refused("ledger", tmp_path / "list.json")
     assert "is no report of an audit" in refused("ledger", tmp_path / "sweep.json")
     (tmp_path / "ledger.json").write_text('{"mine": 1}')
     assert "no report of sparsedl-fl" in refused("ledger", reports / "0", "--out", tmp_path)
     assert "required" in refused("ledger")
+
+
+def test_who_took_part_says_whose_a_record_can_be(reports, run, refused, tmp_path):
+    said = tmp_path / "who.json"
+    said.write_text('[["A", "B"], ["B", "C"]]')
+    found = run("ledger", reports / "0", reports / "1", "--participants", said, "--out", tmp_path / "ledger")
+    assert "1 of 3 different records can belong to one of the 3 clients alone" in found.out
+    assert "1 of 3 different records can" in (tmp_path / "ledger" / "ledger.html").read_text()
+    plain = json.loads((tmp_path / "ledger" / "ledger.json").read_text())
+    assert plain["clients"]["records_by_number_of_clients"] == {"1": 1, "2": 2}
+    assert plain["clients"]["records_of_one"] == {"B": 1}
+    said.write_text('[["A", "B"]]')
+    assert "participants must be as many" in refused("ledger", reports / "0", reports / "1", "--participants", said)
+    said.write_text('{"A": 1}')
+    assert "it needs a list with the clients of each round" in refused("ledger", reports / "0", "--participants", said)
+    said.write_text('[{"A": 0}]')
+    assert "number of records, above zero" in refused("ledger", reports / "0", "--participants", said)
+    assert "there is no such file" in refused("ledger", reports / "0", "--participants", tmp_path / "none.json")
