@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import geoopt
 import torch
 
+from sparsedl.optimizers.on_sphere import AdamOnManifold, ManifoldParameter, Sphere
 from sparsedl.optimizers.optimizer import OptimizationResult, ScheduledOptimizer
 from sparsedl.surrogates import Surrogate
 
@@ -42,6 +42,6 @@ class RiemannianAdam(ScheduledOptimizer):
 
     def minimize(self, observations: torch.Tensor, starts: torch.Tensor, surrogate: Surrogate) -> OptimizationResult:
         """Run every start for ``max_iter`` iterations."""
-        directions = geoopt.ManifoldParameter(starts.clone(), manifold=geoopt.Sphere())
-        adam = geoopt.optim.RiemannianAdam([directions], lr=self.learning_rate, betas=self.betas)
+        directions = ManifoldParameter(starts.clone(), manifold=Sphere())
+        adam = AdamOnManifold([directions], lr=self.learning_rate, betas=self.betas)
         return self.follow(adam, observations, surrogate)

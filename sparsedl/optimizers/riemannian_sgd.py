@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import geoopt
 import torch
 
+from sparsedl.optimizers.on_sphere import ManifoldParameter, SGDOnManifold, Sphere
 from sparsedl.optimizers.optimizer import OptimizationResult, ScheduledOptimizer
 from sparsedl.surrogates import Surrogate
 
@@ -35,6 +35,6 @@ class RiemannianSGD(ScheduledOptimizer):
 
     def minimize(self, observations: torch.Tensor, starts: torch.Tensor, surrogate: Surrogate) -> OptimizationResult:
         """Run every start for ``max_iter`` iterations."""
-        directions = geoopt.ManifoldParameter(starts.clone(), manifold=geoopt.Sphere())
-        descent = geoopt.optim.RiemannianSGD([directions], lr=self.learning_rate, stabilize=1)
+        directions = ManifoldParameter(starts.clone(), manifold=Sphere())
+        descent = SGDOnManifold([directions], lr=self.learning_rate, stabilize=1)
         return self.follow(descent, observations, surrogate)
