@@ -55,7 +55,7 @@ class Census:
         return np.array([categories is None for categories in self.features.values()])
 
     def tolerances(self, share: float) -> np.ndarray:
-        """By how much each feature may be off, of shape (n_features,): a share of the deviation, categories not at all."""
+        """By how much each feature may be off, of shape (n_features,): a share of the deviation, or nothing."""
         return np.where(self.is_number, share * self.rows.std(axis=0, ddof=1), 0.0)
 
     def one_hot(self, rows: np.ndarray) -> np.ndarray:
@@ -67,7 +67,7 @@ class Census:
         return np.hstack(parts)
 
     def decode(self, raw: np.ndarray) -> np.ndarray:
-        """Return rows, of shape (n, n_features), from `one_hot` ones that may be inexact: whole numbers, largest columns."""
+        """Return rows of shape (n, n_features) from inexact `one_hot` ones: whole numbers, and the largest column."""
         parts = np.split(raw, np.cumsum(self.widths)[:-1], axis=1)
         return np.stack(
             [

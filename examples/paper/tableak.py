@@ -3,13 +3,13 @@
     git clone https://github.com/eth-sri/tableak
     TABLEAK=tableak python examples/paper/run.py tabular-peers --directions tableak
 
-Its best set-up for a gradient with known labels (``run_inversion_attacks.py``, experiment 46): cosine of gradients, Adam
-on their signs at 0.06, 1500 iterations, a softmax over each category and a sigmoid between the least and the largest of
-each number, and the median of 30 members, each from a start of its own. ``--members`` takes fewer. Labels, batch size,
-and the means, deviations and bounds of the table are told.
+Its best set-up for a gradient with known labels (``run_inversion_attacks.py``, experiment 46): cosine of gradients,
+Adam on their signs at 0.06, 1500 iterations, a softmax over each category and a sigmoid between the least and the
+largest of each number, and the median of 30 members, each from a start of its own. ``--members`` takes fewer, which is
+then a budget below its authors'. Labels, batch size, and the means, deviations and bounds of the table are told.
 
-Its last line writes into the numbers that were optimised, which its torch (1.7.1) takes and today's refuses; it is given
-a copy of them.
+Its last line writes into the numbers that were optimised, which its torch (1.7.1) takes and today's refuses; it is
+given a copy of them.
 """
 
 from __future__ import annotations
