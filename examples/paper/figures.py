@@ -240,7 +240,8 @@ def _census_peers(figure: Any, records: Records) -> None:
     for axis in (left, right):
         axis.set_xticks(sorted(sizes.values()), [str(n) for n in sorted(sizes.values())])
         axis.minorticks_off()
-    left.legend(fontsize=7, loc="lower left")
+    if groups:
+        left.legend(fontsize=7, loc="lower left")
 
 
 FIGURES: dict[str, Callable[[Any, Records], None]] = {
