@@ -219,6 +219,31 @@ def _peer_pictures(figure: Any, records: Records) -> None:
                 axis.set_xlabel(f"{np.mean(record['psnr']):.1f} dB", fontsize=7, labelpad=1)
 
 
+def _census_peers(figure: Any, records: Records) -> None:
+    """Draw the share of features that are right and the seconds against the batch size, for TabLeak, a guess and us."""
+    sizes = {row.name: row.batch_size for row in TABLES["tabular-peers"].rows.values()}
+    groups: dict = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        if record["experiment"] in sizes:
+            groups[record["directions"], record["limit"]][sizes[record["experiment"]]].append(record)
+    left, right = figure.subplots(1, 2)
+    for color, ((attack, limit), by_size) in enumerate(sorted(groups.items())):
+        b = sorted(by_size)
+        style = {"color": f"C{color}", "marker": "o", "markersize": 4}
+        label = METHODS[attack].label + (f", {limit}" if attack == "tableak" else "")
+        shares = [100 * np.mean([np.mean(record["features"]) for record in by_size[n]]) for n in b]
+        left.plot(b, shares, label=label, **style)
+        if attack != "guess":
+            right.plot(b, [median(record["seconds"] for record in by_size[n]) for n in b], **style)
+    left.set(xlabel="batch size", ylabel="features right in %", xscale="log", ylim=(0, 105))
+    right.set(xlabel="batch size", ylabel="median seconds of one core", xscale="log", yscale="log")
+    for axis in (left, right):
+        axis.set_xticks(sorted(sizes.values()), [str(n) for n in sorted(sizes.values())])
+        axis.minorticks_off()
+    if groups:
+        left.legend(fontsize=7, loc="lower left")
+
+
 FIGURES: dict[str, Callable[[Any, Records], None]] = {
     "spearpp-table1": _phase_transition,
     "spearpp-table2": _phase_transition,
@@ -227,5 +252,6 @@ FIGURES: dict[str, Callable[[Any, Records], None]] = {
     "spear-fig7": _training,
     "spear-fig8": _failures,
     "picture-peers": _peer_pictures,
+    "tabular-peers": _census_peers,
 }
 """What draws the figure of a table, from all records there are."""

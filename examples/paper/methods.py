@@ -76,6 +76,7 @@ class Budget:
     draws: int = 2_000_000
     device: str = "cpu"
     steps: int = 1000
+    members: int = 30
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,10 @@ def _of_pictures(problem: Problem, budget: Budget) -> Directions:
     raise ValueError("the peers attack whole networks with convolutions, in the table picture-peers")
 
 
+def _of_tables(problem: Problem, budget: Budget) -> Directions:
+    raise ValueError("TabLeak and guesses are of whole networks on census rows, in the table tabular-peers")
+
+
 class _ChannelsLast(nn.Module):
     """From images as gradient matching takes them to what the fully connected model is fed."""
 
@@ -185,5 +190,7 @@ METHODS = {
     "dictionary": Method("ours, dictionary search, no weights", _dictionary),
     "breaching": Method("inverting gradients, by breaching", _of_pictures, "steps"),
     "r-gap": Method("R-GAP, by breaching", _of_pictures),
+    "tableak": Method("TabLeak, by its own code", _of_tables, "members"),
+    "guess": Method("a guess, column by column", _of_tables),
 }
 OURS = ("activation", "activation-next")

@@ -40,6 +40,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--draws", type=int, default=2_000_000, help="budget of SPEAR, a batch (default: 2000000)")
     parser.add_argument("--seconds", type=float, default=300, help="budget of our search, a batch (default: 300)")
     parser.add_argument("--steps", type=int, default=1000, help="budget of breaching, a batch (default: 1000)")
+    parser.add_argument("--members", type=int, default=30, help="ensemble of TabLeak, a batch (default: 30)")
     options = parser.parse_args(arguments)
     if options.table not in (None, *TABLES):
         parser.error(f"there is no table {options.table!r}; without one, the command lists them")
@@ -63,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             n_batches=options.batches,
             first_seed=options.first_seed,
             n_jobs=options.jobs,
-            budget=Budget(options.starts, options.seconds, options.draws, options.device, options.steps),
+            budget=Budget(
+                options.starts, options.seconds, options.draws, options.device, options.steps, options.members
+            ),
             verbose=True,
         )
     except ValueError as error:  # rows, searches or data that are not there

@@ -26,6 +26,7 @@ from paper.picture_peers import PEER_ROWS
 from paper.pictures import PICTURE_ROWS
 from paper.raw import CROWDED_ROWS, RawImages, RawRows
 from paper.summed import SUMMED_ROWS
+from paper.tabular_peers import TABULAR_PEER_ROWS
 from paper.text import TEXT_ROWS
 from paper.tokens import TOKEN_ROWS
 from paper.withheld import WITHHELD_ROWS
@@ -213,6 +214,12 @@ TABLES = {
         "Peers behind convolutions: MNIST, one gradient, untrained; chain is R-GAP's network (seconds of one core)",
         PEER_ROWS,
         ("activation", "breaching", "r-gap"),
+        n_batches=3,
+    ),
+    "tabular-peers": Table(
+        "Peers on census rows: Adult, one gradient, untrained, 100-100-2, TabLeak's setting (seconds of one core)",
+        TABULAR_PEER_ROWS,
+        ("activation", "tableak", "guess"),
         n_batches=3,
     ),
     "filtered": Table(

@@ -157,6 +157,13 @@ def test_figures_are_drawn_from_whatever_there_is(name, tmp_path):
             "directions": "activation",
             "exact": True,
         },
+        {
+            "experiment": "TabularPeerBatch(batch_size=8, width=100)",
+            "directions": "tableak",
+            "limit": "30 members",
+            "features": [0.9],
+            "seconds": 1.0,
+        },
     ]
     assert write_figure(name, records, tmp_path).read_bytes().startswith(b"\x89PNG")
     assert write_figure("spear-table2", records, tmp_path) is None
