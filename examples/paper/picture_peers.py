@@ -56,8 +56,10 @@ class PeerBatch(PictureBatch):
                 dataset=images.dataset,
             )
             found, said = _by_peer(method, update, budget.steps, seed)
-        else:
+        elif method == "activation":
             found, said = _by_audit(model, gradients, inputs[:1])
+        else:
+            raise ValueError(f"pictures are attacked by activation and {' and '.join(PEERS)}, not by {method!r}")
         record = {"exact": False, "psnr": [], "starts": 0, "seconds": round(time.process_time() - start, 3), **said}
         if found is None:
             return record

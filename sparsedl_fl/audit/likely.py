@@ -3,7 +3,8 @@
 Activations with a zero-slope region: the weights say which units an input makes active, and the gradient says in which
 rows its column of ``D`` has entries; the two are independent for a wrong candidate. By the arc-cosine law of two half
 spaces an angle ``t`` between a candidate and the truth makes them disagree on a share ``t / pi`` of the units. A
-candidate is made of ``b`` numbers, so that ``m - b`` of the ``m`` units are left to agree by chance.
+candidate is made of ``b`` numbers, and its column of as many, so that ``m - 2 b`` of the ``m`` units are left to agree
+by chance: from half the width on nothing is likely. (Adult, 64 rows behind 100 units: mixtures agreed on every unit.)
 
 Other activations and heads (`smooth_candidates`): a true input's activations lie in the activation subspace, and its
 gradient by the network tail lies in the layer's own column space: ``n`` equations for ``b`` unknowns. A wrong candidate
@@ -87,6 +88,7 @@ def likely_candidates(inverter: GradientInverter, given: LayerGradient) -> tuple
     # Dropout leaves active units without a gradient: then only units with a gradient count.
     for is_dropped in (True, False):
         share, chance = disagreements(inverter.inputs_, given, may_be_dropped=is_dropped)
+        chance = chance * max(inverter.n_starts_ / len(share), 1.0)  # each is the best of so many
         is_near = (share <= MOST) & ~inverter.recovered_
         is_alone = 2 * chance * len(share) <= BY_CHANCE
         # Several that chance would explain one by one, and not together.
@@ -128,14 +130,15 @@ def disagreements(
     for k, n_active in enumerate(is_active.sum(axis=0)):
         order = np.argsort(-columns[:, k])
         n_largest = _n_kept(columns[order, k], n_active) if may_be_dropped else n_active
-        if b >= m or n_active in (0, m) or n_largest == 0:
+        if 2 * b >= m or n_active in (0, m) or n_largest == 0:
             continue
         n_wrong = int(np.sum(~is_active[order[:n_largest], k]))
         share[k] = 0.5 * (n_wrong / n_largest) / (1 - n_active / m)
-        # The share of units that are left when the candidate's own b numbers have made as many agree as they can.
-        free = (m - b) / m
+        # What is left when the b numbers of the candidate, and those of its column, made as many agree as they can.
+        n_free = m - 2 * b
+        free = n_free / m
         drawn, active = round(n_largest * free), round(n_active * free)
-        chance[k] = hypergeom.sf(np.floor((n_largest - n_wrong) * free) - 1, m - b, active, drawn)
+        chance[k] = hypergeom.sf(np.floor((n_largest - n_wrong) * free) - 1, n_free, active, drawn)
     return share, chance
 
 

@@ -108,6 +108,30 @@ def test_the_chance_is_no_smaller_than_it_is_where_nothing_agrees(may_be_dropped
     assert np.mean(np.array(chances) <= 0.01) < 0.03
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_mixture_that_was_made_to_agree_is_no_agreement(seed):
+    """Its own b numbers make it active where its column, by b numbers of its own, has entries; chance has no part."""
+    rng = np.random.default_rng(seed)
+    b, m = 30, 50
+    truth, weight = rng.standard_normal((b, N)), rng.standard_normal((m, N))
+    z = weight @ truth.T
+    columns = rng.standard_normal(z.shape) * (z > 0)
+    dual = np.linalg.svd(columns[: b - 1])[2][-1]  # a column of the mixtures with zeros at b - 1 units
+    signs = np.where(np.arange(m) < b - 1, -1.0, 1.0)
+    asked = np.arange(m - b, m)  # all units with entries, and some without
+    mixture = np.linalg.solve(z[asked], signs[asked])
+    others = np.linalg.svd(dual[None])[2][1:]
+    candidates = np.vstack([mixture / (mixture @ dual), others]) @ truth
+    sums = columns.sum(axis=1)
+    given = LayerGradient(
+        weight=weight, bias=np.zeros(m), weight_grad=columns @ truth, bias_grad=sums, activation="relu"
+    )
+    for may_be_dropped in (False, True):
+        assert disagreements(candidates, given, may_be_dropped=may_be_dropped)[1][0] == 1
+    # One in three units is free where only one of the two is counted: then this was called likely.
+    assert np.mean((given.preactivations(candidates[:1])[:, 0] > 0) == (signs * np.sign(mixture @ dual) > 0)) > 0.75
+
+
 def test_the_expected_correlation_is_that_of_the_law():
     np.testing.assert_allclose(expected_correlation(np.array([0, 1 / 6, 1 / 4, 1 / 3, 0.5, 0.7])),
                                [1, np.sqrt(3) / 2, np.sqrt(0.5), 0.5, 0, 0], atol=1e-12)  # fmt: skip
@@ -115,7 +139,7 @@ def test_the_expected_correlation_is_that_of_the_law():
 
 def fitted(inputs, **others):
     """Return what is read of an inverter that has found these and certified none."""
-    said = {"size_is_clear_": True, "noise_excess_": 1.0} | others
+    said = {"size_is_clear_": True, "noise_excess_": 1.0, "n_starts_": 100} | others
     return SimpleNamespace(
         inputs_=inputs, batch_size_=len(inputs), recovered_=np.zeros(len(inputs), dtype=bool), **said
     )
@@ -129,6 +153,7 @@ def test_candidates_are_likely_where_they_agree_and_the_rank_is_that_of_the_batc
     assert [one.index for one in found] == list(range(B))
     assert all(one.correlation > 0.99 for one in found)
     assert likely_candidates(fitted(truth, size_is_clear_=False), given) == ()
+    assert likely_candidates(fitted(truth, n_starts_=10**200), given) == ()  # the best of so many says nothing
     assert likely_candidates(fitted(truth, noise_excess_=100.0), given) == ()
     strangers, _ = layer(truth, rng, is_own=False)
     assert likely_candidates(fitted(truth), strangers) == ()
