@@ -15,14 +15,12 @@ from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit
 from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.certify.labels import NO_LABEL, labels_of_columns
 from sparsedl_fl.propagate.backward import KnownBatch, propagate_back, sizes_of, sums_before
+from sparsedl_fl.propagate.draws import drawn_inputs
 from sparsedl_fl.propagate.forward import columns_of_inputs, is_contradicted, propagate_forward, sums_at
 from sparsedl_fl.propagate.replay import Replay, replay
 from sparsedl_fl.tracing.tracing import LinearUse
 
 __all__ = ["replay_found", "spread"]
-
-N_DRAWS = 4
-"""Draws of the inputs' errors, of either kind, for forward propagation."""
 
 Fed = dict[str, np.ndarray]
 """Inputs of each layer, by its name."""
@@ -36,7 +34,7 @@ def spread(subject: Subject, name: str, known: KnownBatch) -> Iterator[tuple[str
     use = subject.trace.use_of(name)
     try:
         run = subject.run_from(name)
-        fed, drawn = run.fed(known.inputs), [run.fed(inputs) for inputs in _draws(known)]
+        fed, drawn = run.fed(known.inputs), [run.fed(inputs) for inputs in drawn_inputs(known)]
     except Exception:  # a model may raise anything; then nothing follows
         fed, drawn = {}, []
     known = _labelled(subject, known, fed, drawn)
@@ -121,17 +119,6 @@ def _forward(
             if sums is not None:
                 subject.sums[name] = sums
             yield name, batch, f"forward from layer '{start}'"
-
-
-def _draws(known: KnownBatch) -> Iterator[np.ndarray]:
-    """Yield inputs that are off by their expected errors: in any direction, or along differences of other inputs."""
-    rng, inputs = np.random.default_rng(0), known.inputs
-    for kind in range(2 * N_DRAWS):
-        off = rng.standard_normal(inputs.shape)
-        if kind % 2 and len(inputs) > 1:
-            off = rng.standard_normal((len(inputs), len(inputs))) @ (inputs - inputs.mean(axis=0))
-        size = np.sqrt(np.mean(off**2, axis=1, keepdims=True))
-        yield inputs + known.errors[:, None] * off / np.maximum(size, np.finfo(float).tiny)
 
 
 def replay_found(subject: Subject, found: Iterable[LayerAudit]) -> tuple[Replay | None, str, list[LayerAudit]]:

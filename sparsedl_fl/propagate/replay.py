@@ -15,6 +15,7 @@ from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.layers.losses import Loss, total_loss
 from sparsedl_fl.layers.running_model import RunFrom
 from sparsedl_fl.propagate.backward import KnownBatch, sizes_of
+from sparsedl_fl.propagate.draws import drawn_inputs
 from sparsedl_fl.tracing.naming import plain_parameters
 from sparsedl_fl.tracing.tracing import hooked
 
@@ -34,7 +35,9 @@ class Replay:
     weights : ndarray of shape (b,)
         Share of the loss that each recovered input has: ``1 / b`` for a mean, more for one that is in the batch twice.
     weight_errors : ndarray of shape (b,)
-        What these may be off by, relative: what is left of an input's column of gradients; inf where none was computed.
+        What these may be off by, relative: what is left of an input's column of gradients, and what the input's own
+        error makes of it (a record that the model knows well has a small gradient, whose direction hardly changes and
+        whose length does). Infinite where none was computed.
     start : str
         The layer from which the client was run.
     """
@@ -120,14 +123,26 @@ def _weights(run: RunFrom, known: KnownBatch, labels: torch.Tensor, loss: Any) -
     b = len(known.inputs)
     if run.layer is None:
         return np.full(b, 1 / b), np.full(b, np.inf)
+    alone = _gradients_alone(run, known.inputs, labels, loss)
+    weights = _shares(alone, known.gradients.T)
+    explained = weights[:, None] * alone
+    sizes = np.maximum(np.linalg.norm(explained, axis=1), np.finfo(float).tiny)
+    left = np.linalg.norm(known.gradients.T - explained, axis=1) / sizes
+    drawn = [_shares(_gradients_alone(run, inputs, labels, loss), known.gradients.T) for inputs in drawn_inputs(known)]
+    off = np.max([np.abs(shares - weights) for shares in drawn], axis=0)
+    return weights, np.hypot(left, off / np.maximum(np.abs(weights), np.finfo(float).tiny))
+
+
+def _gradients_alone(run: RunFrom, inputs: np.ndarray, labels: torch.Tensor, loss: Any) -> np.ndarray:
+    """Return the gradient of each input's loss alone at the outputs of the layer, of shape (b, m)."""
     outputs: list[torch.Tensor] = []
     with hooked({run.layer: lambda part, given, found: outputs.append(found)}):
-        found = run(known.inputs)
-    each = reduce(torch.add, (total_loss(loss, found[i : i + 1], labels[i : i + 1]) for i in range(b)))
+        found = run(inputs)
+    each = reduce(torch.add, (total_loss(loss, found[i : i + 1], labels[i : i + 1]) for i in range(len(inputs))))
     (returned,) = torch.autograd.grad(each, outputs[0])
-    alone = returned.flatten(1).numpy()
-    squares = np.maximum(np.sum(alone**2, axis=1), np.finfo(float).tiny)
-    weights = np.sum(alone * known.gradients.T, axis=1) / squares
-    explained = weights[:, None] * alone
-    left = np.linalg.norm(known.gradients.T - explained, axis=1)
-    return weights, left / np.maximum(np.linalg.norm(explained, axis=1), np.finfo(float).tiny)
+    return returned.flatten(1).numpy()
+
+
+def _shares(alone: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return by which number each row has to be multiplied to come next to another."""
+    return np.sum(alone * columns, axis=1) / np.maximum(np.sum(alone**2, axis=1), np.finfo(float).tiny)
