@@ -252,6 +252,7 @@ class SparseDictionaryRecovery(ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
         ``mean(|codes| <= 1e-6 rms(codes)) - |X - codes @ components_|^2 / |X|^2``: at most the true sparsity, which a
         proven dictionary reaches on unseen observations, and near zero for a dictionary that makes nothing sparse.
+        Noise leaves no exact zeros: then it says nothing, and ``certain_components_`` and ``component_errors_`` do.
 
         Parameters
         ----------

@@ -8,7 +8,9 @@ import numpy as np
 import torch
 
 from sparsedl.evidence import Evidence
+from sparsedl.expected_errors import component_errors
 from sparsedl.linalg import normalized
+from sparsedl.metrics import match_components
 from sparsedl.noisy import NoisyEstimate, estimate_under_noise
 from sparsedl.recovery import Recovery, proven_directions
 from sparsedl.zeros import ZeroTest
@@ -27,6 +29,17 @@ MOST = 0.75
 """Share of the components proven by zeros from which on the likelihood must not prove fewer."""
 
 
+MOST_APART, APART = 3.0, 2.0
+"""Errors, of both together, up to which components of the likelihood may be off those that zeros prove. Its iteration
+ends far from its maximum where components are nearly dependent: of 29 fits (Gaussian dictionaries of 20 in 20 features,
+conditions of 20 to 120, 500 and 800 rows, 0.5 and 0.6 of zeros, 50 to 56 dB) 12 were off by 8 to 40 times what they
+said, and those by zeros by 1.6 times at most. Fits that were right were apart by 0.6 to 0.9 in the median. A
+component that is apart by more than the second number is taken to be off by that."""
+
+N_REFITS = 3
+"""Times that directions of the likelihood are estimated again from their zeros, where these had not proven all."""
+
+
 def noise_of_directions(test: ZeroTest) -> float:
     """Return the median noise of whitened directions, relative to their entries."""
     level = test.noise_level.square().mean().sqrt()
@@ -43,7 +56,7 @@ def with_likelihood(found: Recovery, evidence: Evidence, generator: torch.Genera
     it is where the zeros prove all and leave the smaller expected errors (33 components, 595 rows, 0.34 of zeros, 54
     dB: off by 0.0019, and the likelihood by 0.0124), and where they bear out fewer directions of the likelihood: any
     fewer if most were proven, else less than half (20 components, 300 rows, 0.34 of zeros, 48 dB: 16 to 18 proven, then
-    9 or 10; off by 0.005 to 0.025, then by 0.06 to 0.09).
+    9 or 10; off by 0.005 to 0.025, then by 0.06 to 0.09). And where both prove all, they have to agree (`MOST_APART`).
 
     Parameters
     ----------
@@ -77,17 +90,57 @@ def with_likelihood(found: Recovery, evidence: Evidence, generator: torch.Genera
     n_before, n_after = int(found.proven.sum()), int(proven.sum())
     if is_closer or n_after < (1.0 if n_before >= MOST * k else 0.5) * n_before:
         return found
+    if found.proven.all():
+        checked = _agreeing(estimate, _components(found.basis, evidence), found.errors)
+        if checked is None:
+            return found
+        estimate = checked
     # Those that zeros prove come first, and of each kind the sparsest.
     order = np.lexsort([-estimate.zeros, ~proven])
-    directions, proven = directions[order], proven[order]
-    return replace(
+    directions, proven, estimate = directions[order], proven[order], _in_order(estimate, order)
+    by_likelihood = replace(
         found,
         basis=directions.numpy().T,
         proven=proven,
         n_zeros=evidence.count_zeros(directions).numpy() * proven,
-        errors=estimate.errors[order],
-        estimate=_in_order(estimate, order),
+        errors=estimate.errors,
+        estimate=estimate,
     )
+    return by_likelihood if found.proven.all() or not proven.all() else _borne_out(by_likelihood, estimate, evidence)
+
+
+def _borne_out(found: Recovery, estimate: NoisyEstimate, evidence: Evidence) -> Recovery:
+    """Return a recovery by the likelihood, or what its zeros make of it where these contradict it."""
+    directions = torch.from_numpy(np.ascontiguousarray(found.basis.T))
+    for _ in range(N_REFITS):
+        directions = evidence.refit(directions)
+    basis = directions.numpy().T
+    if np.linalg.matrix_rank(basis) < len(basis):
+        return replace(found, errors=np.ones_like(found.errors))
+    components, test = _components(basis, evidence), evidence.part
+    n_rows = len(found.observations.values)
+    errors = component_errors(basis, found.proven, test, evidence.whitening.mixing, n_rows)
+    checked = _agreeing(estimate, components, errors)
+    if checked is not None:
+        return replace(found, errors=checked.errors, estimate=checked)
+    proven = proven_directions(directions, test).numpy()
+    n_zeros = evidence.count_zeros(directions).numpy() * proven
+    errors = np.where(proven.all(), errors, np.ones_like(errors))
+    return replace(found, basis=basis, proven=proven, n_zeros=n_zeros, errors=errors, estimate=None)
+
+
+def _components(basis: np.ndarray, evidence: Evidence) -> np.ndarray:
+    """Return the components of whitened directions, in the units of the observations."""
+    return np.linalg.solve(basis, evidence.whitening.mixing)
+
+
+def _agreeing(estimate: NoisyEstimate, components: np.ndarray, errors: np.ndarray) -> NoisyEstimate | None:
+    """Return an estimate with errors no smaller than zeros say, or None where their components contradict it."""
+    match = match_components(components, estimate.components)
+    apart = match.errors / np.hypot(estimate.errors, errors[match.permutation])
+    if apart.max() > MOST_APART:
+        return None
+    return replace(estimate, errors=np.where(apart > APART, match.errors, estimate.errors))
 
 
 def _has_squares(evidence: Evidence, k: int) -> bool:

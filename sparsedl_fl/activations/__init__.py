@@ -7,7 +7,7 @@
 - `Elementwise` is a function of your own; `check_activation` checks it.
 
 An activation says where units are inactive, what they output, and which point of its graph is nearest. A new one is a
-class here and an entry in `KNOWN`; the tests of all activations then run on it.
+class here and an entry in `CLASSES`; the tests of all activations then run on it.
 """
 
 from collections.abc import Sequence

@@ -55,7 +55,17 @@ def trace_model(model: nn.Module, example: torch.Tensor | None = None) -> Trace:
     -------
     Trace
         With a ``failure`` where no example ran through.
+
+    Raises
+    ------
+    TypeError
+        If the example is no tensor.
     """
+    if example is not None and not isinstance(example, torch.Tensor):
+        raise TypeError(
+            f"example must be a tensor, one input of the model, got {type(example).__name__}: wrap a model of several "
+            "inputs so that its forward takes one tensor, and keep the names of its parameters"
+        )
     examples = [example] if example is not None else list(made_up_examples(model))
     failure, mixed = "the model has no linear or convolutional layer to make up an example for", None
     for candidate in examples:

@@ -193,3 +193,23 @@ def test_what_zeros_prove_is_not_lost_to_a_likelihood_that_is_slow(seed):
         sdr = SparseDictionaryRecovery(20, noise_level=noise, fit_intercept=False, patience=2, random_state=0).fit(X)
     assert sdr.recovered_.sum() >= 16
     assert np.median(match_components(sdr.components_, components).errors) < 0.03
+
+
+def test_certain_components_of_an_ill_conditioned_dictionary_are_off_by_what_is_said():
+    """The likelihood ends far from its maximum, and says a tenth of its error; the zeros contradict it."""
+    n_certain = 0
+    for seed, noise in [(seed, noise) for seed in (4, 8, 14) for noise in (2e-3, 3e-3)]:
+        rng = np.random.default_rng(seed)
+        codes = rng.standard_normal((500, 20)) * (rng.random((500, 20)) > 0.6)
+        components = rng.standard_normal((20, 20))
+        components /= np.linalg.norm(components, axis=1, keepdims=True)
+        X = codes @ components + noise * np.random.default_rng(100 + seed).standard_normal((500, 20))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            sdr = SparseDictionaryRecovery(random_state=0, noise_level=noise).fit(X)
+        match = match_components(sdr.components_, components)
+        is_certain = sdr.certain_components_[match.permutation]
+        errors = sdr.component_errors_[match.permutation]
+        assert (match.errors[is_certain] < 3 * errors[is_certain]).all()
+        n_certain += is_certain.all()
+    assert n_certain >= 5

@@ -153,8 +153,9 @@ def what_features_are(result: AuditFacts) -> str:
         )
     if len(result.input_shape) != 3:
         return (
-            "Features are the numbers into which the model's first layers turn a record. They are not the record, but "
-            "say much of what it holds: comparing them with those of known records can show whom they belong to."
+            "Features are the numbers into which the model's first layers turn a record. What reaches that layer "
+            "unchanged, as numbers beside embedded categories do, is part of them as it is; the rest says much of what "
+            "the record holds: comparing it with that of known records can show whom it belongs to."
         )
     return (
         "Features of a picture are the numbers into which the model's first layers turn it. They are not the picture, "
