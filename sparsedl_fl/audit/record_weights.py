@@ -14,8 +14,8 @@ import numpy as np
 __all__ = ["DEVIATIONS", "ROUNDING", "WeightGroup", "weight_groups"]
 
 DEVIATIONS = 5.0
-"""Errors by which two weights differ at least that are not one. (18 batches of one to five clients, seven activations, 0
-to 300 steps of training, float32, half precision and noise: true over said error above 2 once, 5.7, and no client's
+"""Errors by which two weights differ at least that are not one. (18 batches of one to five clients, seven activations,
+0 to 300 steps of training, float32, half precision and noise: true over said error above 2 once, 5.7, and no client's
 records were split. Without what an input's own error makes of a weight 4 of 30 were.)"""
 
 ROUNDING = 1e-6
