@@ -44,8 +44,9 @@ def token_tables(model: nn.Module, example: torch.Tensor | None) -> tuple[str, .
     model : torch.nn.Module
         The model.
     example : torch.Tensor or None
-        An input of the model. Without integers as input, or where the model does not run on it, the largest
-        `torch.nn.Embedding` is taken for the table of tokens.
+        An input of the model. Where it is of whole numbers they are ids, and else columns of it may be, such as the
+        categories of a table. Without one, or where the model does not run on it, the largest `torch.nn.Embedding` is
+        taken for the table of tokens.
     """
     names = {tensor.untyped_storage().data_ptr(): plain_name(name) for name, tensor in model.named_parameters()}
     sizes = {plain_name(name): len(tensor) for name, tensor in model.named_parameters() if tensor.ndim == 2}
@@ -55,7 +56,7 @@ def token_tables(model: nn.Module, example: torch.Tensor | None) -> tuple[str, .
         ]
         return tuple(sorted(tables, key=lambda name: -sizes.get(name, 0))[:1])
     if example.is_floating_point():
-        return ()
+        return _tables_of_columns(model, example, names, sizes)
     try:
         seen = _looked_up(model, example, names)
     except Exception:  # a model may raise anything on an input that it was not made for
@@ -76,6 +77,29 @@ def token_tables(model: nn.Module, example: torch.Tensor | None) -> tuple[str, .
             drawn = example
         if any(other == name and _is_same(there, drawn) for other, there, _ in rows):
             found.append(name)
+    return tuple(found)
+
+
+def _tables_of_columns(
+    model: nn.Module, example: torch.Tensor, names: dict[int, str], sizes: dict[str, int]
+) -> tuple[str, ...]:
+    """Return the tables whose rows a column of numbers picks: the next rows, where these are one larger."""
+    if example.ndim != 2:
+        return ()
+    found: dict[str, None] = {}
+    try:
+        for name, rows, _ in _looked_up(model, example, names):
+            ids = example.to(rows.dtype)
+            same = [c for c in range(example.shape[1]) if _is_same(rows, ids[:, c])] if name in sizes else []
+            for column in same:
+                other = example.clone()
+                other[:, column] = (ids[:, column] + 1) % sizes[name]
+                again = _looked_up(model, other, names)
+                if any(which == name and _is_same(there, other[:, column].to(rows.dtype)) for which, there, _ in again):
+                    found[name] = None
+                    break
+    except Exception:  # a model may raise anything on an input that it was not made for
+        return ()
     return tuple(found)
 
 

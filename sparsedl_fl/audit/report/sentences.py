@@ -98,7 +98,10 @@ def _of_tokens(result: AuditFacts) -> str:
     if not result.tokens or result.sentences:
         return ""
     order = ", without their order" if result.text is None or not result.text.n_certified else ""
-    return f"Which {len(result.tokens)} different tokens (words or parts of words) the texts hold can be read{order}."
+    return (
+        f"Which {len(result.tokens)} different rows of its embeddings (words or parts of words of a text, categories of "
+        f"a table) the batch uses can be read{order}."
+    )
 
 
 def _of_labels(result: AuditFacts) -> str:

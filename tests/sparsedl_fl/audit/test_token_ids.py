@@ -97,3 +97,32 @@ def test_adam_leaves_rows_alone_that_no_token_touches(ids):
     audit = out_of_range(model, "optimizer='adam' is out of range", ids[:1], gradients=update)
     assert audit.verdict is Verdict.PARTLY
     assert audit.tokens == sorted(set(ids.flatten().tolist()))
+
+
+class OfTable(nn.Module):
+    """Numbers beside two categories, which columns of numbers pick; an offset is looked up by no column."""
+
+    def __init__(self):
+        super().__init__()
+        self.job, self.town, self.offset = nn.Embedding(12, 4), nn.Embedding(5, 3), nn.Embedding(4, 15)
+        self.layers = nn.Sequential(nn.Linear(15, 60), nn.ReLU(), nn.Linear(60, 3))
+
+    def forward(self, x):
+        parts = [self.job(x[:, 0].long()), self.town(x[:, 4].long()), x[:, 1:4], x[:, 5:]]
+        return self.layers(torch.cat(parts, 1) + self.offset(torch.zeros(len(x), dtype=torch.long)))
+
+
+def test_categories_among_columns_of_numbers():
+    generator = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = OfTable()
+    x = torch.randn(6, 10, generator=generator)
+    x[:, 0], x[:, 4] = torch.randint(12, (6,), generator=generator), torch.randint(5, (6,), generator=generator)
+    assert token_tables(model, x[:1]) == ("job.weight", "town.weight")
+    functional.cross_entropy(model(x), torch.arange(6) % 3).backward()
+    audit = audit_model(model, {name: tensor.grad for name, tensor in model.named_parameters()}, example=x[:1])
+    assert audit["job"].tokens == tuple(sorted(set(x[:, 0].int().tolist())))
+    assert audit["town"].tokens == tuple(sorted(set(x[:, 4].int().tolist())))
+    assert audit["offset"].tokens == ()
+    assert any("categories of a table" in sentence for sentence in audit.to_dict()["plain"])
