@@ -98,10 +98,8 @@ def _of_tokens(result: AuditFacts) -> str:
     if not result.tokens or result.sentences:
         return ""
     order = ", without their order" if result.text is None or not result.text.n_certified else ""
-    return (
-        f"Which {len(result.tokens)} different rows of its embeddings (words or parts of words of a text, categories of "
-        f"a table) the batch uses can be read{order}."
-    )
+    what = "rows of its embeddings (words or parts of words of a text, categories of a table)"
+    return f"Which {len(result.tokens)} different {what} the batch uses can be read{order}."
 
 
 def _of_labels(result: AuditFacts) -> str:
