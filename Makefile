@@ -1,4 +1,4 @@
-# make demo: recover a batch of photographs from its gradient.  make test: run the tests, in under 5 minutes.
+# make demo: recover a batch of photographs from its gradient.  make test: run the tests, in 5 to 10 minutes on two cores.
 # make test-all: those too that take long, hostile problems and batches at the frontier, in under 40 minutes.
 # make frontier: run the yardstick, about 20 minutes, and write $(OUT).  make frontier-compare A=before.json B=after.json:
 # say what changed beyond noise (A is the newest record in the repository unless given, B is $(OUT)).
