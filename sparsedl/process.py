@@ -8,6 +8,7 @@ one had set. NumPy's handling of errors and torch's modes belong to a thread of 
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -16,7 +17,19 @@ import numpy as np
 import threadpoolctl
 import torch
 
-__all__ = ["full_precision", "neutral_modes", "one_thread", "undisturbed"]
+__all__ = ["full_precision", "neutral_modes", "one_thread", "undisturbed", "without_warnings_of_jit"]
+
+
+@contextmanager
+def without_warnings_of_jit() -> Iterator[None]:
+    """Leave out that torch.jit is deprecated: geoopt compiles with it, and torch its own forward mode.
+
+    Since torch 2.15 everybody is shown that.
+    """
+    with warnings.catch_warnings():
+        for kind in (DeprecationWarning, FutureWarning):
+            warnings.filterwarnings("ignore", "`torch.jit", kind)
+        yield
 
 
 @cache

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sparsedl.arrays import as_tensor
-from sparsedl.process import neutral_modes
+from sparsedl.process import neutral_modes, without_warnings_of_jit
 from sparsedl_fl.layers.given_arrays import as_float_array
 from sparsedl_fl.layers.running_model import in_double
 from sparsedl_fl.lowrank.measured import precision_of
@@ -235,7 +235,8 @@ def _step(residuals: Callable, x: torch.Tensor, chunk_size: int) -> tuple[torch.
 
     for first in range(0, x.numel(), chunk_size):
         directions = torch.eye(x.numel(), dtype=x.dtype)[first : first + chunk_size]
-        jacobian[first : first + chunk_size] = torch.func.vmap(along)(directions)
+        with without_warnings_of_jit():
+            jacobian[first : first + chunk_size] = torch.func.vmap(along)(directions)
     matrix = jacobian @ jacobian.T
     units = matrix.diagonal().clamp(min=torch.finfo(x.dtype).tiny).rsqrt()
     matrix = units[:, None] * matrix * units
