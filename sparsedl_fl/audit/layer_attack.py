@@ -29,7 +29,7 @@ from sparsedl_fl.lowrank.factors import LowRankGradient
 from sparsedl_fl.metrics import match_batches
 from sparsedl_fl.models import LayerRow
 from sparsedl_fl.propagate.backward import KnownBatch
-from sparsedl_fl.propagate.scales import SHARES, NoScale, stand_in, sums_of_batch
+from sparsedl_fl.propagate.scales import SHARES, NoScale, next_gradient, stand_in, sums_of_batch
 from sparsedl_fl.search.budget import effort
 from sparsedl_fl.theory import Attack
 from sparsedl_fl.wording import argument_with
@@ -118,6 +118,7 @@ class LayerAttack:
         why_not = NoScale()
         for share in SHARES:
             given = subject.layer_gradient(name, stand_in(subject.weight_gradient(use), share))
+            next_gradient(given)
             inverter = clone(self.inverter)
             if inverter.batch_size is not None:
                 inverter.set_params(batch_size=inverter.batch_size * given.rows_per_sample + 1)

@@ -18,7 +18,7 @@ from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.layers.blocks import row_norms
 from sparsedl_fl.layers.layer_gradient import LayerGradient
 
-__all__ = ["NoScale", "hides_scale", "stand_in", "sums_of_batch"]
+__all__ = ["NoScale", "hides_scale", "next_gradient", "stand_in", "sums_of_batch"]
 
 SHARES = (1e-3, 1e-4, 1e-2)
 """Sizes of what stands in for the bias gradient, over the sum of the gradient's columns, in the order in which they are
@@ -108,6 +108,13 @@ def sums_of_batch(fitted: GradientInverter, given: LayerGradient) -> torch.Tenso
     return torch.from_numpy(found)
 
 
+def next_gradient(given: LayerGradient) -> np.ndarray:
+    """Return the next layer's weight gradient, which tells the scales of a layer's inputs; `NoScale` without one."""
+    if not given.layers or given.layers[0].weight_grad is None:
+        raise NoScale("neither a bias gradient was sent nor the next layer's gradient, which would tell the scale")
+    return given.layers[0].weight_grad
+
+
 def errors_of_scales(given: LayerGradient, inputs: np.ndarray) -> np.ndarray:
     """Return by how much the scale of each input may be off, relative to it, of shape (b,).
 
@@ -127,9 +134,10 @@ def errors_of_scales(given: LayerGradient, inputs: np.ndarray) -> np.ndarray:
         Where that row space is not known.
     """
     b, m = len(inputs), given.shape[0]
-    if not given.layers or min(given.layers[0].weight_grad.shape) <= b:
+    following = next_gradient(given)
+    if min(following.shape) <= b:
         raise NoScale(f"no bias gradient was sent, and the next layer has too few outputs to show {b} inputs")
-    basis = np.linalg.svd(given.layers[0].weight_grad.astype(np.float64), full_matrices=False)[2][:b]
+    basis = np.linalg.svd(following.astype(np.float64), full_matrices=False)[2][:b]
     phi, z = resolve(given.activation), inputs @ given.weight.T.astype(np.float64)
     here, moved = (phi.value(as_tensor(factor * z + given.bias)).numpy() for factor in (1.0, 1.0 + SMALL))
     outside, derivative = (part - part @ basis.T @ basis for part in (here, (moved - here) / SMALL))

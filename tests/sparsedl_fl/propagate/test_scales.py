@@ -1,5 +1,7 @@
 """Layers whose bias has no gradient: the next layer's gradient tells the scale of their inputs."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from torch import nn
 from sparsedl_fl.activations import GELU, LeakyReLU, ReLU, ReLU6
 from sparsedl_fl.audit import Verdict, audit_model
 from sparsedl_fl.audit.example import records
-from sparsedl_fl.propagate.scales import hides_scale
+from sparsedl_fl.propagate.scales import NoScale, hides_scale, next_gradient
 from sparsedl_fl.simulation import client_gradient
 
 
@@ -94,3 +96,10 @@ def test_activations_proportional_to_their_input_hide_the_scale():
     assert not hides_scale(LeakyReLU(0.2), np.ones(3))
     assert not hides_scale(ReLU6(), None)
     assert not hides_scale(GELU(), None)
+
+
+@pytest.mark.parametrize("layers", [(), (SimpleNamespace(weight_grad=None),)], ids=["none behind", "not sent"])
+def test_without_the_next_gradient_there_is_no_scale(layers):
+    """A filter that zeroes the lowest percentile may leave neither a bias gradient nor the next layer's."""
+    with pytest.raises(NoScale, match="neither a bias gradient was sent nor the next layer's gradient"):
+        next_gradient(SimpleNamespace(layers=layers))
