@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -64,7 +65,7 @@ class Ledger:
         least = max([least for least, _ in counts] + sure, default=0)
         return least, sum(most for _, most in counts) + sum(alone)
 
-    @property
+    @cached_property
     def possible_clients(self) -> list[frozenset[str]]:
         """The clients to which each different record can belong; empty where it was not said who took part."""
         if not self.participants:
