@@ -12,7 +12,7 @@ from sparsedl_fl.certify.bias_scale import doubt_in_scale
 from sparsedl_fl.certify.certificate import Certificate, certify
 from sparsedl_fl.certify.collinear import errors_of_lines
 from sparsedl_fl.certify.criterion import Case, EvidenceKind
-from sparsedl_fl.certify.hidden_features import error_of_hidden_features
+from sparsedl_fl.certify.hidden_features import agree_with_inputs, error_of_hidden_features
 from sparsedl_fl.certify.hypothesis import Hypothesis
 from sparsedl_fl.certify.maximum_likelihood import maximum_likelihood
 from sparsedl_fl.certify.near_duplicates import NearDuplicates
@@ -159,7 +159,8 @@ class Assembly:
         hypothesis, problem, inputs = case.hypothesis, case.hypothesis.problem, case.inputs
         has_pattern, sizes = problem.activation.has_flat_part, np.sqrt(np.mean(inputs**2, axis=1))
         certificate = certify(case)
-        hidden = error_of_hidden_features(hypothesis, preactivations, certificate.errors, certificate.proven)
+        shown = certificate.proven & agree_with_inputs(case, certificate.proven)
+        hidden = error_of_hidden_features(hypothesis, preactivations, certificate.errors, shown)
         certificate = replace(certificate, errors=np.hypot(certificate.errors, hidden))
         certificate, is_off_scale = self._with_doubt_in_scale(hypothesis, preactivations[0], sizes, certificate)
         is_worthless = certificate.errors > self.worthless * np.maximum(sizes, np.finfo(float).tiny)

@@ -190,7 +190,7 @@ def cut(
     signal_to_noise = float(S[b - 1] / S[b]) if len(S) > b and S[b] > 0 else np.inf
     beyond, beyond_left = (float(S[b]), U[:, b]) if len(S) > b else (0.0, np.zeros(m))
     U, S = U[:, :b], S[:b]
-    right = transposed_times(G, U).T / S[:, None]
+    right = _orthonormal_rows(transposed_times(G, U).T / S[:, None])
     rows, columns = residual_norms(G, U * S, right)
     floor, freedom = np.finfo(float).eps * np.linalg.norm(S) / np.sqrt(m * n), max(1, (m - b) * (n - b))
     believed = believed_noise(noise_level, np.sqrt(np.sum(rows**2) / freedom), freedom, S)
@@ -201,3 +201,13 @@ def cut(
     return LowRankGradient(
         U, S, right, noise, input_noise, *beyond_batch, precision=measured.precision, is_coarse=is_coarse
     )
+
+
+def _orthonormal_rows(right: np.ndarray) -> np.ndarray:
+    """Return rows that are orthonormal, those of the largest singular values first.
+
+    ``U^T G / S`` holds ``eps S_1 / S_k`` of the first row in the ``k``-th. Where the spectrum covers seven decades, that
+    moves ``p = V x / S`` by a thousandth of its size.
+    """
+    basis, mixing = np.linalg.qr(right.T)
+    return (basis * np.copysign(1.0, np.diag(mixing))).T

@@ -116,7 +116,9 @@ def rank_above_white_noise(singular_values: np.ndarray, rank: int, G: np.ndarray
     noise while it exceeds `CLEARLY_ABOVE` times the largest of white noise as strong as all that follow; rounding
     reaches 5.2 (float32 clients on CIFAR-10, MNIST and Adult). Where none is noise, the rank stays as it was. Several
     similar ones may hide each other, such as samples of one class at an untrained head. They show by a second gap,
-    after which the others are as white as noise.
+    after which the others are as white as noise. Where the spectrum falls evenly down to rounding, no gap means
+    anything, and all that stand clearly above rounding are samples. (40 digits after 300 steps of training: one sample
+    was seen, where 40 singular values over eight decades end at rounding.)
 
     Parameters
     ----------
@@ -142,7 +144,9 @@ def rank_above_white_noise(singular_values: np.ndarray, rank: int, G: np.ndarray
     of_noise = edge * np.hypot(first_beyond, beyond[ranks])
     is_rank = (last > SECOND_GAP * first_beyond) & (last > CLEARLY_ABOVE * of_noise)
     is_rank &= (first_beyond <= CLEARLY_ABOVE * of_noise) & (first_beyond > measured.rounding)
-    return int(ranks[is_rank][-1]) if is_rank.any() else rank
+    rank = int(ranks[is_rank][-1]) if is_rank.any() else rank
+    above = rank_above_floor(singular_values, measured)
+    return above if rank < above <= len(singular_values) - FEWEST_BEYOND else rank
 
 
 def rank_above_floor(singular_values: np.ndarray, G: np.ndarray | Measured, *, clearly_above: float = 30.0) -> int:
