@@ -206,8 +206,8 @@ def cut(
 def _orthonormal_rows(right: np.ndarray) -> np.ndarray:
     """Return rows that are orthonormal, those of the largest singular values first.
 
-    ``U^T G / S`` holds ``eps S_1 / S_k`` of the first row in the ``k``-th. Where the spectrum covers seven decades, that
-    moves ``p = V x / S`` by a thousandth of its size.
+    ``U^T G / S`` holds ``eps S_1 / S_k`` of the first row in the ``k``-th. Behind a trained network the spectrum covers
+    seven decades, which moved ``p = V x / S`` by a thousandth of its size, and expected errors to a thousand times it.
     """
     basis, mixing = np.linalg.qr(right.T)
     return (basis * np.copysign(1.0, np.diag(mixing))).T
