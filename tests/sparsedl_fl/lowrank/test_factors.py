@@ -9,6 +9,7 @@ from torch import nn
 from sparsedl_fl import LayerGradient
 from sparsedl_fl.lowrank import spectrum
 from sparsedl_fl.lowrank.factorization import factorize
+from sparsedl_fl.lowrank.factors import cut
 from sparsedl_fl.lowrank.measured import precision_of
 from sparsedl_fl.simulation import client_gradient, dp_sgd_gradient, fully_connected
 
@@ -220,3 +221,13 @@ def test_one_hot_rows_behind_evaluated_batch_norm_are_counted(b):
         model.train()(torch.randn(64, inputs.shape[1]))
     gradients = client_gradient(model.eval(), inputs, torch.tensor(rng.integers(2, size=b)))
     assert factorize(LayerGradient.from_model(model, gradients, 0)).batch_size == np.linalg.matrix_rank(inputs.numpy())
+
+
+def test_right_vectors_are_orthonormal_over_eight_decades():
+    rng = np.random.default_rng(0)
+    left, right = (np.linalg.qr(rng.standard_normal((n, 20)))[0] for n in (100, 64))
+    G = (left * 0.4 ** np.arange(20)) @ right.T
+    U, S, _ = np.linalg.svd(G)
+    factors = cut(G, U[:, :21], S[:21], 20)
+    np.testing.assert_allclose(factors.right @ factors.right.T, np.eye(20), atol=1e-14)
+    np.testing.assert_allclose((factors.left * factors.singular_values) @ factors.right, G, atol=1e-15)

@@ -78,3 +78,19 @@ def test_a_sketch_reaches_beyond_a_second_gap():
     left, values, found = leading_left(G, None, 500)
     assert left.shape[1] == 26 + 32
     assert rank_above_white_noise(values, found, G) == 26
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_where_the_spectrum_falls_evenly_to_rounding_all_above_it_count(seed):
+    rng = np.random.default_rng(seed)
+    left, right = (np.linalg.qr(rng.standard_normal((n, 20)))[0] for n in (100, 64))
+    G = ((left * 0.43 ** np.arange(20)) @ right.T).astype(np.float32).astype(float)
+    S = np.linalg.svd(G, compute_uv=False)
+    assert leading_left(G, None, 64)[2] == 20
+    assert rank_above_white_noise(S, 1, G) == 20
+    assert rank_above_white_noise(S, 17, G) == 17
+
+
+def test_noise_above_rounding_is_no_sample():
+    G = gradient(1, (60, 60), 1e-3)
+    assert rank_above_white_noise(np.linalg.svd(G, compute_uv=False), 1, G) == 1
