@@ -29,6 +29,7 @@ from paper.summed import SUMMED_ROWS
 from paper.tabular_peers import TABULAR_PEER_ROWS
 from paper.text import TEXT_ROWS
 from paper.tokens import TOKEN_ROWS
+from paper.trained import TRAINED_ROWS
 from paper.withheld import WITHHELD_ROWS
 from tests.hostile.problems import TWISTS
 
@@ -160,6 +161,12 @@ TABLES = {
             },
         },
         ("activation-next", "activation"),
+        n_batches=10,
+    ),
+    "trained": Table(
+        "Trained networks, whose records have gradients of very different sizes (records, width, steps)",
+        TRAINED_ROWS,
+        ("activation-next",),
         n_batches=10,
     ),
     "crowded": Table(
