@@ -163,6 +163,10 @@ class LowRankGradient:
         return self.zero_test.likely_zeros(rows_of(directions)).numpy().T
 
 
+EVEN = 1e3
+"""Ratio of the largest and the smallest singular value up to which rows are orthonormal to 1e-12 as they are."""
+
+
 def cut(
     G: np.ndarray | Measured,
     U: np.ndarray,
@@ -190,7 +194,9 @@ def cut(
     signal_to_noise = float(S[b - 1] / S[b]) if len(S) > b and S[b] > 0 else np.inf
     beyond, beyond_left = (float(S[b]), U[:, b]) if len(S) > b else (0.0, np.zeros(m))
     U, S = U[:, :b], S[:b]
-    right = _orthonormal_rows(transposed_times(G, U).T / S[:, None])
+    right = transposed_times(G, U).T / S[:, None]
+    if S[0] > EVEN * S[-1]:
+        right = _orthonormal_rows(right)
     rows, columns = residual_norms(G, U * S, right)
     floor, freedom = np.finfo(float).eps * np.linalg.norm(S) / np.sqrt(m * n), max(1, (m - b) * (n - b))
     believed = believed_noise(noise_level, np.sqrt(np.sum(rows**2) / freedom), freedom, S)

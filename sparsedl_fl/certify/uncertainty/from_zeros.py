@@ -17,7 +17,8 @@ SURE_END, SAMPLES_BEYOND = 1e3, 1.3
 """Gap from which on nothing but rounding follows the batch (1e5 and more at untrained networks); and the largest
 singular value beyond it over that of white noise from which on weaker samples may be there, as `NearDuplicates` has it.
 Their gradients lie along those of the others, as noise does not: the weakest of nine to fourteen digits behind trained
-networks were off by 4 to 8 expected errors, in four of 60 batches, at gaps of 6 to 19. Neither is varied."""
+networks were off by 4 to 8 expected errors, in four of 60 batches, at gaps of 6 to 19. Neither is varied. Rounding of a
+coarse format is larger than all that it hides."""
 
 N_DRAWS, MOST_ENTRIES = 24, 40_000_000
 """Number of draws of the noise; fewer where they would have more entries than the second number."""
@@ -63,7 +64,7 @@ def errors_from_zeros(
     wobble, excess = _wobble(U, Q, P, zeros & determined, noise, spread)
     duals = P @ U.T
     direct = np.sum((duals * noise) ** 2, axis=1) * excess * (1 + factors.bias_excess**2 * np.diag(moments))
-    if factors.signal_to_noise < SURE_END and factors.excess > SAMPLES_BEYOND:
+    if not factors.is_coarse and factors.signal_to_noise < SURE_END and factors.excess > SAMPLES_BEYOND:
         # Of a weaker sample only what lies outside the space of the others shows; theirs says how little that is.
         hidden = np.median(np.diag(moments) * np.diag(np.linalg.inv(moments)))
         direct += hidden * (factors.beyond * np.linalg.norm(duals, axis=1)) ** 2 / n
