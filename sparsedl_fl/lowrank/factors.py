@@ -213,7 +213,7 @@ def _orthonormal_rows(right: np.ndarray) -> np.ndarray:
     """Return rows that are orthonormal, those of the largest singular values first.
 
     ``U^T G / S`` holds ``eps S_1 / S_k`` of the first row in the ``k``-th. Behind a trained network the spectrum covers
-    seven decades, which moved ``p = V x / S`` by a thousandth of its size, and expected errors to a thousand times it.
+    seven decades: columns by ``p = V x / S`` were off by 1e5 times the noise, and expected errors as much too large.
     """
     basis, mixing = np.linalg.qr(right.T)
     return (basis * np.copysign(1.0, np.diag(mixing))).T

@@ -66,7 +66,7 @@ def errors_from_zeros(
     direct = np.sum((duals * noise) ** 2, axis=1) * excess * (1 + factors.bias_excess**2 * np.diag(moments))
     if not factors.is_coarse and factors.signal_to_noise < SURE_END and factors.excess > SAMPLES_BEYOND:
         # Of a weaker sample only what lies outside the space of the others shows; theirs says how little that is.
-        hidden = np.median(np.diag(moments) * np.diag(np.linalg.inv(moments)))
+        hidden = max(1.0, np.median(np.diag(moments) * np.diag(np.linalg.pinv(moments, hermitian=True))))
         direct += hidden * (factors.beyond * np.linalg.norm(duals, axis=1)) ** 2 / n
     total = wobble.sum(axis=1)
     own = np.einsum("ijk,ij->ik", wobble, moments)
