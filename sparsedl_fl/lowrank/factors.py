@@ -17,6 +17,9 @@ from sparsedl_fl.lowrank.spectrum import believed_noise, edge_of_white_noise
 
 __all__ = ["LowRankGradient", "cut"]
 
+EVEN = 1e3
+"""Ratio of the largest and the smallest singular value up to which rows are orthonormal to 1e-12 as they are."""
+
 
 @dataclass(frozen=True)
 class LowRankGradient:
@@ -161,10 +164,6 @@ class LowRankGradient:
         Under heavy noise this is better than `zeros` for a comparison with active units.
         """
         return self.zero_test.likely_zeros(rows_of(directions)).numpy().T
-
-
-EVEN = 1e3
-"""Ratio of the largest and the smallest singular value up to which rows are orthonormal to 1e-12 as they are."""
 
 
 def cut(
