@@ -5,6 +5,7 @@
 - `DownstreamSubspaces`: the same for the gradients of all downstream layers, each at its own layer.
 - `BackwardSubspaces`: backpropagated gradients lie in the column space of each layer's gradient.
 - `TailGradient`: the network tail gives the gradient for a candidate and a label.
+- `SentBackGradients`: where a unit is active, a column equals what the next layer's weights send back.
 - `KnownWeights`: the weights of downstream layers restrict the gradient at the activations of a known sample.
 
 `Constraint.without` deflates: each known sample leaves the others more equations, in the activation subspaces by its
@@ -27,6 +28,7 @@ from sparsedl_fl.constraints.downstream_residuals import BESIDE, FAR, IN_LINE, S
 from sparsedl_fl.constraints.downstream_subspaces import DownstreamSubspaces
 from sparsedl_fl.constraints.forward_pass import ForwardPass
 from sparsedl_fl.constraints.known_weights import KnownWeights
+from sparsedl_fl.constraints.sent_back import SentBack, SentBackGradients
 from sparsedl_fl.constraints.stacked import Stacked
 from sparsedl_fl.constraints.tail_gradient import TailGradient, TailGradientAt
 
@@ -41,6 +43,8 @@ __all__ = [
     "BackwardSubspaces",
     "KnownWeights",
     "ForwardPass",
+    "SentBack",
+    "SentBackGradients",
     "Inputs",
     "Linearization",
     "TailGradientAt",

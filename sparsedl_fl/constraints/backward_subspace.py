@@ -21,7 +21,7 @@ from sparsedl_fl.layers.next_layers import Head
 from sparsedl_fl.lowrank.factors import LowRankGradient
 from sparsedl_fl.lowrank.spectrum import leading_left
 
-__all__ = ["BackwardSubspaces"]
+__all__ = ["BackwardSubspaces", "column_basis"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class BackwardSubspaces:
         are_flat = len(activations) == len(names)
         if head is None or given.next_layer.weight_grad is None or given.is_update or not are_flat:
             return None
-        bases = [as_tensor(factors.left), *(_column_basis(layer.weight_grad, factors.batch_size) for layer in hidden)]
+        bases = [as_tensor(factors.left), *(column_basis(layer.weight_grad, factors.batch_size) for layer in hidden)]
         layers = tuple((as_tensor(layer.weight.astype(float, copy=False)), as_tensor(layer.bias)) for layer in hidden)
         return cls(tuple(bases), layers, head, activations)
 
@@ -87,7 +87,7 @@ class BackwardSubspaces:
         return z, d, e
 
 
-def _column_basis(gradient: np.ndarray, batch_size: int) -> torch.Tensor:
+def column_basis(gradient: np.ndarray, batch_size: int) -> torch.Tensor:
     """Return an orthonormal basis of the column space of a gradient of shape (k, m), of shape (k, at most b)."""
     limit = min(gradient.shape)
     if batch_size >= len(gradient):

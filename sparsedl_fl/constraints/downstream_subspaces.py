@@ -86,6 +86,12 @@ class DownstreamSubspaces(Constraint):
         return cls(tuple(subspaces), tuple(layers), deflations=tuple(deflations))
 
     @property
+    def in_words(self) -> str:
+        """What they are of, in words."""
+        n = len(self.levels)
+        return "the next layer's gradient" if n == 1 else f"the gradients of the next {n} layers"
+
+    @property
     def first(self) -> DownstreamSubspaces:
         """The next layer's subspace alone."""
         return self.up_to(1)

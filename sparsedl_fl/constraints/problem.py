@@ -18,6 +18,7 @@ from sparsedl_fl.constraints.downstream_residuals import SubspacesAt
 from sparsedl_fl.constraints.downstream_subspaces import DownstreamSubspaces
 from sparsedl_fl.constraints.forward_pass import ForwardPass
 from sparsedl_fl.constraints.known_weights import KnownWeights
+from sparsedl_fl.constraints.sent_back import SentBackGradients
 from sparsedl_fl.constraints.tail_gradient import TailGradient
 from sparsedl_fl.layers.diagnosis import is_sparsified
 from sparsedl_fl.layers.layer_gradient import LayerGradient
@@ -116,6 +117,11 @@ class LayerProblem:
     def backward(self) -> BackwardSubspaces | None:
         """The backward subspaces, where all downstream layers are known."""
         return BackwardSubspaces.of(self.layer_gradient, self.factors)
+
+    @cached_property
+    def sent_back(self) -> SentBackGradients | None:
+        """What the next layer can send back, where it has few outputs and its weights are known."""
+        return SentBackGradients.of(self.layer_gradient, self.factors, self.activation)
 
     @cached_property
     def is_noise_hidden(self) -> bool:

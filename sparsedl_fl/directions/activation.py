@@ -43,8 +43,8 @@ class ActivationDirections(SearchSettings, Directions):
     Parameters
     ----------
     use_next_layer : bool, default=True
-        Whether to use ``next_weight_grad`` where it is given: a further constraint, with which batches are recovered
-        that are too large for one layer.
+        Whether to use ``next_weight_grad`` and ``next_weight`` where they are given: further constraints, with which
+        batches are recovered that are too large for one layer.
     use_rest : bool, default=True
         Whether to use the network tail where it is given and the activation has no zero-slope region: it needs no other
         gradient.
@@ -60,10 +60,11 @@ class ActivationDirections(SearchSettings, Directions):
         Cap on the time; where it ends the search depends on the machine, and the status says so.
     schedule : Schedule or None, default=None
         The order of the stages; None takes its defaults.
-    dictionary, alternation, reflection, projection, scaled, paired, class_starts, descent : default=None
+    dictionary, alternation, reflection, sent_back, projection, scaled, paired, class_starts, descent : default=None
     joint_refinement, input_zeros : default=None
-        The numerics: `DictionaryDescent`, `Alternation`, `Reflection`, `Projection`, `ScaledReflection`,
-        `PairedReflection`, `ClassStarts`, `Descent`, `JointRefinement` and `InputZeros`; None takes their defaults.
+        The numerics: `DictionaryDescent`, `Alternation`, `Reflection`, `SentBackReflection`, `Projection`,
+        `ScaledReflection`, `PairedReflection`, `ClassStarts`, `Descent`, `JointRefinement` and `InputZeros`; None takes
+        their defaults.
     withheld : WithheldSearch or None, default=None
         The first search for activations that are linear around zero, such as Hardtanh; None takes its defaults.
     fallback_reach : float, default=0.25
@@ -77,7 +78,6 @@ class ActivationDirections(SearchSettings, Directions):
     SPEAR (2024), Theorems 3.1 to 3.5, for zeros and low rank. The search is this project's own.
     """
 
-    use_next_layer: bool = True
     patience: int = 120
     max_starts: int | None = None
     max_effort: float | None = None

@@ -76,7 +76,7 @@ RECIPES = (
     Recipe(
         "one layer alone, zero-slope region",
         lambda state: state.equations is None,
-        ("dictionary descent", "reflection", "alternation"),
+        ("sent-back reflection", "dictionary descent", "reflection", "alternation"),
         "ReLU (65, 1000), ten seeds: 0.8 to 1.1 s, and 1.2 to 2.1 without dictionary descents; (100, 4000), one seed: "
         "6.4 and 12.0 s. (180, 1000): 3 of 3 whole; without reflections not measured.",
     ),

@@ -19,6 +19,7 @@ from sparsedl_fl.search.projection import Projection
 from sparsedl_fl.search.reflection import Reflection
 from sparsedl_fl.search.scaled_reflection import ScaledReflection
 from sparsedl_fl.search.schedule import Schedule
+from sparsedl_fl.search.sent_back_reflection import SentBackReflection
 
 __all__ = ["Numerics", "SearchSettings"]
 
@@ -32,11 +33,13 @@ class SearchSettings(BaseEstimator):
     None takes those that suit the layer.
     """
 
+    use_next_layer: bool = True
     use_rest: bool = True
     schedule: Schedule | None = None
     dictionary: DictionaryDescent | None = None
     alternation: Alternation | None = None
     reflection: Reflection | None = None
+    sent_back: SentBackReflection | None = None
     projection: Projection | None = None
     scaled: ScaledReflection | None = None
     paired: PairedReflection | None = None
@@ -49,11 +52,13 @@ class SearchSettings(BaseEstimator):
         """Return copies of the given numerics, and for None those that suit a layer."""
         phi = problem.activation
         return Numerics(
+            use_next_layer=self.use_next_layer,
             use_tail=self.use_rest,
             schedule=_copy(self.schedule, Schedule()),
             dictionary=_copy(self.dictionary, DictionaryDescent()),
             alternation=_copy(self.alternation, Alternation()),
             reflection=_copy(self.reflection, Reflection()),
+            sent_back=_copy(self.sent_back, SentBackReflection()),
             projection=_copy(self.projection, Projection() if phi.has_flat_part else Projection.for_two_slopes()),
             scaled=_copy(self.scaled, ScaledReflection() if phi.is_piecewise_linear else ScaledReflection.for_smooth()),
             paired=_copy(self.paired, PairedReflection()),
@@ -66,13 +71,15 @@ class SearchSettings(BaseEstimator):
 
 @dataclass(frozen=True, kw_only=True)
 class Numerics:
-    """The numerics that a search runs with, and whether it uses the network tail."""
+    """The numerics that a search runs with, and whether it uses the next layer and the network tail."""
 
+    use_next_layer: bool
     use_tail: bool
     schedule: Schedule
     dictionary: DictionaryDescent
     alternation: Alternation
     reflection: Reflection
+    sent_back: SentBackReflection
     projection: Projection
     scaled: ScaledReflection
     paired: PairedReflection

@@ -221,6 +221,26 @@ class Reflections(Stage[SearchState]):
         return Proposals(columns=state.numerics.reflection.run(state.coordinates, n_starts, generator))
 
 
+class SentBackReflections(Stage[SearchState]):
+    """Douglas-Rachford by the forward pass, the columns of the gradient, and what the next layer sends back."""
+
+    name, shares = "sent-back reflection", True
+
+    def requires(self, state: SearchState) -> str | None:
+        """Require the weights of a next layer with few outputs."""
+        lacks_weights = "needs the weights of a next layer with few outputs, and one step; one of these is lacking"
+        return _lacks_zeros(state) or (lacks_weights if state.sent_back is None else None)
+
+    def n_starts(self, state: SearchState) -> int:
+        """Return the starts of a round."""
+        return state.numerics.sent_back.n_starts
+
+    def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
+        """Run random starts."""
+        given = state.coordinates, state.sent_back, n_starts, generator
+        return Proposals(columns=state.numerics.sent_back.run(*given))
+
+
 class Alternations(Stage[SearchState]):
     """Alternation between the forward pass and the columns of the gradient, in rounds of different ridges."""
 
@@ -260,6 +280,7 @@ STAGES: dict[str, Stage[SearchState]] = {
         Projections,
         DictionaryDescents,
         Reflections,
+        SentBackReflections,
         Alternations,
     )
 }

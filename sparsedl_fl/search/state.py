@@ -63,8 +63,8 @@ class SearchState(State):
         The unknowns without deflation.
     all_levels : DownstreamSubspaces or None
         All activation subspaces, where the first has too few equations.
-    tail : TailGradient or None
-        The constraint of the network tail.
+    tail, sent_back : TailGradient or None, SentBackGradients or None
+        The constraint of the network tail; and what the next layer can send back, where there are no subspaces.
     natural : NaturalCoordinates or None
         The unknowns without deflation, in which candidates are polished.
     fits : SingleFits
@@ -92,6 +92,7 @@ class SearchState(State):
         self.all_levels = problem.all_subspaces if self.is_beyond_half or (self.is_flat and self.is_alike) else None
         self.tail = problem.tail if numerics.use_tail and (self.all_levels is not None or not self.is_flat) else None
         self.natural: NaturalCoordinates | None = None
+        self.sent_back = problem.sent_back if numerics.use_next_layer and subspaces is None else None
         self.uses_tail, everything = equations is not subspaces, None
         if equations is not None and not self.is_flat:
             forward = ScaledForward.of(coordinates)
@@ -100,11 +101,10 @@ class SearchState(State):
             if subspaces is not None and self.tail is not None:
                 everything = Stacked((_at_typical_scale(subspaces, forward, generator), self.tail))
         self.equations = equations
-        is_alone = subspaces is not None and self.tail is not None and self.tail.identifies
         by_name = {
             "first": None if subspaces is None else subspaces.first,
             "subspaces": equations,
-            "tail": self.tail if is_alone else None,
+            "tail": self.tail if subspaces is not None and self.tail is not None and self.tail.identifies else None,
             "everything": everything,
         }
         self.remaining = Remaining(by_name, as_tensor(problem.factors.left))
@@ -203,8 +203,9 @@ class SearchState(State):
         """What the search uses, in words."""
         subspaces, words = self.all_levels or self.subspaces, ["gradient", "weights"]
         if subspaces is not None:
-            n = len(subspaces.levels)
-            words.append("the next layer's gradient" if n == 1 else f"the gradients of the next {n} layers")
+            words.append(subspaces.in_words)
+        elif self.sent_back is not None:
+            words.append("the next layer's weights")
         if self.uses_tail:
             words.append("the model up to its loss")
         return " and ".join([", ".join(words[:-1]), words[-1]])
@@ -273,9 +274,8 @@ class SearchState(State):
             if self.is_head:
                 near = self.fits.near_columns(inputs, self.tail_of_head)
                 inputs, is_determined = inputs[near], is_determined[near]
-        if (
-            self.subspaces is not None and self.activation.is_piecewise_linear
-        ):  # one in a wrong linear piece spoils all fits
+        # One in a wrong linear piece spoils all fits.
+        if self.subspaces is not None and self.activation.is_piecewise_linear:
             kept = self.fits.near_subspaces(inputs, self.knowledge.inputs, math.inf)
             inputs, is_determined = inputs[kept], is_determined[kept]
         return inputs, is_determined

@@ -81,7 +81,8 @@ def state_of(activation, **changes):
     problem, generator = LayerProblem.of(given, 8), torch.Generator().manual_seed(0)
     subspaces = problem.subspaces if changes.get("subspaces", True) else None
     equations = subspaces if changes.get("equations", True) else None
-    return SearchState(SearchSettings(), problem, subspaces, equations, generator, 120)
+    settings = SearchSettings(use_next_layer=subspaces is not None)
+    return SearchState(settings, problem, subspaces, equations, generator, 120)
 
 
 @pytest.mark.parametrize(
