@@ -15,7 +15,8 @@ from sparsedl_fl.certify.criterion import Case, EvidenceKind
 from sparsedl_fl.certify.hidden_features import agree_with_inputs, error_of_hidden_features
 from sparsedl_fl.certify.hypothesis import Hypothesis
 from sparsedl_fl.certify.maximum_likelihood import maximum_likelihood
-from sparsedl_fl.certify.near_duplicates import NearDuplicates
+from sparsedl_fl.certify.near_duplicates import NearDuplicates, repeats
+from sparsedl_fl.certify.sent_back_columns import with_sent_back
 from sparsedl_fl.constraints import BESIDE, FAR
 from sparsedl_fl.layers.blocks import residual_norms, row_norms
 from sparsedl_fl.layers.layer_gradient import LayerGradient
@@ -121,10 +122,11 @@ class Assembly:
         problem = hypothesis.problem
         given, factors, noise_share = problem.layer_gradient, problem.factors, problem.noise_share
         hypothesis, rows, determined = self._from_all_zeros(hypothesis)
+        columns = hypothesis.proposed & self._certified_columns(hypothesis, rows)
+        hypothesis, sent_back = with_sent_back(hypothesis, columns)
         disaggregation, whitened = hypothesis.scaled()
         whitened = _known_where_better(hypothesis, whitened, determined)
         inputs, preactivations, used = (whitened * factors.singular_values) @ factors.right, problem.at(whitened), rows
-        columns = hypothesis.proposed & self._certified_columns(hypothesis, rows)
         has_pattern = problem.activation.has_flat_part
         is_coarse = noise_share > self.refine_above and has_pattern and not given.is_update
         # Where one of them is no sample, a fit of all at once moves the others.
@@ -136,7 +138,15 @@ class Assembly:
         else:
             gradients = np.where(self._active(hypothesis, whitened), factors.left @ disaggregation, 0.0)
         case = Case(
-            hypothesis, inputs, whitened, columns, used, determined, disaggregation, problem.is_active(preactivations)
+            hypothesis,
+            inputs,
+            whitened,
+            columns,
+            used,
+            determined,
+            disaggregation,
+            problem.is_active(preactivations),
+            sent_back,
         )
         certificate, uncertainty, resolution = self._certified(case, preactivations, gradients)
         return Batch(
@@ -283,16 +293,6 @@ def _known_where_better(hypothesis: Hypothesis, whitened: np.ndarray, determined
     is_beside = over_noise > np.maximum(max(BESIDE, FAR * np.nanmedian(over_noise)), of_known)
     is_better = (is_there & ~others_determined) | is_beside
     return np.where(is_better[:, None], known, whitened)
-
-
-def repeats(inputs: np.ndarray, errors: np.ndarray, *, deviations: float = 3.0) -> np.ndarray:
-    """Return which inputs repeat a more exact one within their errors: by the rank, all of a batch differ."""
-    squares = np.sum(inputs**2, axis=1)
-    apart = np.maximum(squares[:, None] + squares - 2 * inputs @ inputs.T, 0.0) / inputs.shape[1]
-    near = np.sqrt(apart) < deviations * (errors[:, None] + errors)
-    order = np.arange(len(inputs))
-    is_better = (errors < errors[:, None]) | ((errors == errors[:, None]) & (order < order[:, None]))
-    return np.any(near & is_better & np.isfinite(errors)[:, None] & np.isfinite(errors), axis=1)
 
 
 def _relative_residual(given: LayerGradient, gradients: np.ndarray, inputs: np.ndarray) -> float:

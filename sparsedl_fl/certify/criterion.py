@@ -13,6 +13,7 @@ import torch
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.certify.hypothesis import Hypothesis, pattern_agreement
+from sparsedl_fl.certify.sent_back_columns import SentBackColumns
 from sparsedl_fl.certify.uncertainty import errors_from_zeros
 from sparsedl_fl.constraints import LEAST_DISTANCE
 
@@ -44,6 +45,8 @@ class Case:
         ``Q``, scaled.
     is_active : ndarray of shape (m, b) of bool
         Which units are active for the recovered inputs, by the weights.
+    sent_back : SentBackColumns
+        Columns that were estimated and certified by what the next layer sends back.
     """
 
     hypothesis: Hypothesis
@@ -54,6 +57,7 @@ class Case:
     determined: np.ndarray
     disaggregation: np.ndarray
     is_active: np.ndarray
+    sent_back: SentBackColumns
 
     @cached_property
     def preactivations(self) -> torch.Tensor:
@@ -78,13 +82,18 @@ class Case:
     @cached_property
     def errors_by_columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Expected errors from the zeros of the columns (see `errors_from_zeros`)."""
-        return errors_from_zeros(self.hypothesis.problem.factors, self.inputs, self.rows, self.determined)
+        factors, sent_back = self.hypothesis.problem.factors, self.sent_back
+        return errors_from_zeros(factors, self.inputs, self.rows, self.determined & ~sent_back.is_there, sent_back)
 
     @property
     def follows(self) -> np.ndarray:
-        """Which inputs have the columns of all others certified."""
-        n_missing = np.sum(~self.columns)
-        return np.full(len(self.columns), n_missing == 0) | ((n_missing == 1) & ~self.columns)
+        """Which inputs have the columns of all others certified by zeros."""
+        return _are_all_others(self.columns)
+
+    @property
+    def follows_by_sent_back(self) -> np.ndarray:
+        """The same by zeros or by what the next layer sends back."""
+        return _are_all_others(self.columns | self.sent_back.is_there)
 
     @cached_property
     def log_chances_of_zeros(self) -> np.ndarray:
@@ -113,11 +122,17 @@ class Case:
         return np.sum(self.is_active & has_gradient, axis=0) / np.maximum(has_gradient.sum(axis=0), 1)
 
 
+def _are_all_others(certified: np.ndarray) -> np.ndarray:
+    n_missing = np.sum(~certified)
+    return np.full(len(certified), n_missing == 0) | ((n_missing == 1) & ~certified)
+
+
 class EvidenceKind(StrEnum):
     """The criterion that certifies an input, in words."""
 
     NONE = "none"
     ZEROS_OF_OTHERS = "zeros of the gradient"
+    SENT_BACK = "zeros and weights of the next layer"
     THROUGH_REST = "rest of the network"
     SPAN_OF_NEXT_LAYER = "span of the next layer"
     THROUGH_REST_AND_SPANS = "rest of the network and spans"

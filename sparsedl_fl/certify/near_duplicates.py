@@ -232,3 +232,13 @@ class NearDuplicates:
             odds[index] = np.exp(np.minimum(exponents.max(), 50.0))
         odds *= prior / (1 - prior)
         return odds / (1 + odds)
+
+
+def repeats(inputs: np.ndarray, errors: np.ndarray, *, deviations: float = 3.0) -> np.ndarray:
+    """Return which inputs repeat a more exact one within their errors: by the rank, all of a batch differ."""
+    squares = np.sum(inputs**2, axis=1)
+    apart = np.maximum(squares[:, None] + squares - 2 * inputs @ inputs.T, 0.0) / inputs.shape[1]
+    near = np.sqrt(apart) < deviations * (errors[:, None] + errors)
+    order = np.arange(len(inputs))
+    is_better = (errors < errors[:, None]) | ((errors == errors[:, None]) & (order < order[:, None]))
+    return np.any(near & is_better & np.isfinite(errors)[:, None] & np.isfinite(errors), axis=1)

@@ -13,7 +13,7 @@ from sparsedl_fl.certify.uncertainty import errors_from_inputs
 from sparsedl_fl.layers.blocks import row_norms
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
-__all__ = ["ZerosOfAll", "ZerosOfInput", "ZerosOfOthers"]
+__all__ = ["SentBackByNext", "ZerosOfAll", "ZerosOfInput", "ZerosOfOthers"]
 
 
 class ZerosOfOthers(Criterion):
@@ -25,6 +25,23 @@ class ZerosOfOthers(Criterion):
         """Certify by the columns; the expected errors by their zeros hold for every input, certified or not."""
         has_pattern = case.hypothesis.problem.activation.has_flat_part
         return case.follows & case.fits & has_pattern, case.errors_by_columns[0]
+
+
+class SentBackByNext(Criterion):
+    """The columns of all others are certified by their zeros or by what the next layer sends back; the pattern fits.
+
+    A unit gives an equation whether it is active or not, and zeros alone give one for each inactive unit.
+    """
+
+    kind = EvidenceKind.SENT_BACK
+
+    def may_add(self, case: Case, certified: np.ndarray) -> bool:
+        """Return whether any column was certified so."""
+        return bool(case.sent_back.is_there.any())
+
+    def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
+        """Certify by the columns."""
+        return case.follows_by_sent_back & case.fits, case.errors_by_columns[0]
 
 
 class ZerosOfInput(Criterion):

@@ -7,6 +7,7 @@ alone give one for each inactive unit; a classifier's head has few classes ``k``
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from sparsedl.arrays import as_tensor
 from sparsedl.linalg import normalized
 from sparsedl_fl.activations import Activation, FlatPart
 from sparsedl_fl.constraints.backward_subspace import column_basis
+from sparsedl_fl.constraints.constraint import LEAST_DISTANCE, LOG_CHANCE
 from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
@@ -24,6 +26,12 @@ __all__ = ["SentBack", "SentBackGradients"]
 MOST_SHARE = 0.2
 """Dimensions of what is sent back over the width, from which on reflections lead nowhere: 60 rows at (200, k) come near
 a sample in half of the starts with k = 2 to 30, and in 3 % with 60 (one batch)."""
+
+NEVER_ACTIVE = 1e-10
+"""Size from which on a direction of what is sent back reaches an active unit."""
+
+DISTINCT = 0.1
+"""Largest ratio of the two smallest distances for the nearer gradient to be a column (true ones: 1e-6 and less)."""
 
 
 class SentBack(NamedTuple):
@@ -35,13 +43,15 @@ class SentBack(NamedTuple):
         Unit rows ``q``.
     is_active : torch.Tensor of shape (n, m) of bool
         Active units.
-    distances : torch.Tensor of shape (n,)
-        Distance of the gradient at active units from the column space, relative to its length.
+    distances, others : torch.Tensor of shape (n,)
+        Distance of the gradient at active units from the column space, relative to its length; and that of the next
+        best at the same units.
     """
 
     columns: torch.Tensor
     is_active: torch.Tensor
     distances: torch.Tensor
+    others: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -72,6 +82,21 @@ class SentBackGradients:
             return None
         return cls(as_tensor(factors.left), torch.linalg.qr(sent)[0])
 
+    @property
+    def n_surplus(self) -> int:
+        """Equations of a column beyond its unknowns, at units that any sample activates."""
+        return int(self.left.any(dim=1).sum()) - self.left.shape[1] - self.basis.shape[1]
+
+    @property
+    def identifies(self) -> bool:
+        """Whether there are equations enough to prove a column that is exact."""
+        return self.log_chances(torch.zeros(1, dtype=self.left.dtype)).item() <= LOG_CHANCE
+
+    def log_chances(self, distances: torch.Tensor) -> torch.Tensor:
+        """Return log10 of the chance that some pattern, of at most ``2^m``, gives a distance."""
+        n_live = self.n_surplus + self.left.shape[1] + self.basis.shape[1]
+        return n_live * math.log10(2) + self.n_surplus * distances.clamp(min=LEAST_DISTANCE).log10()
+
     def settled(self, columns: torch.Tensor, sent: torch.Tensor, *, n_iterations: int = 12) -> SentBack:
         """Fit columns and what is sent back to each other, at the units that are active by both, until these stay.
 
@@ -85,8 +110,8 @@ class SentBackGradients:
             At most.
         """
         is_active = torch.zeros((len(columns), len(self.left)), dtype=torch.bool)
-        columns, distances = columns.clone(), torch.ones(len(columns), dtype=self.left.dtype)
-        moving, sent = torch.arange(len(columns)), sent.clone()
+        columns, sent, moving = columns.clone(), sent.clone(), torch.arange(len(columns))
+        distances, others = torch.ones((2, len(columns)), dtype=self.left.dtype)
         for _ in range(n_iterations):
             gradients = sent[moving] @ self.basis.T
             now = (columns[moving] @ self.left.T) * gradients > gradients.square() / 2
@@ -95,11 +120,34 @@ class SentBackGradients:
             if len(moving) == 0:
                 break
             is_active[moving] = now
-            columns[moving], sent[moving], distances[moving] = self._nearest(now)
-        return SentBack(normalized(columns, dim=1), is_active, distances)
+            columns[moving], sent[moving], distances[moving], others[moving] = self._nearest(now)
+        return SentBack(normalized(columns, dim=1), is_active, distances, others)
 
-    def _nearest(self, is_active: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return ``q``, ``v`` and the distance of the gradient that is nearest to the column space at given units."""
+    def near(self, columns: torch.Tensor, tolerances: torch.Tensor) -> SentBack:
+        """Return what is sent back nearest to unit rows ``q``, whose entries are zero within tolerances (n, m)."""
+        gradients = columns @ self.left.T
+        at_active = self.basis * (gradients.abs() > tolerances)[:, :, None]
+        sent = torch.linalg.lstsq(at_active, gradients[..., None], driver="gelsd").solution[..., 0]
+        return self.settled(columns, sent)
+
+    def proves(self, found: SentBack, tolerances: torch.Tensor) -> torch.Tensor:
+        """Return which are columns: within the noise, with no other at the same units, and by no chance.
+
+        There are at most ``2^m`` patterns, and for each the gradient has ``m - b`` equations for ``k`` unknowns.
+
+        Parameters
+        ----------
+        found : SentBack
+            Of n candidates.
+        tolerances : torch.Tensor of shape (n, m)
+            Width of zero of each entry of ``U q``.
+        """
+        is_within = found.distances <= torch.linalg.vector_norm(tolerances, dim=1).clamp(min=LEAST_DISTANCE)
+        is_only = found.distances < DISTINCT * found.others
+        return is_within & is_only & (self.log_chances(found.distances) <= LOG_CHANCE)
+
+    def _nearest(self, is_active: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return ``q``, ``v``, and the distances of the two gradients nearest to the column space at given units."""
         (n, m), k = is_active.shape, self.basis.shape[1]
         at_active, triangular = torch.linalg.qr(self.basis * is_active[:, :, None])
         inside = (self.left.T @ at_active.transpose(0, 1).reshape(m, n * k)).reshape(-1, n, k).transpose(0, 1)
@@ -110,8 +158,6 @@ class SentBackGradients:
         is_open = triangular.diagonal(dim1=1, dim2=2).abs() < NEVER_ACTIVE
         triangular = triangular + torch.diag_embed(is_open.to(columns.dtype))
         sent = torch.linalg.solve_triangular(triangular, axes[:, :, -1:], upper=True)[..., 0]
-        return columns / sizes, sent / sizes, (1 - squares[:, -1]).clamp(min=0).sqrt()
-
-
-NEVER_ACTIVE = 1e-10
-"""Size from which on a direction of what is sent back reaches an active unit."""
+        distances = (1 - squares).clamp(min=0).sqrt()
+        other = distances[:, -2] if k > 1 else torch.ones_like(distances[:, -1])
+        return columns / sizes, sent / sizes, distances[:, -1], other

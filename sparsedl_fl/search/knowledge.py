@@ -16,6 +16,8 @@ from sparsedl_fl.search.columns_and_forward_pass import SampleCoordinates
 
 __all__ = ["Knowledge"]
 
+Rows = torch.Tensor | None
+
 NEAR_ZERO = 1e-2
 """Entries of ``U q`` up to this size, relative to the root mean square, count as zero before ``q`` is refitted."""
 
@@ -107,11 +109,10 @@ class Knowledge:
             inputs = torch.cat([inputs, estimates[~is_own.any(dim=1)]])
         self.coordinates = replace(self.coordinates, inputs=inputs)
 
-    def add(
-        self, inputs: torch.Tensor | None, is_determined: torch.Tensor | None, columns: torch.Tensor | None
-    ) -> bool:
-        """Add what a stage proposes; return whether anything is new."""
+    def add(self, inputs: Rows, is_determined: Rows, columns: Rows, proven: Rows) -> bool:
+        """Add what a stage proposes (see `Proposals`); return whether anything is new."""
         is_new = inputs is not None and self.add_inputs(inputs, is_determined)
+        is_new |= proven is not None and self.add_trusted(proven)
         return (columns is not None and self.add_columns(columns)) or is_new
 
     def add_columns(self, minimisers: torch.Tensor) -> bool:
@@ -156,6 +157,7 @@ class Knowledge:
 
     def add_trusted(self, columns: torch.Tensor) -> bool:
         """Add columns that need no further test; return whether any is new."""
+        self.n_hits += len(columns)
         self._pool(columns)
         return self._deflate()
 

@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator
 from torch.nn.functional import normalize
 
 from sparsedl_fl.activations import FlatPart
-from sparsedl_fl.constraints.sent_back import SentBackGradients
+from sparsedl_fl.constraints.sent_back import SentBack, SentBackGradients
 from sparsedl_fl.search.columns_and_forward_pass import WORKING, PrincipalForward, SampleCoordinates, leaders
 from sparsedl_fl.solvers import douglas_rachford, log_uniform
 from sparsedl_fl.solvers.douglas_rachford import Points
@@ -62,8 +62,8 @@ class SentBackReflection(BaseEstimator):
 
     def run(
         self, coordinates: SampleCoordinates, sent_back: SentBackGradients, n_starts: int, generator: torch.Generator
-    ) -> torch.Tensor:
-        """Run random starts and return distinct candidates, as unit rows ``q`` of shape (n, b).
+    ) -> SentBack:
+        """Run random starts and return distinct candidates.
 
         Parameters
         ----------
@@ -80,9 +80,12 @@ class SentBackReflection(BaseEstimator):
         settled = sent_back.settled(d.double() @ sent_back.left, e.double() @ sent_back.basis)
         # Where few units are active, any gradient is there.
         is_near = (settled.distances < self.near) & (settled.is_active.sum(dim=1) > sent_back.basis.shape[1] + 1)
-        columns = settled.columns[is_near][settled.distances[is_near].argsort()]
-        skewness = (columns @ sent_back.left.T).pow(3).sum(dim=1, keepdim=True)  # a column and its negative are one
-        return columns[leaders(columns * skewness.sign(), self.same_cosine).unique()]
+        near = torch.nonzero(is_near)[:, 0]
+        near = near[settled.distances[near].argsort()]
+        skewness = (settled.columns[near] @ sent_back.left.T).pow(3).sum(dim=1, keepdim=True)
+        # A column and its negative are one.
+        near = near[leaders(settled.columns[near] * skewness.sign(), self.same_cosine).unique()]
+        return SentBack(*(part[near] for part in settled))
 
     def minimisers(
         self, coordinates: SampleCoordinates, sent_back: SentBackGradients, n_starts: int, generator: torch.Generator

@@ -27,6 +27,8 @@ class Proposals:
         Whether the constraints determine it; of one that they do not only the pattern is right.
     columns : torch.Tensor of shape (k, b) or None
         Unit rows ``q``, to be certified by their zeros.
+    proven : torch.Tensor of shape (l, b) or None
+        Unit rows ``q`` of columns that are certified already.
     is_active : torch.Tensor of shape (k, m) of bool or None
         Active units of the columns, if the stage finds them.
     """
@@ -34,6 +36,7 @@ class Proposals:
     inputs: torch.Tensor | None = None
     is_determined: torch.Tensor | None = None
     columns: torch.Tensor | None = None
+    proven: torch.Tensor | None = None
     is_active: torch.Tensor | None = None
 
     @classmethod

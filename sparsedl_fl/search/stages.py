@@ -238,7 +238,10 @@ class SentBackReflections(Stage[SearchState]):
     def propose(self, state: SearchState, n_starts: int, generator: torch.Generator) -> Proposals:
         """Run random starts."""
         given = state.coordinates, state.sent_back, n_starts, generator
-        return Proposals(columns=state.numerics.sent_back.run(*given))
+        found = state.numerics.sent_back.run(*given)
+        test = state.problem.factors.zero_test
+        is_proven = state.sent_back.proves(found, test.tolerances(found.columns) / state.problem.width**0.5)
+        return Proposals(columns=found.columns[~is_proven], proven=found.columns[is_proven])
 
 
 class Alternations(Stage[SearchState]):

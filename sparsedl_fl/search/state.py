@@ -190,13 +190,15 @@ class SearchState(State):
         """Whether the batch is in range, if half of the units are inactive."""
         if not self.is_flat:
             return self.equations.identifies
+        if self.sent_back is not None:
+            return self.sent_back.identifies
         n_live = int(self.problem.factors.zero_test.distinct_rows.sum())
         has_subspace = self.equations is not None and self.equations.identifies
         return is_determined(self.problem.batch_size, n_live, Attack.SPAN if has_subspace else Attack.ZEROS)
 
     def take(self, proposals: Proposals) -> bool:
         """Add columns that their zeros certify, and samples."""
-        return self.knowledge.add(proposals.inputs, proposals.is_determined, proposals.columns)
+        return self.knowledge.add(proposals.inputs, proposals.is_determined, proposals.columns, proposals.proven)
 
     @property
     def used_in_words(self) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 from scipy.linalg.lapack import dpstrf
 
 from sparsedl_fl.lowrank.factors import LowRankGradient
+
+if TYPE_CHECKING:
+    from sparsedl_fl.certify.sent_back_columns import SentBackColumns
 
 __all__ = ["errors_from_inputs", "errors_from_zeros"]
 
@@ -29,7 +34,11 @@ zeros do not determine mixes into the others."""
 
 
 def errors_from_zeros(
-    factors: LowRankGradient, inputs: np.ndarray, zeros: np.ndarray, determined: np.ndarray
+    factors: LowRankGradient,
+    inputs: np.ndarray,
+    zeros: np.ndarray,
+    determined: np.ndarray,
+    sent_back: SentBackColumns | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the expected root-mean-square error of each input whose columns were estimated from their zero rows.
 
@@ -43,6 +52,8 @@ def errors_from_zeros(
         The rows that each column was estimated from.
     determined : ndarray of shape (b,) of bool
         Which columns these determine; the others were estimated in another way, whose error is not known here.
+    sent_back : SentBackColumns or None, default=None
+        Those estimated by what the next layer sends back.
 
     Returns
     -------
@@ -61,7 +72,7 @@ def errors_from_zeros(
     Q = np.linalg.inv(P)
     moments = inputs @ inputs.T / n
     spread = (Q / S[:, None]).T @ (Q / S[:, None])
-    wobble, excess = _wobble(U, Q, P, zeros & determined, noise, spread)
+    wobble, excess = _wobble(U, Q, P, zeros & determined, noise, spread, sent_back)
     duals = P @ U.T
     direct = np.sum((duals * noise) ** 2, axis=1) * excess * (1 + factors.bias_excess**2 * np.diag(moments))
     if not factors.is_coarse and factors.signal_to_noise < SURE_END and factors.excess > SAMPLES_BEYOND:
@@ -77,7 +88,13 @@ def errors_from_zeros(
 
 
 def _wobble(
-    U: np.ndarray, Q: np.ndarray, P: np.ndarray, zeros: np.ndarray, noise: np.ndarray, spread: np.ndarray
+    U: np.ndarray,
+    Q: np.ndarray,
+    P: np.ndarray,
+    zeros: np.ndarray,
+    noise: np.ndarray,
+    spread: np.ndarray,
+    sent_back: SentBackColumns | None,
 ) -> tuple[np.ndarray, float]:
     """Return ``p_i dq_j`` for draws of the noise, and by how much the zeros are noisier than that.
 
@@ -91,11 +108,18 @@ def _wobble(
     size, largest = np.trace(spread), noise.max()
     factor = cholesky(spread / size + 1e-14 * np.eye(b), lower=True).astype(np.float32)
     draws = rng.standard_normal((m, n_draws, b), dtype=np.float32) @ factor.T
-    draws *= (noise[:, None] / largest * zeros).astype(np.float32)[:, None, :]
+    is_sent_back = np.zeros(b, dtype=bool) if sent_back is None else sent_back.is_there
+    draws *= (noise[:, None] / largest * (zeros | is_sent_back)).astype(np.float32)[:, None, :]
     pulls = (U.T.astype(np.float32) @ draws.reshape(m, -1)).reshape(b, n_draws, b) * (largest * np.sqrt(size))
     wobble, squares, freedom = np.zeros((b, b, n_draws)), np.zeros(b), np.zeros(b)
     is_open = np.zeros(b, dtype=bool)
     for j in range(b):
+        if is_sent_back[j]:
+            of_noise = draws[:, :, j] * (largest * np.sqrt(size))
+            change, residual, freedom[j] = sent_back.change(j, U @ Q[:, j], of_noise)
+            wobble[:, j] = P @ change
+            squares[j] = np.sum((residual / (noise * np.sqrt(spread[j, j]))) ** 2)
+            continue
         rows = U[zeros[:, j]]
         if len(rows) < b - 1:
             is_open[j] = True

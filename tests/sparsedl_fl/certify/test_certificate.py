@@ -14,6 +14,7 @@ from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.activations import ReLU
 from sparsedl_fl.certify.certificate import CRITERIA, certify
 from sparsedl_fl.certify.criterion import Case, Criterion
+from sparsedl_fl.certify.sent_back_columns import SentBackColumns
 from sparsedl_fl.certify.uncertainty import errors_from_zeros
 from sparsedl_fl.certify.zero_criteria import ZerosOfAll, ZerosOfOthers
 from sparsedl_fl.constraints.problem import LayerProblem
@@ -55,6 +56,7 @@ def case(columns, agreement=1.0, consistency=1.0):
         np.ones(4, dtype=bool),
         np.eye(4),
         is_active,
+        SentBackColumns.none((100, 4)),
     )
     made.__dict__["errors_by_columns"] = (np.full(4, 0.1), np.zeros((4, 4)), np.zeros(4))
     return made

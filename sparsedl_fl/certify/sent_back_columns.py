@@ -1,0 +1,102 @@
+"""Columns that zeros do not certify, by what the next layer's weights send back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from sparsedl.arrays import rows_of
+from sparsedl_fl.certify.hypothesis import Hypothesis
+from sparsedl_fl.constraints import SentBackGradients
+
+__all__ = ["SentBackColumns", "with_sent_back"]
+
+SAME = 0.99
+"""Cosine of a column and its new estimate above which they are one."""
+
+
+@dataclass(frozen=True)
+class SentBackColumns:
+    """Which columns of a basis were estimated and certified by what the next layer sends back.
+
+    Attributes
+    ----------
+    is_there : ndarray of shape (b,) of bool
+        Which ones.
+    is_active : ndarray of shape (m, b) of bool
+        Their active units; none for the others.
+    by : SentBackGradients or None
+        What the next layer can send back.
+    """
+
+    is_there: np.ndarray
+    is_active: np.ndarray
+    by: SentBackGradients | None
+
+    @classmethod
+    def none(cls, shape: tuple[int, int]) -> SentBackColumns:
+        """Return that no column of a shape (m, b) was."""
+        return cls(np.zeros(shape[1], dtype=bool), np.zeros(shape, dtype=bool), None)
+
+    def change(self, j: int, gradients: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+        """Return how noise moves column ``j``, and what it leaves of the noise.
+
+        Parameters
+        ----------
+        j : int
+            Number of the column.
+        gradients : ndarray of shape (m,)
+            ``U q``.
+        draws : ndarray of shape (m, n_draws)
+            Of the noise of ``U q``.
+
+        Returns
+        -------
+        change : ndarray of shape (b, n_draws)
+            Of ``q``.
+        residual : ndarray of shape (m,)
+            Of the equations.
+        freedom : int
+            Number of equations more than unknowns.
+        """
+        left, basis = self.by.left.numpy(), self.by.basis.numpy() * self.is_active[:, [j]]
+        outside = basis - left @ (left.T @ basis)
+        squares, axes = np.linalg.eigh(outside.T @ outside)
+        own, others = axes[:, 0], axes[:, 1:]
+        # What is sent back adapts to the noise in all directions but its own.
+        pull = others @ ((others.T @ (outside.T @ draws)) / squares[1:, None])
+        size = gradients @ (basis @ own) / np.sum((basis @ own) ** 2)
+        return -left.T @ (basis @ pull), size * (outside @ own), len(left) - left.shape[1] - basis.shape[1] + 1
+
+
+def with_sent_back(hypothesis: Hypothesis, certified: np.ndarray) -> tuple[Hypothesis, SentBackColumns]:
+    """Estimate proposed columns that are not certified by what the next layer sends back, where that certifies them.
+
+    Parameters
+    ----------
+    hypothesis : Hypothesis
+        The columns.
+    certified : ndarray of shape (b,) of bool
+        Which ones are certified by their zeros.
+    """
+    problem, left = hypothesis.problem, hypothesis.problem.factors.left
+    open_ones, nothing = np.flatnonzero(hypothesis.proposed & ~certified), SentBackColumns.none(left.shape)
+    by = problem.sent_back
+    if by is None or len(open_ones) == 0:
+        return hypothesis, nothing
+    columns = rows_of(hypothesis.basis[:, open_ones])
+    test, root = problem.factors.zero_test, len(left) ** 0.5
+    found = by.near(columns, test.tolerances(columns) / root)
+    is_proven = by.proves(found, test.tolerances(found.columns) / root)
+    products = torch.sum(found.columns * columns, dim=1)
+    is_proven &= products.abs() > SAME
+    index = open_ones[is_proven.numpy()]
+    basis, is_active = hypothesis.basis.copy(), nothing.is_active
+    basis[:, index] = (found.columns * torch.sign(products)[:, None])[is_proven].numpy().T
+    is_active[:, index] = found.is_active[is_proven].numpy().T
+    is_there = np.isin(np.arange(len(basis)), index)
+    if np.linalg.matrix_rank(basis) < len(basis):
+        return hypothesis, SentBackColumns.none(left.shape)
+    return replace(hypothesis, basis=basis), SentBackColumns(is_there, is_active, by)
