@@ -16,8 +16,6 @@ from sparsedl_fl.search.columns_and_forward_pass import SampleCoordinates
 
 __all__ = ["Knowledge"]
 
-Rows = torch.Tensor | None
-
 NEAR_ZERO = 1e-2
 """Entries of ``U q`` up to this size, relative to the root mean square, count as zero before ``q`` is refitted."""
 
@@ -109,8 +107,9 @@ class Knowledge:
             inputs = torch.cat([inputs, estimates[~is_own.any(dim=1)]])
         self.coordinates = replace(self.coordinates, inputs=inputs)
 
-    def add(self, inputs: Rows, is_determined: Rows, columns: Rows, proven: Rows) -> bool:
-        """Add what a stage proposes (see `Proposals`); return whether anything is new."""
+    def add(self, *proposed: torch.Tensor | None) -> bool:
+        """Add what a stage proposes, in the order of `Proposals`; return whether anything is new."""
+        inputs, is_determined, columns, proven = proposed
         is_new = inputs is not None and self.add_inputs(inputs, is_determined)
         is_new |= proven is not None and self.add_trusted(proven)
         return (columns is not None and self.add_columns(columns)) or is_new

@@ -188,12 +188,10 @@ class SearchState(State):
     @cached_property
     def _is_determined(self) -> bool:
         """Whether the batch is in range, if half of the units are inactive."""
-        if not self.is_flat:
-            return self.equations.identifies
-        if self.sent_back is not None:
-            return self.sent_back.identifies
-        n_live = int(self.problem.factors.zero_test.distinct_rows.sum())
+        if not self.is_flat or self.sent_back is not None:
+            return (self.sent_back or self.equations).identifies
         has_subspace = self.equations is not None and self.equations.identifies
+        n_live = int(self.problem.factors.zero_test.distinct_rows.sum())
         return is_determined(self.problem.batch_size, n_live, Attack.SPAN if has_subspace else Attack.ZEROS)
 
     def take(self, proposals: Proposals) -> bool:
