@@ -46,6 +46,9 @@ class Attack(StrEnum):
     SPAN = "span"
     """The activation subspaces of downstream layers."""
 
+    NEXT_WEIGHTS = "next weights"
+    """Zeros of its own gradient, and what a narrow next layer's weights send back to active units."""
+
     REST = "rest"
     """The network tail: the layers after it and the loss."""
 
@@ -76,14 +79,15 @@ class Attack(StrEnum):
 ENOUGH = {
     Attack.ZEROS: Fraction(2),
     Attack.SPAN: Fraction(11, 9),
+    Attack.NEXT_WEIGHTS: Fraction(5, 3),
     Attack.REST: Fraction(4),
     Attack.HEAD: Fraction(1),
 }
 """Equations for each unknown with which batches are recovered as a rule, by what a layer leaks by; fewer often suffice.
 
 Measured: by zeros all of 66 at width 200 and of 250 at 1000; by the next layer's activation subspace ("span") all of 95
-at 200 and of 400 at 1000; by the network tail ("rest") 40 at 200 for all smooth activations that were tried (GELU and
-SiLU 95)."""
+at 200 and of 400 at 1000; by the weights of a head of ten classes ("next weights") all of 120 at 200; by the network
+tail ("rest") 40 at 200 for all smooth activations that were tried (GELU and SiLU 95)."""
 
 ENOUGH_OF_SUBSPACES = Fraction(6, 5)
 """The same for several activation subspaces together, with smooth activations (20 batches of 125 at width 200 with two
@@ -103,12 +107,13 @@ def equations(batch_size: int, width: int, attack: Attack | str, following: Sequ
         Number of inputs ``b``.
     width : int
         Number of outputs ``m``, those with a gradient.
-    attack : {"zeros", "span", "rest", "head"}
+    attack : {"zeros", "span", "next weights", "rest", "head"}
         What the layer leaks by: zeros of its gradient, half of a column; the activation subspaces of downstream layers,
-        ``m - b`` each; the network tail, ``m - b``; a classifier's last layer, whose gradients sum to zero.
+        ``m - b`` each; the network tail, ``m - b``; a classifier's last layer, whose gradients sum to zero. By the
+        weights of a next layer ("next weights") every unit gives one, less those that its outputs take.
     following : sequence of int, default=()
         Outputs of the downstream layers, in turn: an activation subspace needs a layer with more than ``b`` outputs.
-        Empty for a single one that has enough.
+        Empty for a single one that has enough (for weights of a next layer: that has few).
 
     Examples
     --------
@@ -117,6 +122,8 @@ def equations(batch_size: int, width: int, attack: Attack | str, following: Sequ
     """
     if attack == Attack.ZEROS:
         return width / 2
+    if attack == Attack.NEXT_WEIGHTS:
+        return width - sum(following[:1])
     widths = pairwise((width, *following)) if following else [(width, math.inf)]
     if attack == Attack.SPAN:
         return sum(max(0, m - batch_size) for m, outputs in widths if outputs > batch_size)
@@ -145,7 +152,7 @@ def largest_batch(
     ----------
     width, n_inputs : int
         Outputs and inputs of the layer.
-    attack : {"zeros", "span", "rest", "head"}
+    attack : {"zeros", "span", "next weights", "rest", "head"}
         What it leaks by, as of `equations`.
     next_width : int or None, default=None
         Outputs of the next layer, which needs more of them than inputs.
@@ -159,7 +166,11 @@ def largest_batch(
     (90, 49)
     >>> largest_batch(200, 3072, "span", next_width=200, behind=(200, 10))
     125
+    >>> largest_batch(200, 3072, "next weights", next_width=10)
+    114
     """
+    if attack == Attack.NEXT_WEIGHTS:
+        return min(_largest(width, attack, ENOUGH[Attack.NEXT_WEIGHTS], (next_width or 0,)), n_inputs - 1)
     most, with_few_features = _largest(width, attack, ENOUGH[Attack(attack)]), 0
     if attack == Attack.SPAN:
         if next_width is not None and behind:

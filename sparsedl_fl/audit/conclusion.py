@@ -29,7 +29,8 @@ def reach_of(row: LayerRow, given: LayerGradient, uses_next_layer: bool) -> tupl
     A next layer's gradient that is too noisy does not count, and units without a gradient give no equations.
     """
     attack, limit = row.attack, row.largest_batch
-    if attack == Attack.SPAN and not uses_next_layer:
+    is_moved = attack == Attack.NEXT_WEIGHTS and given.is_update
+    if is_moved or (attack == Attack.SPAN and not uses_next_layer):
         activation = resolve(given.activation)
         if activation is not None and activation.has_flat_part:
             attack = Attack.ZEROS
@@ -37,7 +38,7 @@ def reach_of(row: LayerRow, given: LayerGradient, uses_next_layer: bool) -> tupl
             attack = Attack.NONE if given.tail.rest is None else Attack.REST
         limit = largest_batch(*given.shape, attack) if attack else 0
     live = np.any(given.weight_grad, axis=1).mean()
-    return attack, int(limit * live) if attack in (Attack.ZEROS, Attack.SPAN) else limit
+    return attack, int(limit * live) if attack in (Attack.ZEROS, Attack.NEXT_WEIGHTS, Attack.SPAN) else limit
 
 
 def why_open(

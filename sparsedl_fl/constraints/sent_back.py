@@ -31,7 +31,7 @@ NEVER_ACTIVE = 1e-10
 """Size from which on a direction of what is sent back reaches an active unit."""
 
 DISTINCT = 0.1
-"""Largest ratio of the two smallest distances for the nearer gradient to be a column (true ones: 1e-6 and less)."""
+"""Largest ratio of the noise to the distance of the next best gradient at the same units for one to be a column."""
 
 
 class SentBack(NamedTuple):
@@ -64,10 +64,13 @@ class SentBackGradients:
         Orthonormal basis ``U`` of the column space of ``G``.
     basis : torch.Tensor of shape (m, k)
         Orthonormal basis of ``W2^T`` times the column space of the next layer's gradient.
+    n_live : int
+        Number of units that some sample activates; equal ones count once.
     """
 
     left: torch.Tensor
     basis: torch.Tensor
+    n_live: int
 
     @classmethod
     def of(cls, given: LayerGradient, factors: LowRankGradient, activation: Activation) -> SentBackGradients | None:
@@ -78,24 +81,25 @@ class SentBackGradients:
         sent = as_tensor(following.weight.T.astype(float))
         if following.weight_grad is not None:
             sent = sent @ column_basis(following.weight_grad, b)
-        if sent.shape[1] > min(MOST_SHARE * m, m - b - 1):
+        if sent.shape[1] > MOST_SHARE * m:
             return None
-        return cls(as_tensor(factors.left), torch.linalg.qr(sent)[0])
-
-    @property
-    def n_surplus(self) -> int:
-        """Equations of a column beyond its unknowns, at units that any sample activates."""
-        return int(self.left.any(dim=1).sum()) - self.left.shape[1] - self.basis.shape[1]
+        n_live = int(factors.zero_test.distinct_rows.sum())
+        return cls(as_tensor(factors.left), torch.linalg.qr(sent)[0], n_live)
 
     @property
     def identifies(self) -> bool:
-        """Whether there are equations enough to prove a column that is exact."""
-        return self.log_chances(torch.zeros(1, dtype=self.left.dtype)).item() <= LOG_CHANCE
+        """Whether there are equations enough to prove an exact column with half of the units active."""
+        half = torch.tensor([self.n_live / 2], dtype=self.left.dtype)
+        return self.log_chances(torch.zeros_like(half), half).item() <= LOG_CHANCE
 
-    def log_chances(self, distances: torch.Tensor) -> torch.Tensor:
-        """Return log10 of the chance that some pattern, of at most ``2^m``, gives a distance."""
-        n_live = self.n_surplus + self.left.shape[1] + self.basis.shape[1]
-        return n_live * math.log10(2) + self.n_surplus * distances.clamp(min=LEAST_DISTANCE).log10()
+    def log_chances(self, distances: torch.Tensor, n_active: torch.Tensor) -> torch.Tensor:
+        """Return log10 of the chance that any pattern, of at most ``2^m``, gives a distance with so many active units.
+
+        What is sent to these has ``k`` dimensions, and ``m - b`` equations, or as many as they are if that is less.
+        """
+        n_equations = n_active.to(distances.dtype).clamp(max=self.n_live - self.left.shape[1])
+        n_surplus = n_equations - self.basis.shape[1]
+        return self.n_live * math.log10(2) + n_surplus * distances.clamp(min=LEAST_DISTANCE).log10()
 
     def settled(self, columns: torch.Tensor, sent: torch.Tensor, *, n_iterations: int = 12) -> SentBack:
         """Fit columns and what is sent back to each other, at the units that are active by both, until these stay.
@@ -131,9 +135,7 @@ class SentBackGradients:
         return self.settled(columns, sent)
 
     def proves(self, found: SentBack, tolerances: torch.Tensor) -> torch.Tensor:
-        """Return which are columns: within the noise, with no other at the same units, and by no chance.
-
-        There are at most ``2^m`` patterns, and for each the gradient has ``m - b`` equations for ``k`` unknowns.
+        """Return which are columns: within the noise, with no other near it at the same units, and by no chance.
 
         Parameters
         ----------
@@ -142,9 +144,10 @@ class SentBackGradients:
         tolerances : torch.Tensor of shape (n, m)
             Width of zero of each entry of ``U q``.
         """
-        is_within = found.distances <= torch.linalg.vector_norm(tolerances, dim=1).clamp(min=LEAST_DISTANCE)
-        is_only = found.distances < DISTINCT * found.others
-        return is_within & is_only & (self.log_chances(found.distances) <= LOG_CHANCE)
+        allowed = torch.linalg.vector_norm(tolerances, dim=1).clamp(min=LEAST_DISTANCE)
+        is_only = allowed < DISTINCT * found.others
+        chances = self.log_chances(found.distances, found.is_active.sum(dim=1))
+        return (found.distances <= allowed) & is_only & (chances <= LOG_CHANCE)
 
     def _nearest(self, is_active: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return ``q``, ``v``, and the distances of the two gradients nearest to the column space at given units."""

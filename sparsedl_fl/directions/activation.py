@@ -37,8 +37,8 @@ class ActivationDirections(SearchSettings, Directions):
     from those of the other inputs (deflation), so that the search becomes faster. It needs the weights and the bias at
     which the gradient was taken, and an activation with a zero-slope region. For other activations it uses the
     gradients of downstream layers or the network tail; a candidate that fulfils more equations than chance explains is
-    an input. Directions are accepted by their zeros alone (see `sparsedl.zeros.ZeroTest`): with wrong weights less is
-    found, and nothing wrong certified.
+    an input. Directions are accepted by their zeros (see `sparsedl.zeros.ZeroTest`), or by these and what the next
+    layer's weights send back (see `SentBackGradients`): with wrong weights less is found, and nothing wrong certified.
 
     Parameters
     ----------

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from sparsedl.process import neutral_modes
+from sparsedl_fl.activations import FlatPart
+from sparsedl_fl.constraints.sent_back import MOST_SHARE
 from sparsedl_fl.layers.of_model import NO_SUM, passes_on
 from sparsedl_fl.layers.tail_of_model import rest_of_model
 from sparsedl_fl.propagate.pictures import EquationCount, Front, count_equations
@@ -23,6 +25,7 @@ N_COUNTED = 2
 LEAKS_BY = {
     Attack.ZEROS: "its own gradient (zeros of inactive units)",
     Attack.SPAN: "its own gradient and the next layer's",
+    Attack.NEXT_WEIGHTS: "its own gradient and the next layer's weights",
     Attack.REST: "its own gradient, the layers after it and the loss",
     Attack.HEAD: "its own gradient and the loss",
     Attack.ROWS: "rows of its gradient (token ids)",
@@ -74,6 +77,9 @@ def reach_of(
         next_width = tensors[use.next_weight].numel() // use.width
         widths = _downstream_widths(use, trace)
         reach.append((Attack.SPAN, largest_batch(use.width, n_inputs, Attack.SPAN, next_width, widths)))
+        if has_scale and isinstance(use.activation, FlatPart) and next_width <= MOST_SHARE * use.width:
+            by_weights = largest_batch(use.width, n_inputs, Attack.NEXT_WEIGHTS, next_width)
+            reach.append((Attack.NEXT_WEIGHTS, by_weights))
     return max(reach, key=lambda pair: pair[1])
 
 

@@ -23,6 +23,7 @@ from sparsedl_fl.search.projection import Projection
 from sparsedl_fl.search.reflection import Reflection
 from sparsedl_fl.search.scaled_reflection import ScaledReflection
 from sparsedl_fl.search.schedule import Schedule
+from sparsedl_fl.search.sent_back_reflection import SentBackReflection
 
 __all__ = [
     "Alternation",
@@ -35,6 +36,7 @@ __all__ = [
     "Projection",
     "Reflection",
     "ScaledReflection",
+    "SentBackReflection",
     "Schedule",
     "SampleCoordinates",
 ]

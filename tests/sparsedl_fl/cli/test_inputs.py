@@ -53,7 +53,7 @@ def layers(found):
 
 def test_token_ids_of_a_length(models, run, refused):
     rows = layers(run("inspect", f"{models}:Text", "--input-ids", 12, "--json"))
-    assert (rows["hidden"]["attack"], rows["words"]["attack"], rows["places"]["attack"]) == ("zeros", "rows", "")
+    assert (rows["hidden"]["attack"], rows["words"]["attack"], rows["places"]["attack"]) == ("next weights", "rows", "")
     assert "--input-ids 13" in refused("inspect", f"{models}:Text", "--input-ids", 13)  # more than there are places
 
 

@@ -121,7 +121,7 @@ def test_each_layer_says_what_feeds_it_and_how_much_it_leaks():
     rows = [(row.name, row.feeds, row.attack, row.largest_batch) for row in inspect_model(LeNet()) if row.attack]
     assert rows == [
         ("fc1", "features", "span", 54),
-        ("fc2", "features", "zeros", 21),  # the next gradient has ten rows
+        ("fc2", "features", "next weights", 44),  # the next layer has ten outputs
         ("fc3", "features", "head", 4),
         ("conv1, conv2", "", "pictures with gradients", 1),
     ]

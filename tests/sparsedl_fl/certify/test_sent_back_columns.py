@@ -1,0 +1,74 @@
+"""Batches beyond zeros: whole, certified by the weights of the next layer, with errors that hold."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sparsedl_fl import GradientInverter, LayerGradient
+from sparsedl_fl.certify.criterion import EvidenceKind
+from sparsedl_fl.directions import ActivationDirections
+from sparsedl_fl.metrics import are_wrong, match_batches
+from sparsedl_fl.simulation import client_gradient
+
+
+def client(batch_size, *, seed=0, width=80, change=None):
+    """A model, maybe changed after the gradient was taken, the gradient, and the batch."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(90, width), nn.ReLU(), nn.Linear(width, 5))
+    batch = torch.randn(batch_size, 90)
+    gradients = client_gradient(model, batch, torch.arange(batch_size) % 5)
+    if change is not None:
+        with torch.no_grad():
+            change(model)
+    return LayerGradient.from_model(model, gradients), batch.numpy()
+
+
+def inverted(given, **parameters):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return GradientInverter(random_state=0, **parameters).fit(given)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_batch_beyond_half_of_the_width_is_whole(seed):
+    given, batch = client(44, seed=seed)
+    inverter = inverted(given)
+    match = match_batches(batch, inverter.inputs_)
+    assert match.squared_errors.max() ** 0.5 < 1e-4
+    assert inverter.recovered_.all()
+    assert set(inverter.evidence_) == {EvidenceKind.SENT_BACK}
+    ratios = np.sqrt(match.squared_errors) / inverter.uncertainty_[match.order]
+    assert ratios.max() < 3
+    assert np.median(ratios) > 0.1  # errors are no larger than they need to be
+
+
+def test_without_the_next_layer_zeros_find_none_of_it():
+    given, _ = client(44)
+    alone = inverted(given, directions=ActivationDirections(use_next_layer=False, patience=4))
+    assert not alone.recovered_.any()
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+@pytest.mark.parametrize("batch_size", [20, 44])
+def test_wrong_weights_certify_nothing_wrong(layer, batch_size):
+    def change(model):
+        model[layer].weight *= 1 + 0.02 * torch.randn_like(model[layer].weight)
+
+    given, batch = client(batch_size, change=change)
+    inverter = inverted(given, directions=ActivationDirections(patience=6))
+    certified = inverter.recovered_
+    assert not are_wrong(batch, inverter.inputs_[certified], inverter.uncertainty_[certified]).any()
+
+
+def test_a_power_of_two_changes_nothing():
+    given, _ = client(44)
+    first = inverted(given)
+    torch.manual_seed(0)
+    scaled = LayerGradient(
+        given.weight, given.bias, given.weight_grad * 2.0**-40, given.bias_grad * 2.0**-40,
+        next_weight_grad=given.next_layer.weight_grad * 2.0**-40, next_weight=given.next_layer.weight,
+    )  # fmt: skip
+    assert np.array_equal(inverted(scaled).inputs_, first.inputs_)
