@@ -41,6 +41,9 @@ N_HIDDEN = 5
 SIZES = ("20x200", "25x200", "30x200", "65x1000", "100x1000", "150x1000", "100x4000", "150x4000", "210x4000")
 """Of SPEAR++, Tables 1 and 2."""
 
+BEFORE_HEAD = ((60, 200), (90, 200), (110, 200), (250, 1000), (330, 1000), (500, 1000))
+"""Sizes of batches in front of a classifier's head, whose zeros alone end at a quarter of the width."""
+
 NOISY = 25.0
 """Mean PSNR in dB above which a batch counts as recovered under DP noise or FedAvg, as in SPEAR++."""
 
@@ -166,6 +169,15 @@ TABLES = {
     "trained": Table(
         "Trained networks, whose records have gradients of very different sizes (records, width, steps)",
         TRAINED_ROWS,
+        ("activation-next",),
+        n_batches=10,
+    ),
+    "before-head": Table(
+        "The layer before a classifier's head, one hidden layer: zeros of its gradient and the head's weights",
+        {
+            **{f"{b}x{m}": ImageBatch(b, m, n_hidden=1) for b, m in BEFORE_HEAD},
+            **{f"{b}x200-1000": ImageBatch(b, 200, n_hidden=1, n_steps=1000) for b in (16, 32, 64)},
+        },
         ("activation-next",),
         n_batches=10,
     ),

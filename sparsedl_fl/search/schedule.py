@@ -46,8 +46,11 @@ class Schedule(BaseEstimator):
         Share of the patience for activations without a zero-slope region: a round of descents has twice as many starts.
     beyond, beyond_with_finds : int, default=2 and 20
         Rounds for a batch out of range if half of the units are inactive, which would need many more zeros; and with a
-        zero-slope region for one beyond half of the width, once a sample is found. (One batch of 105 samples at 200
+        zero-slope region for one beyond half of the width, or beyond zeros, once a sample is found. (One batch of 105 samples at 200
         ReLU units had 103 columns and found nothing new in 10.)
+    beyond_zeros, first_by_weights : float and int, default=0.35 and 6
+        Share of the width beyond which zeros find no batch, and the rounds of one that may be found by the weights of a
+        narrow next layer, while nothing is. (51 batches of 16 to 120 at 200 had columns after the first round.)
     """
 
     starts_per_round: int | None = None
@@ -65,6 +68,8 @@ class Schedule(BaseEstimator):
     descent_share: float = 1 / 3
     beyond: int = 2
     beyond_with_finds: int = 20
+    beyond_zeros: float = 0.35
+    first_by_weights: int = 6
 
     def is_wide(self, width: int) -> bool:
         """Whether reflections go before the alternation."""
@@ -85,7 +90,14 @@ class Schedule(BaseEstimator):
         """Yield the ridges of successive rounds of the alternation."""
         return cycle(self.ridges)
 
-    def patience(self, whole: int, knowledge: Knowledge, is_determined: bool, is_beyond_half: bool = False) -> int:
+    def patience(
+        self,
+        whole: int,
+        knowledge: Knowledge,
+        is_determined: bool,
+        is_beyond_half: bool = False,
+        by_weights: bool = False,
+    ) -> int:
         """Return the number of rounds without anything new after which to give up.
 
         Parameters
@@ -98,10 +110,14 @@ class Schedule(BaseEstimator):
             Whether the batch is in range.
         is_beyond_half : bool, default=False
             Whether it is more than half of the width: then rounds are long, and hardly any batch is recovered whole.
+        by_weights : bool, default=False
+            Whether the next layer's weights find columns where zeros do not: in the first rounds, or not at all.
         """
         (m, b), is_empty = knowledge.coordinates.left.shape, knowledge.n_known == 0
         if is_beyond_half or (is_empty and not is_determined):
             return self.beyond if is_empty else self.beyond_with_finds
+        if by_weights and b > self.beyond_zeros * m:
+            return self.first_by_weights if is_empty else self.beyond_with_finds
         share = max(self.least_patience, min(1.0, b / m / self.full_patience_from))
         share *= 1.0 if knowledge.coordinates.activation.has_flat_part else self.descent_share
         if knowledge.n_found >= b - self.nearly_all:

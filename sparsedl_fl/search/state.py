@@ -183,7 +183,8 @@ class SearchState(State):
     @property
     def patience(self) -> int:
         """Fewer rounds where little is known, or hardly anything is left."""
-        return self.schedule.patience(self.whole_patience, self.knowledge, self._is_determined, self.is_beyond_half)
+        by_weights, given = self.sent_back is not None, (self.whole_patience, self.knowledge)
+        return self.schedule.patience(*given, self._is_determined, self.is_beyond_half, by_weights)
 
     @cached_property
     def _is_determined(self) -> bool:
