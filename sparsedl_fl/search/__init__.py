@@ -3,7 +3,8 @@
 - `loop`: the search; `recipes`: which stages serve which kind of layer; `scheduler`, `schedule`, `budget`: which stage
   is next, with how many starts, and when to give up.
 - `stage`, `stages`: the base class and all stages; each calls its numerics: `alternation`, `reflection`, `projection`,
-  `scaled_reflection`, `paired_reflection`, `class_starts`, `descent`, whose numbers are their fields.
+  `scaled_reflection`, `paired_reflection`, `sent_back_reflection`, `class_starts`, `descent`, whose numbers are their
+  fields.
 - `state`: the state of a search; `knowledge`: known samples and columns, `remaining`: the deflated constraints;
   `single_fits`, `joint_refinement`, `input_zeros`, `settling`: final fits.
 - `columns_and_forward_pass`, `natural_coordinates`, `linear_links`, `dual_estimates`, `residual_systems`: coordinates

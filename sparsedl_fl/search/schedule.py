@@ -46,8 +46,8 @@ class Schedule(BaseEstimator):
         Share of the patience for activations without a zero-slope region: a round of descents has twice as many starts.
     beyond, beyond_with_finds : int, default=2 and 20
         Rounds for a batch out of range if half of the units are inactive, which would need many more zeros; and with a
-        zero-slope region for one beyond half of the width, or beyond zeros, once a sample is found. (One batch of 105 samples at 200
-        ReLU units had 103 columns and found nothing new in 10.)
+        zero-slope region for one beyond half of the width, or beyond zeros, once a sample is found. (One batch of 105
+        samples at 200 ReLU units had 103 columns and found nothing new in 10.)
     beyond_zeros, first_by_weights : float and int, default=0.35 and 6
         Share of the width beyond which zeros find no batch, and the rounds of one that may be found by the weights of a
         narrow next layer, while nothing is. (51 batches of 16 to 120 at 200 had columns after the first round.)
