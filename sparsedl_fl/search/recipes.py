@@ -78,9 +78,9 @@ RECIPES = (
         lambda state: state.equations is None,
         ("sent-back reflection", "dictionary descent", "reflection", "alternation"),
         "ReLU (65, 1000), ten seeds: 0.8 to 1.1 s, and 1.2 to 2.1 without dictionary descents; (100, 4000), one seed: "
-        "6.4 and 12.0 s. (180, 1000): 3 of 3 whole; without reflections not measured. With the weights of a head of ten "
-        "classes (90, 200): 10 of 10 whole in 5 to 9 s, nothing of (80, 200) without (one seed); 64 at 200 after 1000 "
-        "steps of training, 10 of 10 (examples/paper/results/before-head.md).",
+        "6.4 and 12.0 s. (180, 1000): 3 of 3 whole; without reflections not measured. With the weights of a head of "
+        "ten classes (90, 200): 10 of 10 whole in 5 to 9 s, nothing of (80, 200) without (one seed); 64 at 200 after "
+        "1000 steps of training, 10 of 10 (examples/paper/results/before-head.md).",
     ),
     Recipe(
         "network tail alone, or a head",
