@@ -144,12 +144,12 @@ def page(parts: dict) -> str:
     """Return the page, in Markdown."""
     lines = ["# What an inversion takes", "", (__doc__ or "").split("\n\n", 1)[0], ""]
     for name, part in parts.items():
-        runs = part["runs"]
+        runs, beside = part["runs"], f"; beside: {part['beside']}" if "beside" in part else ""
         lines += [
             f"## {TITLES[name]}",
             "",
             measured_in_words(part["measured_with"]),
-            f"Load before: {part['load']:.1f}.",
+            f"Load before: {part['load']:.1f}{beside}.",
             "",
         ]
         lines += [*{"svd": svd_rows, "growth": growth_rows, "jobs": job_rows}[name](runs), ""]
