@@ -24,8 +24,8 @@ from sparsedl_fl.lowrank.factors import LowRankGradient
 __all__ = ["SentBack", "SentBackGradients"]
 
 MOST_SHARE = 0.2
-"""Dimensions of what is sent back over the width, from which on reflections lead nowhere: 60 rows at (200, k) come near
-a sample in half of the starts with k = 2 to 30, and in 3 % with 60 (one batch)."""
+"""Outputs of the next layer over the width, from which on reflections lead nowhere: of 60 rows at 200 units half of the
+starts come near a sample with 2 to 30 outputs, and 3 % with 60 (one batch)."""
 
 NEVER_ACTIVE = 1e-10
 """Size from which on a direction of what is sent back reaches an active unit."""
@@ -74,15 +74,15 @@ class SentBackGradients:
 
     @classmethod
     def of(cls, given: LayerGradient, factors: LowRankGradient, activation: Activation) -> SentBackGradients | None:
-        """Return them, or None where weights are not known or moved, a slope is not zero or one, or ``k`` is large."""
+        """Return them; None where weights are not known or moved, a slope is not zero or one, or outputs are many."""
         following, (m, b) = given.next_layer, factors.left.shape
         if following.weight is None or given.is_update or not isinstance(activation, FlatPart):
+            return None
+        if len(following.weight) > MOST_SHARE * m:
             return None
         sent = as_tensor(following.weight.T.astype(float))
         if following.weight_grad is not None:
             sent = sent @ column_basis(following.weight_grad, b)
-        if sent.shape[1] > MOST_SHARE * m:
-            return None
         n_live = int(factors.zero_test.distinct_rows.sum())
         return cls(as_tensor(factors.left), torch.linalg.qr(sent)[0], n_live)
 
