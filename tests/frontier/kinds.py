@@ -54,6 +54,9 @@ ALL_LAYERS = {
 }
 
 HEADS = {
+    "relu 90x200, before a head": (Batch(Photographs(90, 200, n_hidden=1)), MANY),
+    "relu 110x200, before a head": (Batch(Photographs(110, 200, n_hidden=1)), FEW),
+    "relu 60x200, before a head, 300 steps": (Batch(Photographs(60, 200, n_hidden=1, n_steps=300)), MANY),
     "head 16 in 100": (Batch(Photographs(16, 0, n_hidden=0, n_classes=100)), MANY),
     "head 40 in 100": (Batch(Photographs(40, 0, n_hidden=0, n_classes=100)), MANY),
     "head 40 in 100, 300 steps": (Batch(Photographs(40, 0, n_hidden=0, n_classes=100, n_steps=300)), MANY),
