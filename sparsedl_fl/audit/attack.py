@@ -32,7 +32,7 @@ from sparsedl_fl.layers.losses import usable_loss
 from sparsedl_fl.layers.of_model import pick_layer
 from sparsedl_fl.models import LayerRow, inspect_model
 from sparsedl_fl.propagate.replay import Replay
-from sparsedl_fl.theory import Attack
+from sparsedl_fl.theory import Attack, largest_batch
 from sparsedl_fl.tracing.embeddings import token_tables
 from sparsedl_fl.tracing.finite import check_finite
 from sparsedl_fl.tracing.tracing import trace_model
@@ -176,7 +176,7 @@ class _Attack:
         try:
             self.found |= embedded_tokens(self.subject, self.rows)
             self.found |= texts(self.subject, self.rows, self.found, self.one)
-            for row in sorted(self.rows.values(), key=lambda row: -row.largest_batch):
+            for row in sorted(self.rows.values(), key=_turn):
                 if row.name not in self.found and not row.attack.gives_pictures:
                     self.found[row.name] = self.one(row)
                     if self.found[row.name].end is SearchEnd.INTERRUPTED:
@@ -283,3 +283,13 @@ def out_of_range(
     layers = tuple(found.get(row.name) or LayerAudit.closed(row, row.obstacle or reason) for row in rows.values())
     facts = {"attack": "none", "declared": declared({"mode": mode_of(model), "example": example}), **facts}
     return AuditResult(layers, None, reason, context=describe_run(model, gradients or {}, 0.0, **facts))
+
+
+def _turn(row: LayerRow) -> int:
+    """Return what orders the layers: those first that leak most, and one before a head by its zeros alone.
+
+    What is recovered nearer to the model's input needs no least squares to get there.
+    """
+    by_weights = row.attack == Attack.NEXT_WEIGHTS
+    width, n_inputs = row.shape if by_weights else (0, 0)
+    return -(largest_batch(width, n_inputs, Attack.ZEROS) if by_weights else row.largest_batch)

@@ -46,7 +46,7 @@ class Case:
     is_active : ndarray of shape (m, b) of bool
         Which units are active for the recovered inputs, by the weights.
     sent_back : SentBackColumns
-        Columns that were estimated and certified by what the next layer sends back.
+        Columns that were certified, and maybe estimated, by what the next layer sends back.
     """
 
     hypothesis: Hypothesis
@@ -93,7 +93,7 @@ class Case:
     @property
     def follows_by_sent_back(self) -> np.ndarray:
         """The same by zeros or by what the next layer sends back."""
-        return _are_all_others(self.columns | self.sent_back.is_there)
+        return _are_all_others(self.columns | self.sent_back.is_proven)
 
     @cached_property
     def log_chances_of_zeros(self) -> np.ndarray:

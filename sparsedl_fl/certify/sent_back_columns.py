@@ -16,21 +16,25 @@ __all__ = ["SentBackColumns", "with_sent_back"]
 SAME = 0.99
 """Cosine of a column and its new estimate above which they are one."""
 
+ROUNDING = 6e-8
+"""Of what a client in single precision sends back, relative to each entry."""
+
 
 @dataclass(frozen=True)
 class SentBackColumns:
-    """Which columns of a basis were estimated and certified by what the next layer sends back.
+    """Which columns of a basis were certified by what the next layer sends back, and which were estimated so.
 
     Attributes
     ----------
-    is_there : ndarray of shape (b,) of bool
-        Which ones.
+    is_proven, is_there : ndarray of shape (b,) of bool
+        Which were certified, and which of these estimated as well.
     is_active : ndarray of shape (m, b) of bool
-        Their active units; none for the others.
+        Active units of the latter; none for the others.
     by : SentBackGradients or None
         What the next layer can send back.
     """
 
+    is_proven: np.ndarray
     is_there: np.ndarray
     is_active: np.ndarray
     by: SentBackGradients | None
@@ -38,10 +42,11 @@ class SentBackColumns:
     @classmethod
     def none(cls, shape: tuple[int, int]) -> SentBackColumns:
         """Return that no column of a shape (m, b) was."""
-        return cls(np.zeros(shape[1], dtype=bool), np.zeros(shape, dtype=bool), None)
+        nowhere = np.zeros(shape[1], dtype=bool)
+        return cls(nowhere, nowhere, np.zeros(shape, dtype=bool), None)
 
     def change(self, j: int, gradients: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-        """Return how noise moves column ``j``, and what it leaves of the noise.
+        """Return how noise and the client's rounding move column ``j``, and what is left of the noise.
 
         Parameters
         ----------
@@ -66,13 +71,23 @@ class SentBackColumns:
         squares, axes = np.linalg.eigh(outside.T @ outside)
         own, others = axes[:, 0], axes[:, 1:]
         # What is sent back adapts to the noise in all directions but its own.
+        rounding = ROUNDING * np.abs(gradients)[:, None] * np.random.default_rng(j).standard_normal(draws.shape)
+        draws = draws + rounding
         pull = others @ ((others.T @ (outside.T @ draws)) / squares[1:, None])
         size = gradients @ (basis @ own) / np.sum((basis @ own) ** 2)
-        return -left.T @ (basis @ pull), size * (outside @ own), len(left) - left.shape[1] - basis.shape[1] + 1
+        return (
+            -left.T @ (basis @ pull + rounding),
+            size * (outside @ own),
+            len(left) - left.shape[1] - basis.shape[1] + 1,
+        )
 
 
-def with_sent_back(hypothesis: Hypothesis, certified: np.ndarray) -> tuple[Hypothesis, SentBackColumns]:
-    """Estimate proposed columns that are not certified by what the next layer sends back, where that certifies them.
+def with_sent_back(
+    hypothesis: Hypothesis, certified: np.ndarray, determined: np.ndarray
+) -> tuple[Hypothesis, SentBackColumns]:
+    """Certify proposed columns that zeros do not certify by what the next layer sends back.
+
+    Those that their zeros do not determine either are estimated by it.
 
     Parameters
     ----------
@@ -80,10 +95,12 @@ def with_sent_back(hypothesis: Hypothesis, certified: np.ndarray) -> tuple[Hypot
         The columns.
     certified : ndarray of shape (b,) of bool
         Which ones are certified by their zeros.
+    determined : ndarray of shape (b,) of bool
+        Which ones these determine.
     """
     problem, left = hypothesis.problem, hypothesis.problem.factors.left
     open_ones, nothing = np.flatnonzero(hypothesis.proposed & ~certified), SentBackColumns.none(left.shape)
-    by = problem.sent_back
+    by = problem.sent_back if problem.subspaces is None else None  # those are sharper
     if by is None or len(open_ones) == 0:
         return hypothesis, nothing
     columns = rows_of(hypothesis.basis[:, open_ones])
@@ -92,11 +109,11 @@ def with_sent_back(hypothesis: Hypothesis, certified: np.ndarray) -> tuple[Hypot
     is_proven = by.proves(found, test.tolerances(found.columns) / root)
     products = torch.sum(found.columns * columns, dim=1)
     is_proven &= products.abs() > SAME
-    index = open_ones[is_proven.numpy()]
-    basis, is_active = hypothesis.basis.copy(), nothing.is_active
-    basis[:, index] = (found.columns * torch.sign(products)[:, None])[is_proven].numpy().T
-    is_active[:, index] = found.is_active[is_proven].numpy().T
-    is_there = np.isin(np.arange(len(basis)), index)
+    index, is_new = open_ones[is_proven.numpy()], ~determined[open_ones] & is_proven.numpy()
+    basis, is_active, new = hypothesis.basis.copy(), nothing.is_active, open_ones[is_new]
+    basis[:, new] = (found.columns * torch.sign(products)[:, None]).numpy()[is_new].T
+    is_active[:, new] = found.is_active.numpy()[is_new].T
     if np.linalg.matrix_rank(basis) < len(basis):
         return hypothesis, SentBackColumns.none(left.shape)
-    return replace(hypothesis, basis=basis), SentBackColumns(is_there, is_active, by)
+    own = np.arange(len(basis))
+    return replace(hypothesis, basis=basis), SentBackColumns(np.isin(own, index), np.isin(own, new), is_active, by)

@@ -37,7 +37,7 @@ class SentBackByNext(Criterion):
 
     def may_add(self, case: Case, certified: np.ndarray) -> bool:
         """Return whether any column was certified so."""
-        return bool(case.sent_back.is_there.any())
+        return bool(case.sent_back.is_proven.any())
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Certify by the columns."""
