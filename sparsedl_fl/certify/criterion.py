@@ -88,12 +88,8 @@ class Case:
     @property
     def follows(self) -> np.ndarray:
         """Which inputs have the columns of all others certified by zeros."""
-        return _are_all_others(self.columns)
-
-    @property
-    def follows_by_sent_back(self) -> np.ndarray:
-        """The same by zeros or by what the next layer sends back."""
-        return _are_all_others(self.columns | self.sent_back.is_proven)
+        n_missing = np.sum(~self.columns)
+        return np.full(len(self.columns), n_missing == 0) | ((n_missing == 1) & ~self.columns)
 
     @cached_property
     def log_chances_of_zeros(self) -> np.ndarray:
@@ -120,11 +116,6 @@ class Case:
         """
         has_gradient = ~self.hypothesis.likely_zeros
         return np.sum(self.is_active & has_gradient, axis=0) / np.maximum(has_gradient.sum(axis=0), 1)
-
-
-def _are_all_others(certified: np.ndarray) -> np.ndarray:
-    n_missing = np.sum(~certified)
-    return np.full(len(certified), n_missing == 0) | ((n_missing == 1) & ~certified)
 
 
 class EvidenceKind(StrEnum):
