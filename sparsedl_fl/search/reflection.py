@@ -14,7 +14,18 @@ from sparsedl_fl.search.columns_and_forward_pass import WORKING, PrincipalForwar
 from sparsedl_fl.solvers import douglas_rachford, log_uniform
 from sparsedl_fl.solvers.douglas_rachford import Points
 
-__all__ = ["Reflection"]
+__all__ = ["Reflection", "fading_away"]
+
+
+def fading_away(n_reflections: int, shrinkage: float, share: float, faded: float) -> torch.Tensor:
+    """Return the weight of a deflation before each reflection, over the first, and after the last.
+
+    It shrinks to ``shrinkage`` at the rate of all reflections, and in the last ``share`` of them to ``faded``.
+    """
+    n_fading = round(share * n_reflections)
+    is_last = torch.arange(n_reflections) >= n_reflections - n_fading
+    factors = torch.where(is_last, faded ** (1 / max(1, n_fading)), shrinkage ** (1 / n_reflections))
+    return torch.cat([torch.ones(1), factors.cumprod(dim=0)]).to(WORKING)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -128,14 +139,11 @@ class Reflection(BaseEstimator):
         columns = (coordinates.left @ axes / m**0.5).to(WORKING)
         regressors, power = forward.orthonormal.to(WORKING), forward.power
         ridge, deflation, root = draw(self.first_ridges), draw(self.deflation), draw(self.column_weights).sqrt()
-        shrinkage, n_fading = (self.last_ridge / ridge) ** (1 / n_reflections), round(self.fading * n_reflections)
+        shrinkage = (self.last_ridge / ridge) ** (1 / n_reflections)
         z = forward.draw(n_starts, generator)
         d = normalize(torch.randn((n_starts, b), generator=generator, dtype=WORKING) @ columns.T, dim=1)
-        fading = torch.arange(n_reflections) >= n_reflections - n_fading
-        factors = torch.where(
-            fading, self.faded ** (1 / max(1, n_fading)), self.deflation_shrinkage ** (1 / n_reflections)
-        )
-        deflations = deflation * torch.cat([torch.ones(1), factors.cumprod(dim=0)]).to(WORKING)
+        fades = fading_away(n_reflections, self.deflation_shrinkage, self.fading, self.faded)
+        deflations = deflation * fades
 
         def nearest(points: Points) -> Points:
             z, d = points

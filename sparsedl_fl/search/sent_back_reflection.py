@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 from sparsedl_fl.activations import FlatPart
 from sparsedl_fl.constraints.sent_back import SentBack, SentBackGradients
 from sparsedl_fl.search.columns_and_forward_pass import WORKING, PrincipalForward, SampleCoordinates, leaders
+from sparsedl_fl.search.reflection import fading_away
 from sparsedl_fl.solvers import douglas_rachford, log_uniform
 from sparsedl_fl.solvers.douglas_rachford import Points
 
@@ -102,12 +103,9 @@ class SentBackReflection(BaseEstimator):
         strengths, axes = torch.linalg.eigh(coordinates.inputs.T @ coordinates.inputs)
         strengths, columns = strengths.clamp(min=0).to(WORKING), (sent_back.left @ axes).to(WORKING)
         ridge, deflation, weight = draw(self.first_ridges), draw(self.deflation), draw(self.gradient_weights)
-        shrinkage, n_fading = (self.last_ridge / ridge) ** (1 / n_reflections), round(self.fading * n_reflections)
-        fading = torch.arange(n_reflections) >= n_reflections - n_fading
-        factors = torch.where(
-            fading, self.faded ** (1 / max(1, n_fading)), self.deflation_shrinkage ** (1 / n_reflections)
-        )
-        deflations = deflation * torch.cat([torch.ones(1), factors.cumprod(dim=0)]).to(WORKING)
+        shrinkage = (self.last_ridge / ridge) ** (1 / n_reflections)
+        fades = fading_away(n_reflections, self.deflation_shrinkage, self.fading, self.faded)
+        deflations = deflation * fades
         sent = sent_back.basis.to(WORKING)
         z = forward.draw(n_starts, generator)
         e = torch.randn((n_starts, sent.shape[1]), generator=generator, dtype=WORKING) @ sent.T
