@@ -9,6 +9,7 @@ import torch
 
 from sparsedl.arrays import chunks
 from sparsedl.linalg import LARGE, N_INVERSE_ITERATIONS, normalized, smallest_eigenvectors, weighted_gram, zero_gram
+from sparsedl.workers import mapped
 
 __all__ = ["Determinacy", "DirectionalNoise"]
 
@@ -103,9 +104,9 @@ class Determinacy:
         if directions is not None and observations.shape[1] >= LARGE:
             determined = self._clearly(observations, zeros, by_chance, noise, directions)
         rest = torch.nonzero(~determined)[:, 0]
-        for part in chunks(len(rest), observations.numel()):
-            index = rest[part]
-            determined[index] = self._determine(observations, zeros[index], by_chance[index], noise)
+        parts = [rest[part] for part in chunks(len(rest), observations.numel())]
+        found = mapped(lambda part: self._determine(observations, zeros[part], by_chance[part], noise), parts)
+        determined[rest] = torch.cat([determined[:0], *found])
         return determined
 
     def _clearly(
@@ -127,8 +128,8 @@ class Determinacy:
         if noise is not None:
             of_noise = noise.decomposition[0][0].square() * (zeros.to(observations.dtype) @ noise.noise_level.square())
             least = torch.maximum(least, self.clearly * self.kernel_ratio * of_noise)
-        is_clear = torch.zeros(len(zeros), dtype=torch.bool, device=zeros.device)
-        for part in chunks(len(zeros), max(observations.shape[1] ** 2, len(observations))):
+
+        def is_clear(part: slice) -> torch.Tensor:
             gram = zero_gram(single, zeros[part])
             trace = gram.diagonal(dim1=1, dim2=2).sum(dim=1)
             own = directions[part].to(torch.float32)
@@ -136,8 +137,10 @@ class Determinacy:
             # Rounding of the sums and of the factorisation, many times over.
             shift = least[part].to(torch.float32) + 16 * torch.finfo(torch.float32).eps * trace
             gram.diagonal(dim1=1, dim2=2).sub_(shift[:, None])
-            is_clear[part] = torch.linalg.cholesky_ex(gram)[1] == 0
-        return is_clear
+            return torch.linalg.cholesky_ex(gram)[1] == 0
+
+        parts = chunks(len(zeros), max(observations.shape[1] ** 2, len(observations)))
+        return torch.cat(mapped(is_clear, parts))
 
     def _determine(
         self,

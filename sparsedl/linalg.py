@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from sparsedl.arrays import chunks
+from sparsedl.workers import mapped
 
 __all__ = [
     "in_other_units",
@@ -18,6 +19,7 @@ __all__ = [
     "reweight",
     "smallest_eigenvectors",
     "solve_weighted",
+    "vanishing_vectors",
     "weighted_gram",
     "zero_gram",
 ]
@@ -191,6 +193,18 @@ def smallest_eigenvectors(gram: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
         return decomposed[:, :2], complete[:, :, 0]
     values[~is_settled], vectors[~is_settled] = decomposed[:, :2], complete[:, :, 0]
     return values, vectors
+
+
+def vanishing_vectors(observations: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return the unit vector ``q`` with the smallest ``sum_r w_r (L q)_r^2`` for each row ``w`` of ``weights``.
+
+    Boolean weights say which rows to take. Workers share parts of them: the Gram matrices of all columns of a large
+    batch would take more memory than all else (240 at 2000: nine times the gradient).
+    """
+    gram_of, k = zero_gram if weights.dtype == torch.bool else weighted_gram, observations.shape[1]
+    parts = [weights[part] for part in chunks(len(weights), k * k)]
+    found = mapped(lambda part: smallest_eigenvectors(gram_of(observations, part))[1], parts)
+    return torch.cat([observations.new_zeros((0, k)), *found])
 
 
 def _subspace_iteration(gram: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

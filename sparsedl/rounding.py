@@ -19,7 +19,7 @@ import torch
 from scipy.optimize import linprog
 
 from sparsedl._validation import Strategy
-from sparsedl.linalg import normalized, reweight, smallest_eigenvectors, weighted_gram
+from sparsedl.linalg import normalized, reweight, vanishing_vectors
 from sparsedl.zeros import informative_rows
 
 __all__ = ["Rounding", "ReweightedRounding", "KernelRounding", "LinearProgramRounding"]
@@ -89,7 +89,7 @@ class ReweightedRounding(Rounding):
             observations,
             scales=[self.smoothing * self.shrinkage**iteration for iteration in range(self.max_iter)],
             weigh=lambda entries, scale: scale**2 / (entries.square() + scale**2),
-            step=lambda weights, _: smallest_eigenvectors(weighted_gram(observations, weights))[1],
+            step=lambda weights, _: vanishing_vectors(observations, weights),
         )
 
 

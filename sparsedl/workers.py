@@ -8,7 +8,7 @@ gets whole tasks, and their blocks are done in turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -19,9 +19,10 @@ from joblib.parallel import get_active_backend
 
 from sparsedl.process import undisturbed
 
-__all__ = ["Share", "Task", "Workers", "in_turn", "shared_rows", "workers"]
+__all__ = ["Share", "Task", "Workers", "in_turn", "mapped", "shared_rows", "workers"]
 
 T = TypeVar("T")
+R = TypeVar("R")
 Task = tuple[Callable[..., T], *tuple[Any, ...]]
 """A function and its arguments, all but the last one."""
 
@@ -127,3 +128,20 @@ def workers(n_jobs: int | None) -> Iterator[Workers]:
             yield _Threads(pool)
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def mapped(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Return the results of a function for each item, shared by the threads of ``joblib.parallel_config`` if there are.
+
+    For what is too small to send to another process, and comes in parts that do not depend on the number of workers.
+
+    Examples
+    --------
+    >>> mapped(abs, [-1, 2])
+    [1, 2]
+    """
+    those = list(items)
+    if len(those) < 2:
+        return in_turn(function, those)
+    with workers(None) as here:
+        return here.share(function, those)

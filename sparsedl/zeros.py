@@ -14,7 +14,7 @@ import torch
 
 from sparsedl.chance import FALSE_ACCEPTANCE, most_by_chance, required_of
 from sparsedl.determinacy import Determinacy, DirectionalNoise
-from sparsedl.linalg import in_other_units, normalized, reweight, smallest_eigenvectors, weighted_gram, zero_gram
+from sparsedl.linalg import in_other_units, normalized, reweight, vanishing_vectors
 from sparsedl.repetitions import distinct_rows
 
 __all__ = ["ZeroTest", "informative_rows"]
@@ -128,8 +128,7 @@ class ZeroTest:
         says nothing. For weights that single out the zero rows of a column, this is its total least-squares estimate.
         """
         whitener, scaled = self.in_units_of_noise
-        gram = zero_gram(scaled, weights) if weights.dtype == torch.bool else weighted_gram(scaled, weights)
-        return normalized(smallest_eigenvectors(gram)[1] @ whitener.T, dim=1)
+        return normalized(vanishing_vectors(scaled, weights) @ whitener.T, dim=1)
 
     @cached_property
     def _balanced(self) -> tuple[torch.Tensor, torch.Tensor]:

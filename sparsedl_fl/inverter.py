@@ -198,9 +198,9 @@ class GradientInverter(BaseEstimator):
             raise ValueError(without_next_layer(given, problem.batch_size))
         with nullcontext() if self.n_jobs is None else parallel_config(n_jobs=self.n_jobs):
             candidates = self.directions_.propose(problem, random_state=self.random_state, verbose=self.verbose)
-        problem = problem.calibrated(candidates.directions)
-        hypothesis = choose(problem, candidates)
-        batch = Assembly().of(hypothesis)
+            problem = problem.calibrated(candidates.directions)
+            hypothesis = choose(problem, candidates)
+            batch = Assembly().of(hypothesis)
         self._expose(problem.layer_gradient, batch, hypothesis.proposed, candidates, scale)
         self.search_end_ = SearchEnd.INTERRUPTED if hypothesis.is_interrupted else candidates.end
         self.signal_to_noise_, self.noise_excess_ = problem.factors.signal_to_noise, problem.factors.excess

@@ -10,6 +10,7 @@ import torch
 from sparsedl.candidates import CandidatePool
 from sparsedl.linalg import normalized, smallest_eigenvectors
 from sparsedl.selection import select_independent
+from sparsedl.workers import mapped
 from sparsedl.zeros import ZeroTest
 from sparsedl_fl.constraints import KnownWeights, TailGradient
 from sparsedl_fl.search.columns_and_forward_pass import SampleCoordinates
@@ -144,13 +145,13 @@ class Knowledge:
         elif not self.coordinates.activation.has_flat_part:
             columns = self._from_downstream(self.inputs[missing], self.inputs, torch.tensor(missing, dtype=torch.long))
         else:
-            found = [self.column_of(self.inputs[i], _without_row(self.inputs, i)) for i in missing]
+            found = mapped(lambda i: self.column_of(self.inputs[i], _without_row(self.inputs, i)), missing)
             columns = torch.cat([nothing, *found])
         if not self.coordinates.activation.has_flat_part:
             return self._deflate_by(columns) or len(self.inputs) > n_before
         self._pool(columns)
         unsure = inputs[~is_determined]
-        of_unsure = [self.column_of(unsure[i], nothing) for i in self._without_column(unsure)]
+        of_unsure = mapped(lambda i: self.column_of(unsure[i], nothing), self._without_column(unsure))
         self.pool.add_proven(torch.cat([nothing, *of_unsure]), self.test)
         return self._deflate() or len(self.inputs) > n_before
 
@@ -214,9 +215,8 @@ class Knowledge:
         z = inputs @ self.coordinates.forward.T
         is_inactive = self.coordinates.activation.is_off(z, self.surely_off * z.std(dim=1, keepdim=True))
         doubtful = torch.nonzero((is_inactive & ~self.test.zeros(found)).any(dim=1))[:, 0].tolist()
-        again = [self.column_of(inputs[i], _without_row(inputs, i), alone=True) for i in doubtful]
-        columns = torch.cat([found[:0], *again])
-        self._pool(columns)
+        again = mapped(lambda i: self.column_of(inputs[i], _without_row(inputs, i), alone=True), doubtful)
+        self._pool(torch.cat([found[:0], *again]))
         self._deflate()
 
     def _without_column(self, inputs: torch.Tensor) -> list[int]:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from joblib import parallel_config
 from torch.nn.functional import normalize
 
 from sparsedl.linalg import (
@@ -12,6 +13,7 @@ from sparsedl.linalg import (
     reweight,
     smallest_eigenvectors,
     solve_weighted,
+    vanishing_vectors,
     weighted_gram,
     zero_gram,
 )
@@ -129,3 +131,17 @@ def test_gram_matrices_are_weighted_sums_of_rows(k, dtype):
     torch.testing.assert_close(found.double(), expected, **accuracy)
     expected = torch.einsum("nr,ri,rj->nij", is_in.double(), rows.double(), rows.double())
     torch.testing.assert_close(zero_gram(rows.to(dtype), is_in).double(), expected, **accuracy)
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize("kind", [torch.bool, torch.float64])
+def test_what_vanishes_is_found_part_by_part(monkeypatch, kind, n_jobs):
+    rows, k = draw(120, 10), 10
+    weights = torch.rand((7, 120), generator=generator(), dtype=torch.float64) < 0.5
+    weights = weights if kind == torch.bool else weights.double()
+    expected = torch.stack([torch.linalg.eigh(rows.T @ (w[:, None] * rows))[1][:, 0] for w in weights.double()])
+    monkeypatch.setattr("sparsedl.arrays.CHUNK_ENTRIES", 2 * k * k)
+    with parallel_config(n_jobs=n_jobs):
+        found = vanishing_vectors(rows, weights)
+    assert torch.allclose((found * expected).sum(dim=1).abs(), torch.ones(7, dtype=torch.float64))
+    assert vanishing_vectors(rows, weights[:0]).shape == (0, k)

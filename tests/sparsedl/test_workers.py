@@ -1,13 +1,14 @@
 """Work is shared in whatever order, and comes back in its own."""
 
 import threading
+import time
 from contextlib import nullcontext
 
 import pytest
 import torch
 from joblib import parallel_config
 
-from sparsedl.workers import in_turn, shared_rows, workers
+from sparsedl.workers import in_turn, mapped, shared_rows, workers
 
 
 def squares(n, share):
@@ -72,3 +73,15 @@ def test_the_number_of_a_configuration(configured, n_threads):
     with parallel_config(**configured) if configured else nullcontext(), workers(None) as those:
         those.run([(task,)] * n_threads)
     assert len(seen) == n_threads
+
+
+@pytest.mark.parametrize("configured", [{"n_jobs": 2}, {"n_jobs": 2, "backend": "loky"}, {}])
+def test_mapped_keeps_the_order_and_shares_where_there_are_threads(configured):
+    with parallel_config(**configured) if configured else nullcontext():
+        assert mapped(lambda x: (time.sleep(0.01), x * x)[1], range(7)) == [x * x for x in range(7)]
+        assert mapped(abs, []) == []
+
+
+def test_mapped_raises_what_its_function_raises():
+    with parallel_config(n_jobs=2), pytest.raises(ZeroDivisionError):
+        mapped(lambda x: 1 / x, [1, 2, 0, 3])

@@ -8,6 +8,7 @@ import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 from scipy.linalg.lapack import dpstrf
 
+from sparsedl.workers import mapped
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ Their gradients lie along those of the others, as noise does not: the weakest of
 networks were off by 4 to 8 expected errors, in four of 60 batches, at gaps of 6 to 19. Neither is varied. Rounding of a
 coarse format is larger than all that it hides."""
 
-N_DRAWS, MOST_ENTRIES = 24, 40_000_000
+N_DRAWS, MOST_ENTRIES = 24, 10_000_000
 """Number of draws of the noise; fewer where they would have more entries than the second number."""
 
 PRIOR_ROWS, UNDETERMINED = 8.0, 1e3
@@ -111,27 +112,24 @@ def _wobble(
     is_sent_back = np.zeros(b, dtype=bool) if sent_back is None else sent_back.is_there
     draws *= (noise[:, None] / largest * (zeros | is_sent_back)).astype(np.float32)[:, None, :]
     pulls = (U.T.astype(np.float32) @ draws.reshape(m, -1)).reshape(b, n_draws, b) * (largest * np.sqrt(size))
-    wobble, squares, freedom = np.zeros((b, b, n_draws)), np.zeros(b), np.zeros(b)
-    is_open = np.zeros(b, dtype=bool)
-    for j in range(b):
+
+    def of_column(j: int) -> tuple[np.ndarray | float, float, float, bool]:
         if is_sent_back[j]:
             of_noise = draws[:, :, j] * (largest * np.sqrt(size))
-            change, residual, freedom[j] = sent_back.change(j, U @ Q[:, j], of_noise)
-            wobble[:, j] = P @ change
-            squares[j] = np.sum((residual / (noise * np.sqrt(spread[j, j]))) ** 2)
-            continue
+            change, residual, freedom = sent_back.change(j, U @ Q[:, j], of_noise)
+            return P @ change, np.sum((residual / (noise * np.sqrt(spread[j, j]))) ** 2), freedom, False
         rows = U[zeros[:, j]]
-        if len(rows) < b - 1:
-            is_open[j] = True
-            continue
-        solver = _factor_of(rows, Q[:, j] / np.linalg.norm(Q[:, j]))
+        solver = None if len(rows) < b - 1 else _factor_of(rows, Q[:, j] / np.linalg.norm(Q[:, j]))
         if solver is None:
-            is_open[j] = True
-            continue
-        wobble[:, j] = P @ cho_solve((solver, True), pulls[:, :, j])
+            return 0.0, 0.0, 0.0, True
         deviations = noise[zeros[:, j]] * np.sqrt(spread[j, j])
-        squares[j] = np.sum((rows @ Q[:, j] / deviations) ** 2)
-        freedom[j] = max(len(rows) - b + 1, 0)
+        square = np.sum((rows @ Q[:, j] / deviations) ** 2)
+        return P @ cho_solve((solver, True), pulls[:, :, j]), square, max(len(rows) - b + 1, 0), False
+
+    wobble, columns = np.zeros((b, b, n_draws)), mapped(of_column, range(b))
+    for j, (of_one, *_) in enumerate(columns):
+        wobble[:, j] = of_one
+    squares, freedom, is_open = (np.array(each) for each in list(zip(*columns, strict=True))[1:])
     pooled = squares.sum() / max(freedom.sum(), 1.0)
     each = (squares + PRIOR_ROWS * pooled) / (freedom + PRIOR_ROWS)
     wobble *= np.sqrt(each)[None, :, None]
