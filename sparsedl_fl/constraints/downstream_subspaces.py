@@ -79,7 +79,7 @@ class DownstreamSubspaces(Constraint):
             subspaces.append(subspace)
             layers.append((as_tensor(layer.weight.astype(float, copy=False)), as_tensor(layer.bias)))
         deflations = [
-            SubspaceDeflation(as_tensor(layer.weight.astype(float)), as_tensor(layer.weight_grad.astype(float)))
+            SubspaceDeflation(layer.weight, layer.weight_grad)
             for layer in ([] if given.is_update else given.layers[: len(subspaces)])
             if layer.weight is not None
         ]
@@ -159,7 +159,7 @@ class DownstreamSubspaces(Constraint):
         for level, deflation in enumerate(self.deflations):
             duals, is_right = deflation.duals(subspaces[level], gradients, here.activations[level], here.slopes[level])
             subspaces[level] = subspaces[level].orthogonal_to(duals[is_right])
-            gradients = duals @ deflation.gradient.T
+            gradients = deflation.gradients(duals)
         return replace(self, levels=tuple(subspaces))
 
     def of_some(self, index: torch.Tensor) -> DownstreamSubspaces:

@@ -16,6 +16,7 @@ from scipy.linalg import LinAlgError, eigh
 from sparsedl.arrays import as_tensor
 from sparsedl.linalg import normalized
 from sparsedl_fl.constraints.downstream_subspaces import DownstreamSubspaces
+from sparsedl_fl.layers.blocks import times, transposed_times
 from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
@@ -31,9 +32,11 @@ class KnownWeights:
     downstream : DownstreamSubspaces
         The forward propagation, one level for each downstream layer that is used.
     weights : tuple of torch.Tensor
-        ``W2``, ``W3``, ...: they backpropagate gradients to the activations of each level.
+        ``W2``, ``W3``, ...: they backpropagate gradients to the activations of each level but the last.
+    sent : torch.Tensor of shape (m, b)
+        ``W^T U`` of the last level: its weights, often as large as the gradient, are needed for nothing else.
     outputs : tuple of torch.Tensor
-        ``U1``, ``U2``, ...: orthonormal bases of the column spaces of the gradients, from the layer's own on, one more.
+        ``U1``, ``U2``, ...: orthonormal bases of the column spaces of the gradients, from the layer's own on.
     distinct : float, default=0.1
         Largest ratio of the two smallest distances from the column spaces for the nearer direction to be a column.
     open : float, default=1e-10
@@ -43,6 +46,7 @@ class KnownWeights:
 
     downstream: DownstreamSubspaces
     weights: tuple[torch.Tensor, ...]
+    sent: torch.Tensor
     outputs: tuple[torch.Tensor, ...]
     distinct: float = 0.1
     open: float = 1e-10
@@ -67,12 +71,13 @@ class KnownWeights:
         outputs, n_equations, b = [as_tensor(factors.left)], 0, factors.batch_size
         for subspace, layer in zip(downstream.levels, known, strict=False):
             n_equations += len(outputs[-1]) - b
-            outputs.append(torch.linalg.qr(as_tensor(layer.weight_grad.astype(float, copy=False)) @ subspace.basis)[0])
+            outputs.append(torch.linalg.qr(as_tensor(times(layer.weight_grad, subspace.basis.numpy())))[0])
             if n_equations >= enough * b:
                 break
-        n_levels = len(outputs) - 1
-        weights = tuple(as_tensor(layer.weight.astype(float, copy=False)) for layer in known[:n_levels])
-        return cls(downstream.up_to(n_levels), weights, tuple(outputs))
+        n_levels, last = len(outputs) - 1, outputs.pop()
+        weights = tuple(as_tensor(layer.weight.astype(float, copy=False)) for layer in known[: n_levels - 1])
+        sent = as_tensor(transposed_times(known[n_levels - 1].weight, last.numpy()))
+        return cls(downstream.up_to(n_levels), weights, sent, tuple(outputs))
 
     def columns(self, preactivations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a unit ``q`` for each row of pre-activations, and whether it is the only one.
@@ -95,10 +100,11 @@ class KnownWeights:
         for index in range(len(preactivations)):
             if slopes[0][index].count_nonzero() <= b:
                 continue
-            possible = self.outputs[-1]
+            sent = self.sent
             outside_gram = gram = torch.zeros((b, b), dtype=left.dtype)
-            for level in reversed(range(len(self.weights))):
-                possible = slopes[level][index, :, None] * (self.weights[level].T @ possible)
+            for level in reversed(range(len(self.outputs))):
+                possible = slopes[level][index, :, None] * sent
+                sent = self.weights[level - 1].T @ possible if level else sent
                 inside = self.outputs[level].T @ possible
                 # Squares of the part outside of the column space, relative to the whole.
                 outside, size = possible - self.outputs[level] @ inside, possible.square().sum()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from sparsedl.arrays import as_tensor
 from sparsedl.linalg import normalized
 from sparsedl_fl.constraints.activation_subspace import ActivationSubspace
+from sparsedl_fl.layers.blocks import times, transposed_times
 
 __all__ = ["SubspaceDeflation"]
 
@@ -22,12 +25,12 @@ class SubspaceDeflation:
 
     Attributes
     ----------
-    weight, gradient : torch.Tensor of shape (k, m)
-        ``W'`` and ``G'``.
+    weight, gradient : ndarray of shape (k, m)
+        ``W'`` and ``G'``, in the precision in which they were sent.
     """
 
-    weight: torch.Tensor
-    gradient: torch.Tensor
+    weight: np.ndarray
+    gradient: np.ndarray
 
     def duals(
         self,
@@ -62,7 +65,8 @@ class SubspaceDeflation:
         is_right : torch.Tensor of shape (n,) of bool
             Whether the equations hold.
         """
-        axes, found, left = self.weight.T @ (self.gradient @ subspace.duals), [], []
+        axes = as_tensor(transposed_times(self.weight, times(self.gradient, subspace.duals.numpy())))
+        found, left = [], []
         for gradient, slope in zip(normalized(gradients, dim=1), slopes, strict=True):
             sent = slope[:, None] * axes
             gram = sent.T @ sent
@@ -74,6 +78,6 @@ class SubspaceDeflation:
         own = overlaps.diagonal().clone()
         return duals, (torch.stack(left) < least) & (overlaps.fill_diagonal_(0.0).amax(dim=0) < least * own)
 
-    def to(self, dtype: torch.dtype) -> SubspaceDeflation:
-        """Return the same in another precision."""
-        return SubspaceDeflation(self.weight.to(dtype), self.gradient.to(dtype))
+    def gradients(self, duals: torch.Tensor) -> torch.Tensor:
+        """Return ``d'`` of the samples of some duals, both as rows."""
+        return as_tensor(times(self.gradient, duals.numpy().T)).T

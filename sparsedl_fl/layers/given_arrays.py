@@ -11,7 +11,7 @@ import torch
 
 __all__ = ["LARGE", "Shared", "as_float_array", "checked_arrays"]
 
-LARGE = ("weight", "weight_grad", "next_weight")
+LARGE = ("weight", "weight_grad", "next_weight", "next_weight_grad")
 """Arrays that stay in single precision where they are given in it."""
 
 

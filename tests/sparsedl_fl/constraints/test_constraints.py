@@ -139,7 +139,7 @@ class TestColumnView:
         p = torch.from_numpy(batch.double().numpy() @ problem.factors.right.T / problem.factors.singular_values)
         true = normalize(torch.linalg.inv(p).T, dim=1)
         columns, is_only = problem.column.columns(p @ problem.regressors().T)
-        assert len(problem.column.weights) == 2
+        assert len(problem.column.outputs) == 2
         assert is_only.all()
         assert ((columns * true).sum(dim=1).abs() > 1 - 1e-5).all()
         alone = LayerProblem.of(replace(given, behind=())).column
