@@ -13,7 +13,7 @@ from contextvars import ContextVar
 
 import numpy as np
 
-from sparsedl.arrays import CHUNK_ENTRIES, chunks
+from sparsedl.arrays import CHUNK_ENTRIES, ROW_ENTRIES, chunks
 
 __all__ = [
     "OutOfTime",
@@ -49,10 +49,13 @@ def cut_at(limit: float | None) -> Iterator[None]:
         _LIMIT.reset(token)
 
 
-def column_blocks(matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield slices of columns and these columns in double precision; raise `OutOfTime` past the limit."""
+def column_blocks(matrix: np.ndarray, n_entries: int | None = None) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yield slices of columns and these columns in double precision; raise `OutOfTime` past the limit.
+
+    A block has so many entries at most, None takes `CHUNK_ENTRIES`.
+    """
     limit = _LIMIT.get() if matrix.size > CHUNK_ENTRIES else None
-    for part in chunks(matrix.shape[1], matrix.shape[0]):
+    for part in chunks(matrix.shape[1], matrix.shape[0], n_entries):
         if limit is not None and time.perf_counter() > limit:
             raise OutOfTime("the layer is too large for the cap of seconds: its unfinished results are left out")
         yield part, matrix[:, part].astype(np.float64, copy=False)
@@ -79,6 +82,8 @@ def significands(block: np.ndarray) -> tuple[np.ndarray, bool]:
     Without the exponents, the scale of the gradient has no influence.
     """
     digits = np.frexp(block)[0]
+    if digits.dtype == np.float32:
+        return digits, True
     single = digits.astype(np.float32)
     return single, bool(np.array_equal(single, digits))
 
@@ -113,10 +118,12 @@ def row_factor(matrix: np.ndarray) -> np.ndarray:
 def residual_norms(matrix: np.ndarray, left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the norms of the rows and of the columns of ``matrix - left @ right``."""
     rows, columns = np.zeros(matrix.shape[0]), np.empty(matrix.shape[1])
-    for part, block in column_blocks(matrix):
-        squares = (block - left @ right[:, part]) ** 2
-        rows += squares.sum(axis=1)
-        columns[part] = squares.sum(axis=0)
+    for part, block in column_blocks(matrix, ROW_ENTRIES):  # small enough to stay in the cache
+        residual = left @ right[:, part]
+        residual -= block
+        residual *= residual
+        rows += residual.sum(axis=1)
+        columns[part] = residual.sum(axis=0)
     return np.sqrt(rows), np.sqrt(columns)
 
 
@@ -128,4 +135,4 @@ def residual_squares(matrix: np.ndarray, column: np.ndarray, row: np.ndarray) ->
 
 def row_norms(matrix: np.ndarray) -> np.ndarray:
     """Return the norms of the rows in double precision."""
-    return np.sqrt(sum(np.sum(block**2, axis=1) for _, block in column_blocks(matrix)))
+    return np.sqrt(sum(np.einsum("ij,ij->i", block, block) for _, block in column_blocks(matrix, ROW_ENTRIES)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from sparsedl_fl.activations import KNOWN, resolve
-from sparsedl_fl.layers.blocks import column_blocks
+from sparsedl_fl.layers.blocks import alive, column_blocks
 from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.wording import argument
 
@@ -78,17 +78,17 @@ def visible_reason(
             "the bias gradient lies outside the column space of the weight gradient: the batch has an input of zeros "
             "or one that is a sum of others, or the two are not of one layer and batch, or only the bias has noise"
         )
-    alive, moduli = _alive(layer_gradient)
+    moduli = _moduli(layer_gradient)
     if moduli.size == 0:
         return ""
-    if min(alive.shape) > 1 and is_of_one_size(moduli):
+    if min(alive(layer_gradient.weight_grad)) > 1 and is_of_one_size(moduli):
         return (
             "nearly all entries have one size: was the optimiser Adam (one step of it), or were signs alone sent "
             f"(signSGD)? Either hides the low rank; of one step of Adam pass {argument('optimizer')}, "
             f"{argument('n_steps')} and {argument('learning_rate')} with the weights after it"
         )
     if is_sparsified(layer_gradient):
-        share = 1 - moduli.size / alive.size
+        share = share_of_zeros(layer_gradient)
         return f"{share:.0%} of the entries are exactly zero, all over: the update was sparsified, which hides its rank"
     if batch_size is not None and batch_size == m - 1 and m <= 1000:
         return (
@@ -137,7 +137,7 @@ def is_clipped(layer_gradient: LayerGradient, *, share: float = 5e-3, near: floa
     fewest : int, default=8
         Least number of entries at that size.
     """
-    _, moduli = _alive(layer_gradient)
+    moduli = _moduli(layer_gradient)
     if moduli.size == 0:
         return False
     largest = moduli.max()
@@ -182,20 +182,27 @@ def is_sparsified(
         Ratio of the two smallest moduli from which on they are quantisation steps: quantised numbers round to zero,
         too.
     """
-    alive, moduli = _alive(layer_gradient)
-    if moduli.size == 0 or 1 - moduli.size / alive.size <= scattered:
+    if share_of_zeros(layer_gradient) <= scattered:
         return False
+    moduli = _moduli(layer_gradient)
     lowest = float(moduli.min())
     above = moduli[moduli > (1 + 1e-6) * lowest]
     is_grid = above.size > 0 and above.min() >= step * lowest
     return not is_grid and lowest > lowest_kept * np.median(moduli)
 
 
-def _alive(layer_gradient: LayerGradient) -> tuple[np.ndarray, np.ndarray]:
-    """Return the entries of rows and columns that are not all zero, and the moduli of those that are not zero."""
+def share_of_zeros(layer_gradient: LayerGradient) -> float:
+    """Return the share of exact zeros in rows and columns that are not all zero; of a large gradient, in a part."""
     _, block = next(column_blocks(layer_gradient.weight_grad))
-    alive = block[:, block.any(axis=0)][block.any(axis=1)]
-    return alive, np.abs(alive[alive != 0])
+    is_there = block != 0
+    n_alive = int(is_there.any(axis=1).sum()) * int(is_there.any(axis=0).sum())
+    return 1 - np.count_nonzero(is_there) / n_alive if n_alive else 0.0
+
+
+def _moduli(layer_gradient: LayerGradient) -> np.ndarray:
+    """Return the moduli of the entries that are not zero; of a large gradient, in a part."""
+    _, block = next(column_blocks(layer_gradient.weight_grad))
+    return np.abs(block[block != 0])
 
 
 def advice(

@@ -35,8 +35,8 @@ def rounding_noise(G: np.ndarray) -> np.ndarray | None:
     ndarray of shape (m,) or None
         Zero for a row that is all zeros.
     """
-    _, block = next(column_blocks(G))
-    digits, is_single = significands(block)
+    part, block = next(column_blocks(G))
+    digits, is_single = significands(np.ascontiguousarray(G[:, part]))
     if not is_single:
         return _quantised(block)
     bits = digits.view(np.uint32)

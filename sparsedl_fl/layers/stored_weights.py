@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsedl_fl.layers.blocks import column_blocks, significands
+from sparsedl.arrays import ROW_ENTRIES, chunks
+from sparsedl_fl.layers.blocks import significands
 from sparsedl_fl.layers.formats import BFLOAT16_BITS, FLOAT16_BITS, UNIFORM
 
 __all__ = ["rounding_of_stored", "step_of_stored_weights"]
@@ -79,8 +80,10 @@ def step_of_stored_weights(weight: np.ndarray, weight_grad: np.ndarray) -> float
 def _bits_of(weight: np.ndarray) -> int | None:
     """Return the bits of a weight's significand, or None where weights are more exact than single precision."""
     bits = 0
-    for _, block in column_blocks(weight):
-        digits, is_single = significands(block)
+    for part in chunks(weight.shape[1], len(weight), ROW_ENTRIES):
+        if bits == FLOAT32_BITS and weight.dtype == np.float32:  # no number has more
+            break
+        digits, is_single = significands(np.ascontiguousarray(weight[:, part]))
         if not is_single:
             return None
         patterns = digits.view(np.uint32)

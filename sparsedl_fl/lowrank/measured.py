@@ -61,6 +61,8 @@ def precision_of(G: np.ndarray) -> float:
     Numbers in double precision that are singles times a factor for each row are no more precise than singles: so they
     are after batch normalisation is folded into a layer, or after a mean at the server.
     """
+    if G.dtype == np.float32:
+        return float(np.finfo(np.float32).eps)
     _, block = next(column_blocks(G))
     _, is_single = significands(block)
     return float(np.finfo(np.float32 if is_single or _are_scaled_singles(block) else np.float64).eps)
