@@ -10,7 +10,6 @@ import numpy as np
 from sparsedl.arrays import rows_of
 from sparsedl_fl.certify.criterion import Case, Criterion, EvidenceKind
 from sparsedl_fl.certify.uncertainty import errors_from_inputs
-from sparsedl_fl.constraints import LOG_CHANCE
 from sparsedl_fl.layers.blocks import row_norms
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
@@ -33,10 +32,13 @@ class SentBackByNext(Criterion):
 
     Samples that differ at fewer units than there are of them have mixtures that fulfil all that is sent back. The
     forward pass tells: a mixture has the active units of its column by chance alone, unless most units are active, or
-    inactive, for all samples. (17 samples at 60 units, of which 57 were active: five mixtures, off by their size.)
+    inactive, for all samples. (17 samples at 60 units, of which 57 were active: five mixtures, off by their size, with
+    chances of 0.1 to 1e-3.) It is one more test of columns that are proven, once for each, and no start chose them by
+    it: so a millionth will do, where what a search chooses from needs 1e-10.
     """
 
     kind = EvidenceKind.SENT_BACK
+    log_chance: ClassVar[float] = -6.0
 
     def may_add(self, case: Case, certified: np.ndarray) -> bool:
         """Return whether any column was certified so."""
@@ -45,7 +47,7 @@ class SentBackByNext(Criterion):
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Certify by the columns and the patterns, all of them or none."""
         are_all = (case.columns | case.sent_back.is_proven).all() and case.fits.all()
-        is_no_chance = self._log_chances_of_patterns(case) <= LOG_CHANCE
+        is_no_chance = self._log_chances_of_patterns(case) <= self.log_chance
         return np.full(len(case.columns), are_all and is_no_chance.all()), case.errors_by_columns[0]
 
     @staticmethod

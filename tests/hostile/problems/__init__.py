@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tests.hostile.problems import activations, alone, batches, clients, crowded, tokens
+from tests.hostile.problems import activations, alone, batches, before_head, clients, crowded, tokens
 from tests.hostile.problems.problem import N_CLASSES, HostileProblem, build_network, draw_inputs
 
 __all__ = ["TWISTS", "HostileProblem", "hostile_problem"]
@@ -74,5 +74,7 @@ TWISTS: dict[str, Callable[[HostileProblem], None]] = {
     "wrong noise level": batches.wrong_noise_level,
     "no loss": batches.no_loss,
     "dead and doubled units": batches.dead_and_doubled_units,
+    "before a head": before_head.before_a_head,
+    "before a head again": before_head.before_a_head,
 }
 """What is done to a problem, by name; `hostile_problem` draws one of them."""

@@ -12,6 +12,7 @@ from sparsedl_fl.certify.criterion import EvidenceKind
 from sparsedl_fl.directions import ActivationDirections
 from sparsedl_fl.metrics import are_wrong, match_batches
 from sparsedl_fl.simulation import client_gradient
+from tests.hostile.data import digits
 
 
 def client(batch_size, *, seed=0, width=80, change=None):
@@ -89,3 +90,19 @@ def test_mixtures_of_samples_that_differ_at_few_units_are_not_certified():
     inverter = inverted(LayerGradient.from_model(model, client_gradient(model, batch, labels)))
     certified = inverter.recovered_
     assert not are_wrong(batch.numpy(), inverter.inputs_[certified], inverter.uncertainty_[certified]).any()
+
+
+def test_patterns_that_are_no_chance_certify_a_batch():
+    """Of 16 digits behind 60 units some differ at few: a chance of 1e-7 took the certificates of all."""
+    n_certified = 0
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        torch.manual_seed(seed)
+        batch, labels = digits(16, rng)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 60), nn.ReLU(), nn.Linear(60, 10))
+        inverter = inverted(LayerGradient.from_model(model, client_gradient(model, batch, labels), "1"))
+        certified = inverter.recovered_
+        true = batch.flatten(1).numpy()
+        assert not are_wrong(true, inverter.inputs_[certified], inverter.uncertainty_[certified]).any()
+        n_certified += certified.sum()
+    assert n_certified >= 48  # 27 where a chance of 1e-10 was asked for
