@@ -8,11 +8,15 @@ from dataclasses import dataclass
 import torch
 
 from sparsedl.linalg import normalized
+from sparsedl.workers import mapped
 
 __all__ = ["WORKING", "PosteriorMeans"]
 
 WORKING = torch.float32
 """Precision of searches before polishing, and of estimates."""
+
+ROWS = 64
+"""Columns whose inputs are estimated at a time: at 1000 units they stay in the cache. Workers share them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +71,10 @@ class PosteriorMeans:
             return along * duals
         left, sizes, axes = torch.linalg.svd(forward @ free, full_matrices=False)
         scale = torch.linalg.vector_norm(sizes) / math.sqrt(len(forward))
-        along_duals, coordinates = self._posterior_means(
-            (along * own / scale).to(WORKING), left.to(WORKING), (sizes / scale).to(WORKING), signs
-        )
+        left, sizes = left.to(WORKING), (sizes / scale).to(WORKING)
+        parts = zip((along * own / scale).to(WORKING).split(ROWS), signs.split(ROWS), strict=True)
+        means = mapped(lambda part: self._posterior_means(part[0], left, sizes, part[1]), parts)
+        along_duals, coordinates = (torch.cat(each) for each in zip(*means, strict=True))
         inputs = along_duals * along * duals + coordinates.to(found.dtype) @ axes @ free.T
         return normalized(inputs.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0), dim=1)
 
