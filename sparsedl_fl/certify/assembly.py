@@ -17,9 +17,9 @@ from sparsedl_fl.certify.hypothesis import Hypothesis
 from sparsedl_fl.certify.maximum_likelihood import maximum_likelihood
 from sparsedl_fl.certify.near_duplicates import NearDuplicates, repeats
 from sparsedl_fl.certify.sent_back_columns import with_sent_back
+from sparsedl_fl.certify.unexplained import are_of_another_batch, relative_residual
 from sparsedl_fl.constraints import BESIDE, FAR
-from sparsedl_fl.layers.blocks import residual_norms, row_norms
-from sparsedl_fl.layers.layer_gradient import LayerGradient
+from sparsedl_fl.layers.blocks import row_norms
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
 __all__ = ["Assembly", "Batch", "repeats"]
@@ -149,12 +149,13 @@ class Assembly:
             sent_back,
         )
         certificate, uncertainty, resolution = self._certified(case, preactivations, gradients)
+        certificate = certificate.without(are_of_another_batch(case, certificate))
         return Batch(
             inputs=inputs,
             disaggregation=disaggregation,
             preactivation_gradients=gradients,
             agreement=case.agreement,
-            relative_residual=_relative_residual(given, gradients, inputs),
+            relative_residual=relative_residual(given, gradients, inputs),
             residual_floor=noise_share,
             recovered=certificate.proven,
             evidence=certificate.evidence,
@@ -293,8 +294,3 @@ def _known_where_better(hypothesis: Hypothesis, whitened: np.ndarray, determined
     is_beside = over_noise > np.maximum(max(BESIDE, FAR * np.nanmedian(over_noise)), of_known)
     is_better = (is_there & ~others_determined) | is_beside
     return np.where(is_better[:, None], known, whitened)
-
-
-def _relative_residual(given: LayerGradient, gradients: np.ndarray, inputs: np.ndarray) -> float:
-    residual = residual_norms(given.weight_grad, gradients, inputs)[0]
-    return float(np.linalg.norm(residual) / np.linalg.norm(row_norms(given.weight_grad)))
