@@ -50,9 +50,9 @@ class GradientInverter(BaseEstimator):
         Standard deviation of the noise on each entry of the gradient (DP-SGD); None estimates it from the singular
         values beyond the batch size.
     n_jobs : int or None, default=None
-        Workers that share a round of starts, and as threads the proofs as well, as joblib counts them: threads, and with
-        ``joblib.parallel_config`` the processes of the backend ``"loky"``, ``"dask"`` or ``"ray"``. Results do not
-        depend on it.
+        Workers, as joblib counts them: threads, which share rounds of starts, columns and their errors; with
+        ``joblib.parallel_config`` processes of the backend ``"loky"``, ``"dask"`` or ``"ray"``, which share starts.
+        Results do not depend on it.
     verbose : bool, default=False
         Whether to draw a progress bar (needs rich).
     random_state : int, RandomState or None, default=None

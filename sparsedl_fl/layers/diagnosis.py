@@ -88,7 +88,7 @@ def visible_reason(
             f"{argument('n_steps')} and {argument('learning_rate')} with the weights after it"
         )
     if is_sparsified(layer_gradient):
-        share = share_of_zeros(layer_gradient)
+        share = _share_of_zeros(layer_gradient)
         return f"{share:.0%} of the entries are exactly zero, all over: the update was sparsified, which hides its rank"
     if batch_size is not None and batch_size == m - 1 and m <= 1000:
         return (
@@ -182,7 +182,7 @@ def is_sparsified(
         Ratio of the two smallest moduli from which on they are quantisation steps: quantised numbers round to zero,
         too.
     """
-    if share_of_zeros(layer_gradient) <= scattered:
+    if _share_of_zeros(layer_gradient) <= scattered:
         return False
     moduli = _moduli(layer_gradient)
     lowest = float(moduli.min())
@@ -191,7 +191,7 @@ def is_sparsified(
     return not is_grid and lowest > lowest_kept * np.median(moduli)
 
 
-def share_of_zeros(layer_gradient: LayerGradient) -> float:
+def _share_of_zeros(layer_gradient: LayerGradient) -> float:
     """Return the share of exact zeros in rows and columns that are not all zero; of a large gradient, in a part."""
     _, block = next(column_blocks(layer_gradient.weight_grad))
     is_there = block != 0
