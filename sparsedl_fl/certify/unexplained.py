@@ -35,7 +35,7 @@ def are_of_another_batch(case: Case, certificate: Certificate) -> np.ndarray:
     The activation subspaces and the network tail say of what batch *their* gradients are. An input of the layer's own
     batch has a column there, which vanishes where the unit is inactive: the one that all inputs found give, or, where
     some of these are wrong, the one that its inactive units determine. Where one input has neither, what later layers
-    say is of others. (Of seven in 60 problems, whose later gradients were those of means of the inputs, such means were
+    say is of others. (In ten of 60 problems, whose later gradients were those of means of the inputs, such means were
     certified.) Means of near-duplicates between which units switch lie in no activation subspace.
 
     Several local steps move the pattern, and features without gradient may be masked, which has an error of its own
