@@ -16,6 +16,7 @@ from sparsedl_fl.certify.hypothesis import Hypothesis, pattern_agreement
 from sparsedl_fl.certify.sent_back_columns import SentBackColumns
 from sparsedl_fl.certify.uncertainty import errors_from_zeros
 from sparsedl_fl.constraints import LEAST_DISTANCE
+from sparsedl_fl.layers.blocks import row_norms
 
 __all__ = ["Case", "Criterion", "EvidenceKind"]
 
@@ -107,6 +108,12 @@ class Case:
         shares = np.abs(gradients) / np.maximum(typical, np.finfo(float).tiny)
         chances = np.log10(np.clip(shares, LEAST_DISTANCE, 1.0))
         return np.where(is_first[:, None] & ~self.is_active, chances, 0.0)
+
+    def is_clear(self, errors: np.ndarray, times: float) -> np.ndarray:
+        """Return which pre-activations are further from a kink than some times the errors of inputs, shape (m, b)."""
+        problem = self.hypothesis.problem
+        allowed = times * row_norms(problem.layer_gradient.weight)[:, None] * errors
+        return problem.distance_to_kink(problem.at(self.whitened)) > np.where(np.isfinite(allowed), allowed, np.inf)
 
     @property
     def consistency(self) -> np.ndarray:

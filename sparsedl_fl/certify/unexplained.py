@@ -50,8 +50,7 @@ def are_of_another_batch(case: Case, certificate: Certificate) -> np.ndarray:
     says_nothing = given.is_update or not problem.activation.has_flat_part or not given.weight_grad.any(axis=0).all()
     if says_nothing or not later.any():
         return np.zeros(b, dtype=bool)
-    widths = CLEARLY * row_norms(given.weight)[:, None] * certificate.errors
-    inactive = (problem.distance_to_kink(problem.at(case.whitened)) > widths) & ~case.is_active
+    inactive = case.is_clear(certificate.errors, CLEARLY) & ~case.is_active
     asked = np.flatnonzero(later & (inactive.sum(axis=0) > MORE * b))
     if len(asked) == 0:
         return np.zeros(b, dtype=bool)

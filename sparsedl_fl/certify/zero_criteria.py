@@ -10,7 +10,6 @@ import numpy as np
 from sparsedl.arrays import rows_of
 from sparsedl_fl.certify.criterion import Case, Criterion, EvidenceKind
 from sparsedl_fl.certify.uncertainty import errors_from_inputs
-from sparsedl_fl.layers.blocks import row_norms
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
 __all__ = ["SentBackByNext", "ZerosOfAll", "ZerosOfInput", "ZerosOfOthers"]
@@ -32,9 +31,10 @@ class SentBackByNext(Criterion):
 
     Samples that differ at fewer units than there are of them have mixtures that fulfil all that is sent back. The
     forward pass tells: a mixture has the active units of its column by chance alone, unless most units are active, or
-    inactive, for all samples. (17 samples at 60 units, of which 57 were active: five mixtures, off by their size, with
-    chances of 0.1 to 1e-3.) It is one more test of columns that are proven, once for each, and no start chose them by
-    it: so a millionth will do, where what a search chooses from needs 1e-10.
+    inactive, for all samples. (17 samples at 60 units, of which 57 were active: five mixtures, off by their size.)
+    It is one more test of columns that are proven, once for each, and no start chose them by it: so a millionth will
+    do, where what a search chooses from needs 1e-10. (125 batches of up to 29 samples at 60 and 80 units, mostly
+    active: the worst pattern of right ones had 3e-4 to 1e-22, of those with a mixture 0.2 and more.)
     """
 
     kind = EvidenceKind.SENT_BACK
@@ -128,10 +128,7 @@ class ZerosOfInput(Criterion):
         That is the column that these units determine, if it is the input's own; or, where they are too few, the column
         that the input has in the batch.
         """
-        problem, factors = case.hypothesis.problem, case.hypothesis.problem.factors
-        distances = problem.distance_to_kink(problem.at(case.whitened))
-        allowed = self.clearly * row_norms(problem.layer_gradient.weight)[:, None] * errors
-        is_clear = distances > np.where(np.isfinite(allowed), allowed, np.inf)
+        factors, is_clear = case.hypothesis.problem.factors, case.is_clear(errors, self.clearly)
         inactive, active = is_clear & ~case.is_active, is_clear & case.is_active
         determined = factors.vanishing(inactive)
         duals, within = determined / factors.singular_values[:, None], case.whitened * factors.singular_values

@@ -104,7 +104,8 @@ class KnownWeights:
             outside_gram = gram = torch.zeros((b, b), dtype=left.dtype)
             for level in reversed(range(len(self.outputs))):
                 possible = slopes[level][index, :, None] * sent
-                sent = self.weights[level - 1].T @ possible if level else sent
+                if level:
+                    sent = self.weights[level - 1].T @ possible
                 inside = self.outputs[level].T @ possible
                 # Squares of the part outside of the column space, relative to the whole.
                 outside, size = possible - self.outputs[level] @ inside, possible.square().sum()

@@ -16,7 +16,7 @@ WORKING = torch.float32
 """Precision of searches before polishing, and of estimates."""
 
 ROWS = 64
-"""Columns whose inputs are estimated at a time: at 1000 units they stay in the cache. Workers share them."""
+"""Columns whose inputs are estimated at a time, which workers share; not varied."""
 
 
 @dataclass(frozen=True, kw_only=True)

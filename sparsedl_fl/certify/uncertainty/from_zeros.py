@@ -27,7 +27,8 @@ networks were off by 4 to 8 expected errors, in four of 60 batches, at gaps of 6
 coarse format is larger than all that it hides."""
 
 N_DRAWS, MOST_ENTRIES = 24, 10_000_000
-"""Number of draws of the noise; fewer where they would have more entries than the second number."""
+"""Number of draws of the noise; fewer where they would have more entries than the second number: six at (400, 4000), of
+which each input sees those of all other columns. Neither is varied."""
 
 PRIOR_ROWS, UNDETERMINED = 8.0, 1e3
 """Number of rows that the noise of all columns together counts as, for each; and the share that a column which its
