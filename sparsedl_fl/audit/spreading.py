@@ -14,7 +14,8 @@ import torch
 from sparsedl_fl.audit.findings import FED_THE_INPUT, LayerAudit
 from sparsedl_fl.audit.subject import Subject
 from sparsedl_fl.certify.labels import NO_LABEL, labels_of_columns
-from sparsedl_fl.propagate.backward import KnownBatch, propagate_back, sizes_of, sums_before
+from sparsedl_fl.propagate.backward import KnownBatch, propagate_back, sums_before
+from sparsedl_fl.propagate.checks import sizes_of
 from sparsedl_fl.propagate.draws import drawn_inputs
 from sparsedl_fl.propagate.forward import columns_of_inputs, is_contradicted, propagate_forward, sums_at
 from sparsedl_fl.propagate.replay import Replay, replay

@@ -15,6 +15,7 @@ import torch
 
 from sparsedl.arrays import as_tensor
 from sparsedl.linalg import normalized
+from sparsedl.zeros import ZeroTest
 from sparsedl_fl.activations import Activation, FlatPart
 from sparsedl_fl.constraints.backward_subspace import column_basis
 from sparsedl_fl.constraints.constraint import LEAST_DISTANCE, LOG_CHANCE
@@ -66,11 +67,17 @@ class SentBackGradients:
         Orthonormal basis of ``W2^T`` times the column space of the next layer's gradient.
     n_live : int
         Number of units that some sample activates; equal ones count once.
+    test : ZeroTest
+        The widths of zero of ``U q``.
+    activation : FlatPart
+        The activation.
     """
 
     left: torch.Tensor
     basis: torch.Tensor
     n_live: int
+    test: ZeroTest
+    activation: FlatPart
 
     @classmethod
     def of(cls, given: LayerGradient, factors: LowRankGradient, activation: Activation) -> SentBackGradients | None:
@@ -83,8 +90,9 @@ class SentBackGradients:
         sent = as_tensor(following.weight.T.astype(float))
         if following.weight_grad is not None:
             sent = sent @ column_basis(following.weight_grad, b)
-        n_live = int(factors.zero_test.distinct_rows.sum())
-        return cls(as_tensor(factors.left), torch.linalg.qr(sent)[0], n_live)
+        test = factors.zero_test
+        n_live = int(test.distinct_rows.sum())
+        return cls(as_tensor(factors.left), torch.linalg.qr(sent)[0], n_live, test, activation)
 
     @property
     def identifies(self) -> bool:
@@ -127,27 +135,29 @@ class SentBackGradients:
             columns[moving], sent[moving], distances[moving], others[moving] = self._nearest(now)
         return SentBack(normalized(columns, dim=1), is_active, distances, others)
 
-    def near(self, columns: torch.Tensor, tolerances: torch.Tensor) -> SentBack:
-        """Return what is sent back nearest to unit rows ``q``, whose entries are zero within tolerances (n, m)."""
+    def near(self, columns: torch.Tensor) -> SentBack:
+        """Return what is sent back nearest to unit rows ``q``, by the entries of their gradients that are not zero."""
         gradients = columns @ self.left.T
-        at_active = self.basis * (gradients.abs() > tolerances)[:, :, None]
+        at_active = self.basis * (gradients.abs() > self._tolerances(columns))[:, :, None]
         sent = torch.linalg.lstsq(at_active, gradients[..., None], driver="gelsd").solution[..., 0]
         return self.settled(columns, sent)
 
-    def proves(self, found: SentBack, tolerances: torch.Tensor) -> torch.Tensor:
-        """Return which are columns: within the noise, with no other near it at the same units, and by no chance.
+    def columns(self, preactivations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a unit ``q`` for each row of pre-activations of shape (n, m), and which are proven."""
+        columns, sent, _, _ = self._nearest(~self.activation.is_off(preactivations))
+        found = self.settled(columns, sent)
+        return found.columns, self.proves(found)
 
-        Parameters
-        ----------
-        found : SentBack
-            Of n candidates.
-        tolerances : torch.Tensor of shape (n, m)
-            Width of zero of each entry of ``U q``.
-        """
-        allowed = torch.linalg.vector_norm(tolerances, dim=1).clamp(min=LEAST_DISTANCE)
+    def proves(self, found: SentBack) -> torch.Tensor:
+        """Return which are columns: within the noise, with no other near it at the same units, and by no chance."""
+        allowed = torch.linalg.vector_norm(self._tolerances(found.columns), dim=1).clamp(min=LEAST_DISTANCE)
         is_only = allowed < DISTINCT * found.others
         chances = self.log_chances(found.distances, found.is_active.sum(dim=1))
         return (found.distances <= allowed) & is_only & (chances <= LOG_CHANCE)
+
+    def _tolerances(self, columns: torch.Tensor) -> torch.Tensor:
+        """Return the width of zero of each entry of ``U q``."""
+        return self.test.tolerances(columns) / len(self.left) ** 0.5
 
     def _nearest(self, is_active: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return ``q``, ``v``, and the distances of the two gradients nearest to the column space at given units."""

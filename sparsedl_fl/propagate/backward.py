@@ -2,7 +2,8 @@
 
 The layer's inputs are the activations of the one before, ``X_l = phi(Z)``, and its gradients are propagated through its
 weights, ``D = phi'(Z) * (W_l^T D_l)``. The gradient of the layer before is ``G = D X^T``, so that its inputs are a
-least-squares solution. Each step is checked against the gradient of the layer that it reaches.
+least-squares solution, though there be more of them than features. Each step is checked against the gradient of the
+layer that it reaches.
 """
 
 from __future__ import annotations
@@ -13,33 +14,27 @@ import numpy as np
 
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import Activation, resolve
+from sparsedl_fl.caught_warnings import caught_warnings
 from sparsedl_fl.certify.assembly import Assembly
 from sparsedl_fl.constraints import LOG_CHANCE
 from sparsedl_fl.constraints.kink_slopes import sent_through
 from sparsedl_fl.inverter import GradientInverter
 from sparsedl_fl.layers.bias_as_input import without_constant
-from sparsedl_fl.layers.blocks import row_norms
 from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.lowrank.factorization import factorize_with_bias
 from sparsedl_fl.lowrank.factors import LowRankGradient
 from sparsedl_fl.propagate.branches import BRANCH, first_guess, inactive_start, on_graph
+from sparsedl_fl.propagate.checks import MOST_OVER_EXPLAINED, doubt_of_slopes, reproduced, sizes_of, sum_to_bias
+from sparsedl_fl.propagate.dependent_inputs import back_to_dependent_inputs
 from sparsedl_fl.propagate.scales import with_errors
 
-__all__ = ["KnownBatch", "propagate_back", "sizes_of", "sums_before"]
+__all__ = ["KnownBatch", "propagate_back", "sums_before"]
 
 MOST_ROUNDS = 12
 """Largest number of iterations that take the derivative at the inputs found last, until it no longer changes."""
 
 PRIOR = 4.0
 """Weight of the error pooled over all columns, in directions, against that of each column."""
-
-REPRODUCED, REPRODUCED_IN_THE_MEAN, UNSEEN = 5.0, 2.0, 2.0
-"""Largest error of the activations of an input, over the expected one, and of all in the mean (96 layers of 75 hostile
-clients, honest or not, that were right, had at most 1.8 and 0.83); and expected errors of the known inputs above which
-a deviation shows an error of an input."""
-
-FLOOR = 1e-6
-"""Error of an activation that always counts as expected, over the root mean square of an input's activations."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,12 +104,12 @@ def propagate_back(known: KnownBatch, weight: np.ndarray, before: LayerGradient)
     """
     if not known.is_whole:
         raise ValueError("the inputs of the layer before follow only where the whole batch of this one is certified")
-    b = len(known.inputs)
-    before, factors = factorize_with_bias(before, b)
-    if factors.batch_size != b:
-        raise ValueError(f"the layer before has {factors.batch_size} inputs, this one {b}")
+    b, sent_back = len(known.inputs), weight.astype(np.float64).T @ known.gradients
+    found = _with_rank(b, before)
+    if found is None:
+        return back_to_dependent_inputs(known, sent_back, before)
+    before, factors = found
     phi, y = resolve(before.activation), known.inputs.T
-    sent_back = weight.astype(np.float64).T @ known.gradients
     z, weight_of_y = first_guess(phi, before, factors, y, known.errors)
     slopes = np.zeros(0)
     for _ in range(MOST_ROUNDS):
@@ -125,8 +120,18 @@ def propagate_back(known: KnownBatch, weight: np.ndarray, before: LayerGradient)
         inverse = _inverse(factors.left.T @ gradients)
         inputs = (inverse * factors.singular_values) @ factors.right
         z, weight_of_y = before.preactivations(inputs), BRANCH
-    doubt = _doubt(phi, z, y, known.errors, slopes) * sent_back
+    doubt = doubt_of_slopes(phi, z, y, known.errors, slopes) * sent_back
     return _certified(known, before, factors, gradients, inverse, inputs, doubt)
+
+
+def _with_rank(b: int, before: LayerGradient) -> tuple[LayerGradient, LowRankGradient] | None:
+    """Return a layer, perhaps with the bias as one more input, and its factors of rank ``b``; None without that."""
+    with caught_warnings():  # that the rank is lower
+        try:
+            before, factors = factorize_with_bias(before, b)
+        except ValueError:
+            return None
+    return (before, factors) if factors.batch_size == b else None
 
 
 def sums_before(known: KnownBatch, weight: np.ndarray, activation: Activation) -> np.ndarray:
@@ -168,27 +173,19 @@ def _certified(
 ) -> KnownBatch:
     """Return the batch of the layer before, certified if everything fits: each input depends on all columns."""
     errors, shares = _errors(factors, gradients, inverse, inputs, doubt)
-    reproduced, by_weights = _by_weights(known, before, inputs, errors)
+    is_reproduced, by_weights = reproduced(known, before, inputs, errors)
     inputs, errors = without_constant(before, inputs, np.hypot(errors, by_weights))
     m, b = factors.left.shape
     # A column unrelated to the layer has a share of sqrt(1 - b / m) outside.
     log_chance = float(np.sum(np.minimum((m - b) * np.log10(np.maximum(shares, np.finfo(float).eps)), 0.0)))
     fits = (
-        reproduced
+        is_reproduced
         & (shares <= _explained(known, factors, gradients))
-        & _sums_to_bias(gradients, before.bias_grad)
+        & sum_to_bias(gradients, before.bias_grad)
         & (log_chance <= LOG_CHANCE)
         & (errors <= Assembly.worthless * sizes_of(inputs))
     )
     return KnownBatch(inputs, gradients, errors, np.full(len(inputs), fits.all()), known.labels)
-
-
-def _doubt(phi: Activation, z: np.ndarray, y: np.ndarray, errors: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-    """Return the error of the derivatives from that of the activations, of shape (m, b)."""
-    if phi.is_piecewise_linear:  # a derivative is then exact, or the columns do not fit at all
-        return np.zeros_like(slopes)
-    shifted = [phi.derivative(as_tensor(on_graph(phi, z, y + sign * errors, BRANCH))).numpy() for sign in (-1, 1)]
-    return np.max(np.abs(np.stack(shifted) - slopes), axis=0)
 
 
 def _inverse(columns: np.ndarray) -> np.ndarray:
@@ -226,7 +223,7 @@ def _errors(
     return np.sqrt(direct + by_columns), np.sqrt(squares / (1 - b / m))
 
 
-def _explained(known: KnownBatch, factors: LowRankGradient, gradients: np.ndarray, *, most: float = 10.0) -> np.ndarray:
+def _explained(known: KnownBatch, factors: LowRankGradient, gradients: np.ndarray) -> np.ndarray:
     """Return the largest share of each column outside the column space that noise and known errors explain.
 
     Relative, as of `_errors`. The column space is that of ``G`` with its noise, which misses a column by ``noise |S^-1
@@ -241,35 +238,4 @@ def _explained(known: KnownBatch, factors: LowRankGradient, gradients: np.ndarra
         noise * np.sqrt(len(left)) * np.linalg.norm(coordinates / factors.singular_values[:, None], axis=0) / norms
     )
     of_known = np.max(known.errors / sizes_of(known.inputs))
-    return most * (of_space + of_known + factors.precision)
-
-
-def sizes_of(inputs: np.ndarray, *, least: float = 1e-4) -> np.ndarray:
-    """Return the root mean square of each input, at least a share of that of the batch."""
-    squares = np.mean(inputs**2, axis=1)
-    return np.sqrt(np.maximum(squares, least**2 * np.mean(squares)))
-
-
-def _by_weights(
-    known: KnownBatch, before: LayerGradient, inputs: np.ndarray, errors: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return which inputs lead to the known inputs of the next layer, and the errors of inputs that this shows.
-
-    A gradient sent at another scale makes all inputs smaller or larger. Where inputs have much in common, a column that
-    contains a little of another may lie in the column space; but then the input is wrong, and this shows by how much.
-    """
-    phi, z, y = resolve(before.activation), before.preactivations(inputs), known.inputs.T
-    deviations = np.sqrt(np.mean((phi.value(as_tensor(z)).numpy() - y) ** 2, axis=0))
-    squares = row_norms(before.weight)[:, None] ** 2
-    gain = np.sqrt(np.mean(squares))
-    shares = deviations / (known.errors + gain * errors + FLOOR * np.sqrt(np.mean(y**2, axis=0)))
-    is_reproduced = (shares <= REPRODUCED) & (np.sqrt(np.mean(shares**2)) <= REPRODUCED_IN_THE_MEAN)
-    slopes = np.sqrt(np.mean(squares * phi.derivative(as_tensor(z)).numpy() ** 2, axis=0))
-    beyond = np.sqrt(np.maximum(deviations**2 - (UNSEEN * known.errors) ** 2, 0.0))
-    return is_reproduced, beyond / np.maximum(slopes, np.finfo(float).tiny)
-
-
-def _sums_to_bias(gradients: np.ndarray, bias_grad: np.ndarray, *, most: float = 0.05) -> bool:
-    """Return whether the columns add up to the bias gradient, which determines their scale."""
-    scale = np.sqrt(np.sum(gradients**2))
-    return bool(np.linalg.norm(gradients.sum(axis=1) - bias_grad) <= most * min(scale, np.linalg.norm(bias_grad)))
+    return MOST_OVER_EXPLAINED * (of_space + of_known + factors.precision)

@@ -10,7 +10,8 @@ from scipy.optimize import linear_sum_assignment
 from sparsedl_fl.certify.assembly import Assembly
 from sparsedl_fl.layers.layer_gradient import LayerGradient
 from sparsedl_fl.metrics import match_batches
-from sparsedl_fl.propagate.backward import KnownBatch, sizes_of
+from sparsedl_fl.propagate.backward import KnownBatch
+from sparsedl_fl.propagate.checks import sizes_of
 from sparsedl_fl.propagate.scales import with_errors
 
 __all__ = ["propagate_forward", "columns_of_inputs", "is_contradicted", "sums_at"]

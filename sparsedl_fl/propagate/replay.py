@@ -14,7 +14,8 @@ from sparsedl.process import neutral_modes
 from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.layers.losses import Loss, total_loss
 from sparsedl_fl.layers.running_model import RunFrom
-from sparsedl_fl.propagate.backward import KnownBatch, sizes_of
+from sparsedl_fl.propagate.backward import KnownBatch
+from sparsedl_fl.propagate.checks import sizes_of
 from sparsedl_fl.propagate.draws import drawn_inputs
 from sparsedl_fl.tracing.naming import plain_parameters
 from sparsedl_fl.tracing.tracing import hooked

@@ -239,8 +239,7 @@ class SentBackReflections(Stage[SearchState]):
         """Run random starts."""
         given = state.coordinates, state.sent_back, n_starts, generator
         found = state.numerics.sent_back.run(*given)
-        test = state.problem.factors.zero_test
-        is_proven = state.sent_back.proves(found, test.tolerances(found.columns) / state.problem.width**0.5)
+        is_proven = state.sent_back.proves(found)
         return Proposals(columns=found.columns[~is_proven], proven=found.columns[is_proven])
 
 

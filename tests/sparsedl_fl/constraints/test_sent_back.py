@@ -1,5 +1,8 @@
 """What the next layer's weights send back, and which columns that proves."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -30,9 +33,8 @@ def problem_of(batch_size, model=None):
 
 
 def found_near(problem, columns):
-    tolerances = problem.factors.zero_test.tolerances(columns) / WIDTH**0.5
-    found = problem.sent_back.near(columns, tolerances)
-    return found, problem.sent_back.proves(found, problem.factors.zero_test.tolerances(found.columns) / WIDTH**0.5)
+    found = problem.sent_back.near(columns)
+    return found, problem.sent_back.proves(found)
 
 
 @pytest.mark.parametrize("batch_size", [1, 10, 36])  # zeros determine none of 36
@@ -42,6 +44,16 @@ def test_a_column_is_what_is_sent_back_to_its_active_units(batch_size):
     assert proven.all()
     torch.testing.assert_close((found.columns * columns).sum(dim=1).abs(), torch.ones(batch_size, dtype=torch.float64))
     assert ((columns @ problem.sent_back.left.T).abs() > 1e-4).equal(found.is_active)
+
+
+def test_pre_activations_show_the_column_of_their_sample():
+    problem, columns = problem_of(36)
+    torch.manual_seed(0)
+    model, batch = network(), torch.randn(36, 80)
+    found, proven = problem.sent_back.columns(model[0](batch).detach().double())
+    assert proven.all()
+    torch.testing.assert_close((found * columns).sum(dim=1).abs(), torch.ones(36, dtype=torch.float64))
+    assert not problem.sent_back.columns(model[0](batch.flip(1)).detach().double())[1].any()
 
 
 def test_mixtures_and_random_directions_are_no_columns():
@@ -63,9 +75,10 @@ def test_two_samples_with_the_same_active_units_are_not_told_apart():
     problem, columns = problem_of(12)
     by, pattern = problem.sent_back, torch.zeros((2, WIDTH), dtype=torch.bool)
     pattern[:, : by.basis.shape[1]] = True  # so few active units leave every gradient inside
-    same = type(by)(torch.linalg.qr(by.basis * pattern[0][:, None])[0], by.basis, WIDTH)
+    widths = SimpleNamespace(tolerances=lambda columns: torch.full((len(columns), WIDTH), 1e-5, dtype=torch.float64))
+    same = replace(by, left=torch.linalg.qr(by.basis * pattern[0][:, None])[0], n_live=WIDTH, test=widths)
     found = same.settled(same.left.T @ by.basis[:, 0] * torch.ones(2, 1), torch.eye(CLASSES)[:2].double())
-    assert not same.proves(found, torch.full((2, WIDTH), 1e-6, dtype=torch.float64)).any()
+    assert not same.proves(found).any()
 
 
 def test_it_takes_known_weights_of_few_outputs_and_a_single_step():
