@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from sparsedl.candidates import distinct
 from sparsedl.linalg import normalized
 from sparsedl_fl.constraints import SentBackGradients
 from sparsedl_fl.search.knowledge import Knowledge
@@ -34,7 +35,7 @@ def exchange_columns(knowledge: Knowledge, sent_back: SentBackGradients, *, n_it
         if is_singular:
             return False
         columns, is_proven = sent_back.columns(knowledge.preactivations(normalized(inputs, dim=1)))
-        is_other = is_proven & (torch.sum(columns * found, dim=1).abs() < SAME_COLUMN)
+        is_other = _to_exchange(found, columns, is_proven)
         if not is_other.any():
             break
         found = torch.where(is_other[:, None], columns, found)
@@ -42,6 +43,17 @@ def exchange_columns(knowledge: Knowledge, sent_back: SentBackGradients, *, n_it
         return False
     knowledge.take_whole(found, inputs)
     return True
+
+
+def _to_exchange(found: torch.Tensor, columns: torch.Tensor, is_proven: torch.Tensor) -> torch.Tensor:
+    """Return which rows to exchange: of two for the same column that which is farther from it, which is the part."""
+    cosines = torch.sum(columns * found, dim=1).abs()
+    is_other = is_proven & (cosines < SAME_COLUMN)
+    others = torch.nonzero(is_other)[:, 0]
+    others = others[cosines[others].argsort()]
+    is_new = distinct(torch.cat([found[~is_other], columns[others]]), SAME_COLUMN)[len(found) - len(others) :]
+    is_other[others[~is_new]] = False
+    return is_other
 
 
 def add_last_column(knowledge: Knowledge, sent_back: SentBackGradients | None) -> bool:

@@ -253,11 +253,10 @@ class SearchState(State):
     def deflate(self) -> bool:
         """Deflate the constraints by known samples; return whether that alone found the last column."""
         knowledge = self.knowledge
-        if add_last_column(knowledge, self.sent_back):
-            return True
-        if self.equations is not None:
+        is_last = add_last_column(knowledge, self.sent_back)
+        if self.equations is not None and not is_last:
             self.remaining.leave_out(knowledge, self.fits)
-        return False
+        return is_last
 
     def descended(self, starts: torch.Tensor, at_first: Constraint, generator: torch.Generator) -> Minimisers:
         """Return the minimisers of descents from some ``p`` at their true scale, and which are isolated."""
