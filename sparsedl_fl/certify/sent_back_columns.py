@@ -81,7 +81,9 @@ class SentBackColumns:
         )
 
 
-def with_sent_back(hypothesis: Hypothesis, certified: np.ndarray) -> tuple[Hypothesis, SentBackColumns]:
+def with_sent_back(
+    hypothesis: Hypothesis, certified: np.ndarray, chosen: np.ndarray
+) -> tuple[Hypothesis, SentBackColumns]:
     """Certify, and estimate, proposed columns that zeros do not certify by what the next layer sends back.
 
     Where zeros hardly determine a column they estimate it worse. (Of 48 rows of Adult at 100 units before two classes
@@ -93,13 +95,15 @@ def with_sent_back(hypothesis: Hypothesis, certified: np.ndarray) -> tuple[Hypot
         The columns.
     certified : ndarray of shape (b,) of bool
         Which ones are certified by their zeros.
+    chosen : ndarray of shape (b, b)
+        The columns before they were estimated from their zeros, which may determine them badly.
     """
     problem, left = hypothesis.problem, hypothesis.problem.factors.left
     open_ones, nothing = np.flatnonzero(hypothesis.proposed & ~certified), SentBackColumns.none(left.shape)
     by = problem.sent_back if problem.subspaces is None else None  # those are sharper
     if by is None or len(open_ones) == 0:
         return hypothesis, nothing
-    columns = rows_of(hypothesis.basis[:, open_ones])
+    columns = rows_of(chosen[:, open_ones])
     found = by.near(columns)
     is_proven = by.proves(found)
     products = torch.sum(found.columns * columns, dim=1)
