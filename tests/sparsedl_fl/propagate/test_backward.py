@@ -38,6 +38,17 @@ def whole(model, gradients, layer):
     return given, known
 
 
+def known_behind(model, inputs, labels):
+    """The second layer, the first one, and the batch of the second as a search would find it."""
+    gradients = client_gradient(model, inputs, labels)
+    with torch.no_grad():
+        fed = model[:2](inputs).numpy()
+    given, before = (LayerGradient.from_model(model, gradients, layer) for layer in (1, 0))
+    known = KnownBatch.of(GradientInverter(KnownInputs(inputs=fed), random_state=0).fit(given))
+    assert known.is_whole
+    return given, before, known
+
+
 def errors_of(true, batch):
     match = match_batches(true, batch.inputs)
     return np.sqrt(match.squared_errors), batch.errors[match.order], match.order
@@ -124,13 +135,7 @@ def test_nothing_wrong_is_certified_however_little_is_off(kind, activation):
     """Where inputs have much in common a column that holds some of another one lies in the column space, nearly."""
     rng = np.random.default_rng(KINDS.index(kind))
     inputs, labels = batch_of(kind, 12, rng), torch.arange(12) % 10
-    model = network((inputs.shape[1], 100, 200, 40), activation)
-    gradients = client_gradient(model, inputs, labels)
-    with torch.no_grad():
-        fed = model[:2](inputs).numpy()
-    given, before = (LayerGradient.from_model(model, gradients, layer) for layer in (1, 0))
-    known = KnownBatch.of(GradientInverter(KnownInputs(inputs=fed), random_state=0).fit(given))
-    assert known.is_whole
+    given, before, known = known_behind(network((inputs.shape[1], 100, 200, 40), activation), inputs, labels)
     honest = propagate_back(known, given.weight, before)
     assert honest.is_whole
     assert np.all(errors_of(inputs, honest)[0] < 10 * errors_of(inputs, honest)[1])

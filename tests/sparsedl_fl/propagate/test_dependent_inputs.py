@@ -8,12 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.audit import audit_model
-from sparsedl_fl.directions import KnownInputs
 from sparsedl_fl.metrics import match_batches
-from sparsedl_fl.propagate.backward import KnownBatch, propagate_back
+from sparsedl_fl.propagate.backward import propagate_back
 from sparsedl_fl.simulation import client_gradient
+from tests.sparsedl_fl.propagate.test_backward import known_behind, network
 
 B = 24
 
@@ -30,19 +29,9 @@ def batch_of(kind, seed):
     return torch.tensor(numbers, dtype=torch.float32)
 
 
-def known_behind(kind, activation, seed):
+def known_batch(kind, activation, seed):
     inputs, labels = batch_of(kind, seed), torch.arange(B) % 10
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = nn.Sequential(
-            nn.Linear(inputs.shape[1], 80), activation(), nn.Linear(80, 150), activation(), nn.Linear(150, 40)
-        )
-    gradients = client_gradient(model, inputs, labels)
-    with torch.no_grad():
-        fed = model[:2](inputs).numpy()
-    given, before = (LayerGradient.from_model(model, gradients, layer) for layer in (1, 0))
-    known = KnownBatch.of(GradientInverter(KnownInputs(inputs=fed), random_state=0).fit(given))
-    assert known.is_whole
+    given, before, known = known_behind(network((inputs.shape[1], 80, 150, 40), activation, seed), inputs, labels)
     return inputs, known, given.weight, before
 
 
@@ -50,7 +39,7 @@ def known_behind(kind, activation, seed):
 @pytest.mark.parametrize("kind", ["few features", "few dimensions", "mixtures"])
 def test_dependent_inputs_come_back_as_exactly_as_they_say(kind, activation):
     for seed in range(3):
-        inputs, known, weight, before = known_behind(kind, activation, seed)
+        inputs, known, weight, before = known_batch(kind, activation, seed)
         found = propagate_back(known, weight, before)
         errors = np.sqrt(match_batches(inputs, found.inputs).squared_errors)
         assert found.is_whole
@@ -63,7 +52,7 @@ def test_dependent_inputs_come_back_as_exactly_as_they_say(kind, activation):
 @pytest.mark.parametrize("lie", ["columns", "mixed", "weights", "gradient", "scale", "bias", "order"])
 def test_what_does_not_belong_together_is_not_certified(lie, activation):
     for seed, size in enumerate((1e-3, 1e-2, 0.1)):
-        inputs, known, weight, before = known_behind("few features", activation, seed)
+        inputs, known, weight, before = known_batch("few features", activation, seed)
         rng, columns = np.random.default_rng(seed), known.gradients
         if lie == "columns":
             noise = rng.standard_normal(columns.shape)
@@ -73,7 +62,7 @@ def test_what_does_not_belong_together_is_not_certified(lie, activation):
         if lie == "weights":
             weight = weight + size * np.abs(weight).mean() * rng.standard_normal(weight.shape)
         if lie == "gradient":
-            before = replace(before, weight_grad=known_behind("few features", activation, seed + 9)[3].weight_grad)
+            before = replace(before, weight_grad=known_batch("few features", activation, seed + 9)[3].weight_grad)
         if lie == "scale":
             before = replace(before, weight_grad=before.weight_grad * np.float32(1 + size))
         if lie == "bias":
@@ -89,7 +78,7 @@ def test_what_does_not_belong_together_is_not_certified(lie, activation):
 
 
 def test_an_activation_that_is_not_monotone_is_left_alone():
-    _, known, weight, before = known_behind("few features", nn.GELU, 0)
+    _, known, weight, before = known_batch("few features", nn.GELU, 0)
     with pytest.raises(ValueError, match="gelu do not say where"):
         propagate_back(known, weight, before)
 
