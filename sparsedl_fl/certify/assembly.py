@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sparsedl.arrays import as_tensor
 from sparsedl_fl.activations import FlatPart
 from sparsedl_fl.certify.bias_scale import doubt_in_scale
 from sparsedl_fl.certify.certificate import Certificate, certify
-from sparsedl_fl.certify.collinear import errors_of_lines
+from sparsedl_fl.certify.collinear import WeightsByTail
 from sparsedl_fl.certify.criterion import Case, EvidenceKind
 from sparsedl_fl.certify.hidden_features import agree_with_inputs, error_of_hidden_features
 from sparsedl_fl.certify.hypothesis import Hypothesis
@@ -175,17 +174,17 @@ class Assembly:
         certificate = replace(certificate, errors=np.hypot(certificate.errors, hidden))
         certificate, is_off_scale = self._with_doubt_in_scale(hypothesis, preactivations[0], sizes, certificate)
         is_worthless = certificate.errors > self.worthless * np.maximum(sizes, np.finfo(float).tiny)
-        tail = problem.tail_from_prior if problem.is_straight or not has_pattern else None
-        expected = None if tail is None else tail.sizes(as_tensor(preactivations[0].T.copy())).numpy()
+        by_tail = WeightsByTail.of(problem.tail, preactivations[0], gradients) if problem.tail else None
         # Dense columns that only complete the basis could belong to any input; the activation subspace bounds its own.
         by_subspace = certificate.evidence == EvidenceKind.SPAN_OF_NEXT_LAYER
         is_difference = is_worthless[:, None] & (hypothesis.proposed[:, None] | ~by_subspace | has_pattern)
         errors, is_own = certificate.errors, by_subspace & has_pattern
         resolution, uncertainty = self.near_duplicates.errors(
-            errors, problem, preactivations, gradients, sizes, is_difference, expected, is_own
+            errors, problem, preactivations, gradients, sizes, is_difference, by_tail, is_own
         )
-        if expected is not None:
-            by_lines = errors_of_lines(tail, preactivations[0], inputs, gradients)
+        if by_tail is not None:
+            reach = resolution if has_pattern and not problem.is_straight else np.inf
+            by_lines = by_tail.errors(inputs, reach, is_loss_given=problem.tail.rest.loss is not None)
             resolution, uncertainty = np.maximum(resolution, by_lines), np.hypot(uncertainty, by_lines)
         is_repeat = repeats(inputs, np.where(certificate.proven & ~is_worthless, certificate.errors, np.inf))
         is_doubtful = problem.factors.excess > self.unexplained or is_off_scale

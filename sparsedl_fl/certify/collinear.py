@@ -9,6 +9,7 @@ samples; but their gradients have another size than that of one sample.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,39 +18,82 @@ from sparsedl.arrays import as_tensor
 from sparsedl.linalg import normalized
 from sparsedl_fl.constraints import TailGradient
 
-__all__ = ["ONE_INPUT", "errors_by_weights", "errors_of_lines"]
+__all__ = ["ONE_INPUT", "WeightsByTail", "errors_by_weights"]
 
 ONE_INPUT = 0.05
 """Relative deviation of the size of a gradient from the network tail's, against the others, up to which it is that of
 one sample; not varied."""
 
 
-def errors_of_lines(
-    tail: TailGradient, preactivations: np.ndarray, inputs: np.ndarray, gradients: np.ndarray
-) -> np.ndarray:
-    """Return the root mean square error of each input that is due to fewer samples found than lie on a line.
+ROUNDING = 4.0
+"""Rounding of the client's prediction, in units of the last place (see `distances_but_rounding`)."""
 
-    Parameters
+FEWEST = 3
+"""Number of inputs of one label from which on the median of their weights is that of their class; not varied."""
+
+
+class WeightsByTail(NamedTuple):
+    """The size of each gradient over that of one sample by the network tail.
+
+    Attributes
     ----------
-    tail : TailGradient
-        The constraint of the network tail.
-    preactivations, gradients : ndarray of shape (m, b)
-        Of the inputs, and ``D``.
-    inputs : ndarray of shape (b, n)
-        The recovered batch.
+    labels : ndarray of shape (b,) of int
+        The label of each whose gradient is most like its own, by its sign as well: those of two classes differ in sign
+        alone.
+    weights : ndarray of shape (b,)
+        The sizes, up to a common factor. Of two near-duplicates that are recovered as one it is twice the others'.
+    doubts : ndarray of shape (b,)
+        Relative change by the client's rounding, where it is sure of a label.
     """
-    z, columns = as_tensor(preactivations.T.copy()), as_tensor(gradients.T.copy())
-    cosines = tail.compared(z, torch.arange(len(tail.shares)), normalized(columns, dim=1))[1]
-    labels = cosines.argmax(dim=0)
-    of_one = torch.linalg.vector_norm(replace(tail, labels=labels).at(z).gradients.detach(), dim=1)
-    weights = torch.linalg.vector_norm(columns, dim=1) / of_one.clamp(min=torch.finfo(z.dtype).tiny)
-    return errors_by_weights(inputs, labels.numpy(), weights.numpy(), is_loss_given=tail.rest.loss is not None)
+
+    labels: np.ndarray
+    weights: np.ndarray
+    doubts: np.ndarray
+
+    @classmethod
+    def of(cls, tail: TailGradient, preactivations: np.ndarray, gradients: np.ndarray) -> WeightsByTail:
+        """Return them for ``Z`` and ``D`` of shape (m, b)."""
+        z, columns = as_tensor(preactivations.T.copy()), as_tensor(gradients.T.copy())
+        cosines = tail.compared(z, torch.arange(len(tail.shares)), normalized(columns, dim=1))[1]
+        labels = cosines.argmax(dim=0)
+        of_one = torch.linalg.vector_norm(replace(tail, labels=labels).at(z).gradients.detach(), dim=1)
+        weights = torch.linalg.vector_norm(columns, dim=1) / of_one.clamp(min=torch.finfo(z.dtype).tiny)
+        doubts, in_doubt = torch.zeros_like(weights), tail.rest.with_doubt(z, labels)
+        if in_doubt is not None:
+            doubts = ROUNDING * float(tail.space.precision) * torch.linalg.vector_norm(in_doubt[2], dim=1)
+            doubts /= of_one.clamp(min=torch.finfo(z.dtype).tiny)
+        return cls(labels.numpy(), weights.numpy(), doubts.numpy())
+
+    @property
+    def relative(self) -> np.ndarray:
+        """The weights over their median; over that of their label where it has enough, as a loss may weigh labels."""
+        found = self.weights / max(np.median(self.weights), np.finfo(float).tiny)
+        for label in np.unique(self.labels):
+            own = self.labels == label
+            if own.sum() >= FEWEST:
+                found[own] = self.weights[own] / max(np.median(self.weights[own]), np.finfo(float).tiny)
+        return found
+
+    @property
+    def are_no_input(self) -> np.ndarray:
+        """Which gradients have another size than that of one sample, against the others."""
+        off = np.abs(self.relative - 1)
+        return ~(off <= np.maximum(max(ONE_INPUT, 5 * float(np.median(off))), self.doubts))
+
+    def errors(self, inputs: np.ndarray, reach: np.ndarray | float, *, is_loss_given: bool) -> np.ndarray:
+        """Return the errors that are due to fewer inputs found than lie on a line (see `errors_by_weights`)."""
+        return errors_by_weights(inputs, self.labels, self.weights, is_loss_given=is_loss_given, reach=reach)
 
 
 def errors_by_weights(
-    inputs: np.ndarray, labels: np.ndarray, weights: np.ndarray, *, is_loss_given: bool = False
+    inputs: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray,
+    *,
+    is_loss_given: bool = False,
+    reach: np.ndarray | float = np.inf,
 ) -> np.ndarray:
-    """Return the same where labels and weights are known.
+    """Return the root mean square error of each input that is due to fewer samples found than lie on a line.
 
     Let two samples lie at ``mu - s`` and ``mu + s`` from another one. To first order in ``s^2`` they are found as one
     of weight ``2 - 6 s^2 / mu^2``, and the other one is ``2 s^2 / mu`` off with the weight ``1 + 6 s^2 / mu^2``. So
@@ -65,6 +109,8 @@ def errors_by_weights(
         Size of the gradient of each, over the network tail's for one sample.
     is_loss_given : bool, default=False
         Whether the caller gave the loss: then one weight shared by all inputs of a label is that of their class.
+    reach : ndarray of shape (b,) or float, default=np.inf
+        How far from each a gradient is smooth: where a unit has a kink, no line goes further.
 
     Returns
     -------
@@ -93,6 +139,7 @@ def errors_by_weights(
     squares = np.sum(inputs**2, axis=1)
     apart = np.sqrt(np.maximum(squares[:, None] + squares - 2 * inputs @ inputs.T, 0.0) / inputs.shape[1])
     beside = np.maximum(np.maximum(off[:, None], off), noise)
-    on_line = is_one_label & (is_several[:, None] | is_several) & ~np.eye(len(inputs), dtype=bool)
+    is_near = apart <= reach + np.reshape(reach, (-1, 1))
+    on_line = is_near & is_one_label & (is_several[:, None] | is_several) & ~np.eye(len(inputs), dtype=bool)
     errors = apart * np.where(is_several[:, None], np.sqrt(beside / 6), beside / 3)
     return np.max(np.where(on_line, errors, 0.0), axis=1, initial=0.0)

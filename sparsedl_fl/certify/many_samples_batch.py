@@ -11,7 +11,7 @@ from sparsedl_fl.certify import EvidenceKind
 from sparsedl_fl.certify.assembly import Assembly, Batch, repeats
 from sparsedl_fl.certify.bias_scale import doubt_in_scale
 from sparsedl_fl.certify.certificate import Certificate
-from sparsedl_fl.certify.collinear import ONE_INPUT
+from sparsedl_fl.certify.collinear import ONE_INPUT, WeightsByTail
 from sparsedl_fl.certify.constraint_criteria import are_vertices
 from sparsedl_fl.certify.labels import NO_LABEL
 from sparsedl_fl.certify.near_duplicates import NearDuplicates
@@ -72,7 +72,9 @@ def many_samples_batch(problem: ManySamplesProblem, whitened: np.ndarray) -> tup
     is_worthless = errors > WORTHLESS * np.maximum(sizes, np.finfo(float).tiny)
     is_refuted = layer.is_noise_hidden or doubt > OFF_SCALE or share_left > UNEXPLAINED
     is_repeat = repeats(inputs, np.where(certificate.proven & ~is_worthless, errors, np.inf))
-    resolution, errors = _with_near_duplicates(problem, preactivations, gradients, sizes, errors, expected.numpy())
+    resolution, errors = _with_near_duplicates(
+        problem, preactivations, gradients, sizes, errors, labels.numpy(), expected.numpy()
+    )
     is_worthless |= errors >= np.maximum(sizes, np.finfo(float).tiny)
     certified = certificate.without(is_worthless | is_repeat | is_refuted)
     missing = problem.batch_size - n_found
@@ -196,6 +198,7 @@ def _with_near_duplicates(
     gradients: np.ndarray,
     sizes: np.ndarray,
     errors: np.ndarray,
+    labels: np.ndarray,
     expected: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the ambiguity radius of each input, and the errors expected with that.
@@ -204,16 +207,17 @@ def _with_near_duplicates(
     """
     known = ~np.isnan(gradients).any(axis=0)
     resolution = np.full(len(sizes), np.inf)
+    ratios = np.linalg.norm(gradients, axis=0) / np.where(expected > 0, expected, np.nan)
     if known.any():
-        sizes_by_tail = expected[known] if (expected[known] > 0).all() else None
+        is_told = (expected[known] > 0).all()
+        by_tail = WeightsByTail(labels[known], ratios[known], np.zeros(int(known.sum()))) if is_told else None
         none = np.zeros((int(known.sum()), int(known.sum())), dtype=bool)
         seen = replace(problem.layer, factors=_factors_of_next(problem))
         at = [part[:, known] for part in preactivations]
         resolution[known], errors[known] = NearDuplicates().errors(
-            errors[known], seen, at, gradients[:, known], sizes[known], none, sizes_by_tail
+            errors[known], seen, at, gradients[:, known], sizes[known], none, by_tail
         )
     # Records are alike more often than images: a gradient of another size than one sample's may be that of several.
-    ratios = np.linalg.norm(gradients, axis=0) / np.where(expected > 0, expected, np.nan)
     is_single = np.abs(ratios / np.nanmedian(ratios) - 1) < ONE_INPUT if known.any() and (expected > 0).any() else False
     # Where a sample is missing, such a gradient may be that of a mixture with it at which no unit switches. (Of three
     # samples on a line one was found, and a second one 0.04 off, with an ambiguity radius of 0.003.)

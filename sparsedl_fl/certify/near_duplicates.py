@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
+from sparsedl.arrays import as_tensor
+from sparsedl_fl.certify.collinear import WeightsByTail
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.layers.blocks import row_norms
 
@@ -93,6 +95,7 @@ class NearDuplicates:
         gradients: np.ndarray,
         sizes: np.ndarray,
         by_activations: np.ndarray | bool = False,
+        smoothly: np.ndarray | float = np.inf,
     ) -> np.ndarray:
         """Return the ambiguity radius: how far apart two samples may lie that are recovered as one, their mean.
 
@@ -116,6 +119,8 @@ class NearDuplicates:
         by_activations : ndarray of shape (b,) of bool, default=False
             Which inputs the next layer's activation subspace certifies, for a piecewise linear activation: it excludes
             the mean of two samples between which units switch, whatever the layer's own gradient shows.
+        smoothly : ndarray of shape (b,) or float, default=np.inf
+            Largest relative change of a gradient where no unit switches, if that is less than ``smooth_change``.
 
         Returns
         -------
@@ -131,8 +136,8 @@ class NearDuplicates:
             distance = 10.0**exponent * sizes
             switches = 2 * ndtr(-2 * margins / np.maximum(distance, np.finfo(float).tiny))
             by_units = np.sqrt(np.sum(switches * squares, axis=0)) * (switches.sum(axis=0) > self.fewest_switches)
-            smoothly = self.smooth_change * np.sqrt(squares.sum(axis=0)) * 10.0**exponent
-            is_seen = distance * np.sqrt(n) / 4 * np.maximum(by_units, smoothly) > level
+            by_change = np.minimum(self.smooth_change, smoothly) * np.sqrt(squares.sum(axis=0)) * 10.0**exponent
+            is_seen = distance * np.sqrt(n) / 4 * np.maximum(by_units, by_change) > level
             is_seen |= by_activations & (switches.sum(axis=0) > self.surely_switches)
             low, high = np.where(is_seen, low, exponent), np.where(is_seen, exponent, high)
         return 10.0**high * sizes
@@ -145,7 +150,7 @@ class NearDuplicates:
         gradients: np.ndarray,
         sizes: np.ndarray,
         may_be_difference: np.ndarray,
-        expected: np.ndarray | None = None,
+        by_tail: WeightsByTail | None = None,
         by_activations: np.ndarray | bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the ambiguity radius of each input, and the expected errors, which include it for a likely pair.
@@ -168,9 +173,8 @@ class NearDuplicates:
             Root mean square of each input.
         may_be_difference : ndarray of shape (b, b) of bool
             Whether the input of the row may be the difference of the pair in that of the column.
-        expected : ndarray of shape (b,) or None, default=None
-            Size of the gradient of each as one sample by the network tail, up to a common factor, where it is known:
-            that of a pair is twice as large.
+        by_tail : WeightsByTail or None, default=None
+            Size of each gradient over that of one sample, where the tail is known: that of a pair is twice as large.
         by_activations : ndarray of shape (b,) of bool, default=False
             As of `resolutions`.
 
@@ -183,20 +187,25 @@ class NearDuplicates:
         traces = self._traces(may_be_difference, gradients, sizes * np.sqrt(layer.shape[1]))
         level = np.maximum(max(noise, factors.beyond), traces)
         margins = problem.distance_to_kink(preactivations)
-        distances = self.resolutions(level, layer.weight, margins, gradients, sizes, by_activations)
+        smoothly = change_where_no_unit_switches(problem, preactivations[0], gradients)
+        distances = self.resolutions(level, layer.weight, margins, gradients, sizes, by_activations, smoothly)
         is_own = (factors.beyond_left**2) @ (gradients != 0) > self.own_share
         is_seen = is_own & (factors.excess > self.surely_more) & (len(sizes) >= self.fewest_inputs)
         prior = np.where(is_own & (factors.excess > self.maybe_more), self.traced_prior, self.pair_prior)
         is_seen |= (traces > 0) | (problem.batch_size % layer.rows_per_sample != 0)
         needed = np.where(distances > self.visibly_apart * sizes, self.likely_more, self.surely_pair)
-        norms = np.linalg.norm(gradients, axis=0)
-        if expected is None:
+        if by_tail is None:
             is_alone = len(sizes) < self.fewest_inputs
+            norms = np.linalg.norm(gradients, axis=0)
             beside = self._probabilities_of_copies(norms, prior, self.typical_spread)
             is_seen |= np.where(is_alone, np.maximum(beside, self.single), beside) > needed
         else:
-            ratios = norms / np.maximum(expected, np.finfo(float).tiny)
-            is_seen |= self._probabilities_of_copies(ratios, prior, self.spread_by_rest) > needed
+            is_seen |= self._probabilities_of_copies(by_tail.relative, prior, self.spread_by_rest) > needed
+            is_parallel = smoothly < self.smooth_change
+            is_seen |= by_tail.are_no_input & is_parallel
+            # Of two labels the smaller gradient is taken from the larger: what is left lies beyond the two.
+            apart = distances / np.where(is_parallel, np.clip(by_tail.relative, np.finfo(float).tiny, 1.0), 1.0)
+            return distances, np.where(is_seen, np.hypot(errors, apart), errors)
         return distances, np.where(is_seen, np.hypot(errors, distances), errors)
 
     def _traces(self, may_be_difference: np.ndarray, gradients: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -232,6 +241,39 @@ class NearDuplicates:
             odds[index] = np.exp(np.minimum(exponents.max(), 50.0))
         odds *= prior / (1 - prior)
         return odds / (1 + odds)
+
+
+def change_where_no_unit_switches(
+    problem: LayerProblem, preactivations: np.ndarray, gradients: np.ndarray
+) -> np.ndarray:
+    """Return the largest relative change of each gradient between samples with the same slopes, of shape (b,).
+
+    With two classes or one output, gradients at outputs have one direction. Behind a piecewise linear activation two
+    samples with the same slopes have parallel gradients then, however far apart they are. Where the head is not known,
+    the gradients of the batch itself show it, slope by slope: those of a pair differ no more than those of any two.
+
+    Parameters
+    ----------
+    problem : LayerProblem
+        The layer's gradient.
+    preactivations, gradients : ndarray of shape (m, b)
+        ``Z`` and ``D``.
+    """
+    given, b, unlimited = problem.layer_gradient, gradients.shape[1], np.full(gradients.shape[1], np.inf)
+    if not problem.activation.is_piecewise_linear:
+        return unlimited
+    is_one_row = given.next_layer.weight is not None and len(given.next_layer.weight) == 1
+    if is_one_row or (problem.tail is not None and len(problem.tail.shares) == 2):
+        return np.zeros(b)
+    if b == 1:
+        return unlimited
+    slopes = problem.activation.derivative(as_tensor(preactivations)).numpy()
+    both = (slopes != 0) & (gradients != 0)
+    sent = np.where(both, gradients / np.where(slopes == 0, 1.0, slopes), 0.0)
+    squares = (sent**2).T @ both
+    cosines = (sent.T @ sent) / np.sqrt(np.maximum(squares * squares.T, np.finfo(float).tiny))
+    changes = np.sqrt(np.maximum(1 - cosines**2, 0.0))
+    return np.array([np.median(np.delete(row, index)) for index, row in enumerate(changes)])
 
 
 def repeats(inputs: np.ndarray, errors: np.ndarray, *, deviations: float = 3.0) -> np.ndarray:

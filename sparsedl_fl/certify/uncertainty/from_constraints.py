@@ -85,9 +85,11 @@ def errors_from_constraints(
     for index in range(len(whitened)):
         free = changes
         information = pull = np.asarray(0.0)
+        in_doubt: _Doubt | None = None
         for source in sources:
-            free, from_source, pull_of_source = source.of(index, free)
+            free, from_source, pull_of_source, doubted = source.of(index, free)
             information, pull = information + from_source, pull + pull_of_source
+            in_doubt = doubted or in_doubt
         known = np.isfinite(products[index]) & (products[index] > 0)
         orthogonal = columns[known] @ free / products[index, known, None]
         whole = information + orthogonal.T @ orthogonal
@@ -97,6 +99,9 @@ def errors_from_constraints(
             continue
         values, axes = np.linalg.eigh(system / np.outer(units, units))
         if values[0] <= len(values) * np.finfo(float).eps * values[-1]:
+            continue
+        mixing = np.vstack([axes / units[:, None], np.zeros(len(axes))])
+        if in_doubt is not None and (in_doubt(mixing) > values / 2).any():
             continue
         root = axes / np.sqrt(values) / units[:, None]
         step, to_input = root @ (root.T @ pull[:-1]), free[:, :-1].T * S
@@ -114,6 +119,9 @@ def _errors_of_scale(factors: LowRankGradient, scale: np.ndarray, whitened: np.n
     return np.linalg.norm((left @ whitened.T) * noise[:, None], axis=0)
 
 
+_Doubt = Callable[[np.ndarray], np.ndarray]
+
+
 class _FromSubspaces:
     """The information that activation subspaces hold of each of some inputs."""
 
@@ -125,7 +133,7 @@ class _FromSubspaces:
         self.residuals = [subspace.outside(y).numpy() for subspace, _, y, _ in levels]
         self.rounding, self.deviations = _rounding(constraint, here, self.residuals)
 
-    def of(self, index: int, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def of(self, index: int, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, _Doubt | None]:
         """Return the information on changes of an input, given as columns.
 
         Returns
@@ -136,6 +144,8 @@ class _FromSubspaces:
             Fisher information of the changes.
         pull : ndarray of shape (b - 1,)
             Gradient of half the squared residual along the changes.
+        in_doubt : callable or None
+            Takes mixtures of the changes, as columns, to the information on each that is within rounding.
         """
         moved, free = _moved(self.constraint, self.forward, [part[index] for part in self.slopes], free)
         information = squares = pull = np.asarray(0.0)
@@ -146,8 +156,15 @@ class _FromSubspaces:
             squares = squares + precision * gram
             pull = pull + precision * (change.T @ self.residuals[level][index])
         if _has_a_double(self.slopes[0].T, index, free.shape[1]):
-            information = _beyond_rounding(information, squares, lambda mixing: self._rounding_of(index, moved, mixing))
-        return free, information, pull
+            whole, rounding_of = information, lambda mixing: self._rounding_of(index, moved, mixing)
+            information = _beyond_rounding(whole, squares, rounding_of)
+
+            def in_doubt(mixing: np.ndarray) -> np.ndarray:
+                left, sizes, kept = (np.sum(mixing * (part @ mixing), axis=0) for part in (whole, squares, information))
+                return np.where(left > sizes * rounding_of(mixing) ** 2, 0.0, kept)
+
+            return free, information, pull, in_doubt
+        return free, information, pull, None
 
     def _rounding_of(self, index: int, moved: list[np.ndarray], mixing: np.ndarray) -> np.ndarray:
         """Return the largest relative distance from the subspaces that rounding explains, of mixtures of changes.
@@ -190,13 +207,13 @@ class _FromTail:
         factor = np.sqrt(np.mean(own**2))
         self.deviations = np.maximum(sizes * np.maximum(factor, own), np.finfo(float).eps)
 
-    def of(self, index: int, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def of(self, index: int, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, None]:
         """Return the same as of subspaces."""
         alone = torch.tensor([index])
         here = self.constraint.of_some(alone).at(self.preactivations[alone])
         turned = here.jvp(as_tensor((self.forward @ free).T)).numpy()
         precision = self.deviations[index] ** -2
-        return free, precision * (turned @ turned.T), precision * (turned @ self.residuals[index])
+        return free, precision * (turned @ turned.T), precision * (turned @ self.residuals[index]), None
 
 
 _INFORMATION: dict[type[Constraint], Callable[..., _FromSubspaces | _FromTail]] = {
