@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import torch
 
 from sparsedl.arrays import rows_of
 from sparsedl_fl.certify.criterion import Case, Criterion, EvidenceKind
@@ -48,7 +49,19 @@ class SentBackByNext(Criterion):
         """Certify by the columns and the patterns, all of them or none."""
         are_all = (case.columns | case.sent_back.is_proven).all() and case.fits.all()
         is_no_chance = self._log_chances_of_patterns(case) <= self.log_chance
-        return np.full(len(case.columns), are_all and is_no_chance.all()), case.errors_by_columns[0]
+        is_all = are_all and is_no_chance.all() and self._are_only(case)
+        return np.full(len(case.columns), is_all), case.errors_by_columns[0]
+
+    @staticmethod
+    def _are_only(case: Case) -> bool:
+        """Return whether at the active units of each input, by the weights, nothing else is sent back.
+
+        Two samples with the same active units have mixtures of which one more unit has no gradient. At the units that
+        have one, such a mixture is alone.
+        """
+        sent_back, is_proven = case.sent_back, case.sent_back.is_proven
+        columns, is_active = rows_of(case.hypothesis.basis[:, is_proven]), torch.from_numpy(case.is_active.T[is_proven])
+        return bool(sent_back.by.are_only(columns, is_active).all())
 
     @staticmethod
     def _log_chances_of_patterns(case: Case) -> np.ndarray:

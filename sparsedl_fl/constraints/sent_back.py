@@ -141,10 +141,18 @@ class SentBackGradients:
 
     def proves(self, found: SentBack) -> torch.Tensor:
         """Return which are columns: within the noise, with no other near it at the same units, and by no chance."""
-        allowed = torch.linalg.vector_norm(self._tolerances(found.columns), dim=1).clamp(min=LEAST_DISTANCE)
+        allowed = self._allowed(found.columns)
         is_only = allowed < DISTINCT * found.others
         chances = self.log_chances(found.distances, found.is_active.sum(dim=1))
         return (found.distances <= allowed) & is_only & (chances <= LOG_CHANCE)
+
+    def are_only(self, columns: torch.Tensor, is_active: torch.Tensor) -> torch.Tensor:
+        """Return at which active units, of shape (n, m), no other gradient is as near as unit rows ``q`` are."""
+        return self._allowed(columns) < DISTINCT * self._nearest(is_active)[3]
+
+    def _allowed(self, columns: torch.Tensor) -> torch.Tensor:
+        """Return the distance of each that is within the noise."""
+        return torch.linalg.vector_norm(self._tolerances(columns), dim=1).clamp(min=LEAST_DISTANCE)
 
     def _tolerances(self, columns: torch.Tensor) -> torch.Tensor:
         """Return the width of zero of each entry of ``U q``."""
