@@ -129,7 +129,8 @@ class SentBackGradients:
             if len(moving) == 0:
                 break
             is_active[moving] = now
-            columns[moving], sent[moving], distances[moving], others[moving] = self._nearest(now)
+            columns[moving], sent[moving], of_each = self._nearest(now)
+            distances[moving], others[moving] = of_each[:, 0], of_each[:, 1]
         return SentBack(normalized(columns, dim=1), is_active, distances, others)
 
     def near(self, columns: torch.Tensor) -> SentBack:
@@ -146,9 +147,9 @@ class SentBackGradients:
         chances = self.log_chances(found.distances, found.is_active.sum(dim=1))
         return (found.distances <= allowed) & is_only & (chances <= LOG_CHANCE)
 
-    def are_only(self, columns: torch.Tensor, is_active: torch.Tensor) -> torch.Tensor:
-        """Return at which active units, of shape (n, m), no other gradient is as near as unit rows ``q`` are."""
-        return self._allowed(columns) < DISTINCT * self._nearest(is_active)[3]
+    def n_near(self, columns: torch.Tensor, is_active: torch.Tensor) -> torch.Tensor:
+        """Return the number of independent gradients as near as unit rows ``q`` at active units of shape (n, m)."""
+        return torch.sum(self._allowed(columns)[:, None] >= DISTINCT * self._nearest(is_active)[2], dim=1)
 
     def _allowed(self, columns: torch.Tensor) -> torch.Tensor:
         """Return the distance of each that is within the noise."""
@@ -159,7 +160,10 @@ class SentBackGradients:
         return self.test.tolerances(columns) / len(self.left) ** 0.5
 
     def _nearest(self, is_active: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return ``q``, ``v``, and the distances of the two gradients nearest to the column space at given units."""
+        """Return ``q`` and ``v`` of the gradient nearest to the column space at given units, and the distances of all.
+
+        They increase, and a last one of one stands for no gradient.
+        """
         (n, m), k = is_active.shape, self.basis.shape[1]
         at_active, triangular = torch.linalg.qr(self.basis * is_active[:, :, None])
         inside = (self.left.T @ at_active.transpose(0, 1).reshape(m, n * k)).reshape(-1, n, k).transpose(0, 1)
@@ -170,6 +174,5 @@ class SentBackGradients:
         is_open = triangular.diagonal(dim1=1, dim2=2).abs() < NEVER_ACTIVE
         triangular = triangular + torch.diag_embed(is_open.to(columns.dtype))
         sent = torch.linalg.solve_triangular(triangular, axes[:, :, -1:], upper=True)[..., 0]
-        distances = (1 - squares).clamp(min=0).sqrt()
-        other = distances[:, -2] if k > 1 else torch.ones_like(distances[:, -1])
-        return columns / sizes, sent / sizes, distances[:, -1], other
+        distances = (1 - squares).clamp(min=0).sqrt().flip(1)
+        return columns / sizes, sent / sizes, torch.cat([distances, torch.ones_like(distances[:, :1])], dim=1)

@@ -8,6 +8,7 @@ import torch
 from scipy.special import ndtr
 
 from sparsedl_fl import LayerGradient
+from sparsedl_fl.certify.collinear import WeightsByTail
 from sparsedl_fl.certify.near_duplicates import NearDuplicates
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.simulation import client_gradient, fully_connected
@@ -98,7 +99,10 @@ class TestErrors:
     def errors(self, client, gradients=None, may_be_difference=NOTHING, expected=None, pairs=PAIRS, problem=None):
         given, z, true, sizes = client
         gradients = true if gradients is None else gradients
-        return pairs.errors(self.ERRORS, problem or given, [z], gradients, sizes, may_be_difference, expected)
+        by_tail = None
+        if expected is not None:
+            by_tail = WeightsByTail(np.arange(B), np.linalg.norm(gradients, axis=0) / expected, np.zeros(B))
+        return pairs.errors(self.ERRORS, problem or given, [z], gradients, sizes, may_be_difference, by_tail)
 
     def test_alone_an_input_is_as_exact_as_it_is(self, client):
         distances, errors = self.errors(client, client[2] / np.linalg.norm(client[2], axis=0))
