@@ -49,25 +49,19 @@ class SentBackByNext(Criterion):
         """Certify by the columns and the patterns, all of them or none."""
         are_all = (case.columns | case.sent_back.is_proven).all() and case.fits.all()
         is_no_chance = self._log_chances_of_patterns(case) <= self.log_chance
-        are_only, are_others = self._alike(case)
-        is_all = are_all and is_no_chance.all() and are_others.all()
-        return is_all & are_only, case.errors_by_columns[0]
+        is_all = are_all and is_no_chance.all() and self._are_alone(case)
+        return np.full(len(case.columns), is_all), case.errors_by_columns[0]
 
     @staticmethod
-    def _alike(case: Case) -> tuple[np.ndarray, np.ndarray]:
-        """Return for which inputs nothing else is sent back to their active units, and for which the batch explains it.
+    def _are_alone(case: Case) -> bool:
+        """Return whether nothing else is sent back to the units that are active by the weights.
 
         Two samples with the same active units have mixtures of which one more unit has no gradient. At the units that
-        have one, such a mixture is alone; at those that are active by the weights it is not. Such inputs are mixtures
-        of each other: as many as gradients are sent back. The others do not depend on how they are mixed.
+        have one, such a mixture is alone.
         """
-        is_proven, is_active = case.sent_back.is_proven, case.is_active.T
-        columns = rows_of(case.hypothesis.basis[:, is_proven])
-        n_near = np.ones(len(is_active), dtype=int)
-        n_near[is_proven] = case.sent_back.by.n_near(columns, torch.from_numpy(is_active[is_proven]))
-        differ = is_active.astype(float) @ ~is_active.T
-        n_alike = np.sum((differ + differ.T == 0) & is_proven, axis=1)
-        return n_near <= 1, (n_near <= 1) | (n_near <= n_alike)
+        is_proven = case.sent_back.is_proven
+        columns, is_active = rows_of(case.hypothesis.basis[:, is_proven]), torch.from_numpy(case.is_active.T[is_proven])
+        return bool(case.sent_back.by.are_alone(columns, is_active).all())
 
     @staticmethod
     def _log_chances_of_patterns(case: Case) -> np.ndarray:

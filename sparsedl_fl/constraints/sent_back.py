@@ -147,9 +147,10 @@ class SentBackGradients:
         chances = self.log_chances(found.distances, found.is_active.sum(dim=1))
         return (found.distances <= allowed) & is_only & (chances <= LOG_CHANCE)
 
-    def n_near(self, columns: torch.Tensor, is_active: torch.Tensor) -> torch.Tensor:
-        """Return the number of independent gradients as near as unit rows ``q`` at active units of shape (n, m)."""
-        return torch.sum(self._allowed(columns)[:, None] >= DISTINCT * self._nearest(is_active)[2], dim=1)
+    def are_alone(self, columns: torch.Tensor, is_active: torch.Tensor) -> torch.Tensor:
+        """Return at which active units, of shape (n, m), one gradient and no other is as near as unit rows ``q``."""
+        nearest = self._nearest(is_active)[2]
+        return torch.sum(self._allowed(columns)[:, None] >= DISTINCT * nearest, dim=1) == 1
 
     def _allowed(self, columns: torch.Tensor) -> torch.Tensor:
         """Return the distance of each that is within the noise."""
