@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tests.hostile.problems import activations, alone, batches, before_head, clients, crowded, tokens
+from tests.hostile.problems import activations, alone, batches, before_head, clients, crowded, one_piece, tokens
 from tests.hostile.problems.problem import N_CLASSES, HostileProblem, build_network, draw_inputs
 
 __all__ = ["TWISTS", "HostileProblem", "hostile_problem"]
@@ -76,5 +76,6 @@ TWISTS: dict[str, Callable[[HostileProblem], None]] = {
     "dead and doubled units": batches.dead_and_doubled_units,
     "before a head": before_head.before_a_head,
     "before a head again": before_head.before_a_head,
+    "one linear piece": one_piece.one_piece,
 }
 """What is done to a problem, by name; `hostile_problem` draws one of them."""

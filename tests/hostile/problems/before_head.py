@@ -20,23 +20,17 @@ def before_a_head(problem: HostileProblem) -> None:
     """Take a batch of up to six tenths of the width, in training or not, and lie about it or not."""
     rng, width = problem.rng, int(problem.rng.choice([60, 100]))
     n_classes, n = int(rng.choice([2, 5, 10])), int(rng.integers(2, round(0.6 * width)))
-    inputs, labels, data = _drawn(n + 200, n_classes, problem)
+    inputs, labels, data = drawn(n + 200, n_classes, problem)
     batch, lie, sent = (str(rng.choice(kinds)) for kinds in (BATCHES, LIES, SENT))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**31)))
         model = nn.Sequential(nn.Linear(inputs.shape[1], width), nn.ReLU(), nn.Linear(width, n_classes))
     n_steps = int(rng.choice([0, 0, 50, 400]))
-    _train(model, inputs[n:], labels[n:], n_steps)
+    train(model, inputs[n:], labels[n:], n_steps)
     problem.model, problem.labels = model, labels[:n]
     problem.inputs = _changed(inputs[:n], batch, problem)
     gradients = _gradients(problem, lie)
-    if sent == "noise":
-        level = float(10 ** rng.uniform(-6, -3))
-        gradients = {
-            name: value + level * value.square().mean().sqrt() * torch.randn(value.shape, generator=problem.generator)
-            for name, value in gradients.items()
-        }
-    gradients = {name: WIRES[sent](value) if sent in WIRES else value for name, value in gradients.items()}
+    gradients = as_sent(gradients, sent, problem)
     size = float(10 ** rng.uniform(-6, -1))
     if lie.endswith("weights"):
         with torch.no_grad():
@@ -52,7 +46,8 @@ def before_a_head(problem: HostileProblem) -> None:
     problem.layer_gradient = LayerGradient.from_model(model, gradients, "0")
 
 
-def _drawn(n: int, n_classes: int, problem: HostileProblem) -> tuple[torch.Tensor, torch.Tensor, str]:
+def drawn(n: int, n_classes: int, problem: HostileProblem) -> tuple[torch.Tensor, torch.Tensor, str]:
+    """Return digits or made-up inputs, with labels, and their name."""
     if problem.rng.random() < 0.5:
         images, labels = digits(n, problem.rng)
         return images.flatten(1), labels % n_classes, "digits"
@@ -60,7 +55,8 @@ def _drawn(n: int, n_classes: int, problem: HostileProblem) -> tuple[torch.Tenso
     return inputs, torch.from_numpy(problem.rng.integers(n_classes, size=n)), data
 
 
-def _train(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, n_steps: int) -> None:
+def train(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, n_steps: int) -> None:
+    """Train a model for some steps of Adam."""
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for step in range(n_steps):
         rows = [(32 * step + index) % len(inputs) for index in range(32)]
@@ -68,6 +64,17 @@ def _train(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, n_steps
         cross_entropy(model(inputs[rows]), labels[rows]).backward()
         optimizer.step()
     model.zero_grad()
+
+
+def as_sent(gradients: dict[str, torch.Tensor], sent: str, problem: HostileProblem) -> dict[str, torch.Tensor]:
+    """Return gradients with noise of 1e-6 to 1e-3 of their size, or in another number format."""
+    if sent == "noise":
+        level = float(10 ** problem.rng.uniform(-6, -3))
+        gradients = {
+            name: value + level * value.square().mean().sqrt() * torch.randn(value.shape, generator=problem.generator)
+            for name, value in gradients.items()
+        }
+    return {name: WIRES[sent](value) if sent in WIRES else value for name, value in gradients.items()}
 
 
 def _changed(inputs: torch.Tensor, batch: str, problem: HostileProblem) -> torch.Tensor:
