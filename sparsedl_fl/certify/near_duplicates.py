@@ -267,7 +267,7 @@ def change_where_no_unit_switches(
         return np.zeros(b)
     if b == 1:
         return unlimited
-    slopes = problem.activation.derivative(as_tensor(preactivations)).numpy()
+    slopes = problem.activation.derivative(as_tensor(preactivations.T.copy())).numpy().T
     both = (slopes != 0) & (gradients != 0)
     sent = np.where(both, gradients / np.where(slopes == 0, 1.0, slopes), 0.0)
     squares = (sent**2).T @ both
