@@ -174,7 +174,8 @@ class Assembly:
         certificate = replace(certificate, errors=np.hypot(certificate.errors, hidden))
         certificate, is_off_scale = self._with_doubt_in_scale(hypothesis, preactivations[0], sizes, certificate)
         is_worthless = certificate.errors > self.worthless * np.maximum(sizes, np.finfo(float).tiny)
-        by_tail = WeightsByTail.of(problem.tail, preactivations[0], gradients) if problem.tail else None
+        given = preactivations[0], gradients, certificate.proven
+        by_tail = WeightsByTail.of(problem.tail, *given) if problem.tail else None
         # Dense columns that only complete the basis could belong to any input; the activation subspace bounds its own.
         by_subspace = certificate.evidence == EvidenceKind.SPAN_OF_NEXT_LAYER
         is_difference = is_worthless[:, None] & (hypothesis.proposed[:, None] | ~by_subspace | has_pattern)

@@ -44,14 +44,19 @@ class WeightsByTail(NamedTuple):
         The sizes, up to a common factor. Of two near-duplicates that are recovered as one it is twice the others'.
     doubts : ndarray of shape (b,)
         Relative change by the client's rounding, where it is sure of a label.
+    is_proven : ndarray of shape (b,) of bool
+        Inputs that are certified but for their near-duplicates: what one sample has is known by these.
     """
 
     labels: np.ndarray
     weights: np.ndarray
     doubts: np.ndarray
+    is_proven: np.ndarray
 
     @classmethod
-    def of(cls, tail: TailGradient, preactivations: np.ndarray, gradients: np.ndarray) -> WeightsByTail:
+    def of(
+        cls, tail: TailGradient, preactivations: np.ndarray, gradients: np.ndarray, is_proven: np.ndarray
+    ) -> WeightsByTail:
         """Return them for ``Z`` and ``D`` of shape (m, b)."""
         z, columns = as_tensor(preactivations.T.copy()), as_tensor(gradients.T.copy())
         cosines = tail.compared(z, torch.arange(len(tail.shares)), normalized(columns, dim=1))[1]
@@ -62,27 +67,38 @@ class WeightsByTail(NamedTuple):
         if in_doubt is not None:
             doubts = ROUNDING * float(tail.space.precision) * torch.linalg.vector_norm(in_doubt[2], dim=1)
             doubts /= of_one.clamp(min=torch.finfo(z.dtype).tiny)
-        return cls(labels.numpy(), weights.numpy(), doubts.numpy())
+        return cls(labels.numpy(), weights.numpy(), doubts.numpy(), is_proven)
 
     @property
     def relative(self) -> np.ndarray:
-        """The weights over their median; over that of their label where it has enough, as a loss may weigh labels."""
-        found = self.weights / max(np.median(self.weights), np.finfo(float).tiny)
-        for label in np.unique(self.labels):
+        """The weights over that of one sample; of its own label where it has enough, as a loss may weigh labels."""
+        found = self.weights / self._of_one_sample(self.weights[self.is_proven])
+        for label in np.unique(self.labels[self.is_proven]):
             own = self.labels == label
-            if own.sum() >= FEWEST:
-                found[own] = self.weights[own] / max(np.median(self.weights[own]), np.finfo(float).tiny)
+            if np.sum(own & self.is_proven) >= FEWEST:
+                found[own] = self.weights[own] / self._of_one_sample(self.weights[own & self.is_proven])
         return found
 
     @property
     def are_no_input(self) -> np.ndarray:
         """Which gradients have another size than that of one sample, against the others."""
         off = np.abs(self.relative - 1)
-        return ~(off <= np.maximum(max(ONE_INPUT, 5 * float(np.median(off))), self.doubts))
+        noise = _lower_quartile(off[self.is_proven])
+        return ~(off <= np.maximum(max(ONE_INPUT, 5 * noise), self.doubts))
+
+    @staticmethod
+    def _of_one_sample(weights: np.ndarray) -> float:
+        """Return the lower quartile: half of the inputs may be pairs, and some mixtures with less than one sample's."""
+        return max(_lower_quartile(weights), np.finfo(float).tiny)
 
     def errors(self, inputs: np.ndarray, reach: np.ndarray | float, *, is_loss_given: bool) -> np.ndarray:
         """Return the errors that are due to fewer inputs found than lie on a line (see `errors_by_weights`)."""
         return errors_by_weights(inputs, self.labels, self.weights, is_loss_given=is_loss_given, reach=reach)
+
+
+def _lower_quartile(numbers: np.ndarray) -> float:
+    """Return the number at a quarter, rounded down; zero of none."""
+    return float(np.quantile(numbers, 0.25, method="lower")) if len(numbers) else 0.0
 
 
 def errors_by_weights(

@@ -210,7 +210,7 @@ def _with_near_duplicates(
     ratios = np.linalg.norm(gradients, axis=0) / np.where(expected > 0, expected, np.nan)
     if known.any():
         is_told = (expected[known] > 0).all()
-        by_tail = WeightsByTail(labels[known], ratios[known], np.zeros(int(known.sum()))) if is_told else None
+        by_tail = WeightsByTail(labels[known], ratios[known], 0.0 * ratios[known], known[known]) if is_told else None
         none = np.zeros((int(known.sum()), int(known.sum())), dtype=bool)
         seen = replace(problem.layer, factors=_factors_of_next(problem))
         at = [part[:, known] for part in preactivations]

@@ -101,7 +101,9 @@ class TestErrors:
         gradients = true if gradients is None else gradients
         by_tail = None
         if expected is not None:
-            by_tail = WeightsByTail(np.arange(B), np.linalg.norm(gradients, axis=0) / expected, np.zeros(B))
+            by_tail = WeightsByTail(
+                np.arange(B), np.linalg.norm(gradients, axis=0) / expected, np.zeros(B), np.ones(B, bool)
+            )
         return pairs.errors(self.ERRORS, problem or given, [z], gradients, sizes, may_be_difference, by_tail)
 
     def test_alone_an_input_is_as_exact_as_it_is(self, client):

@@ -13,6 +13,7 @@ from sparsedl_fl.constraints.problem import LayerProblem
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 B, N, M = 16, 100, 80
+ALL = np.ones(9, dtype=bool)
 
 
 def client(seed, n_outputs, *, is_deep=False, is_same_label=True):
@@ -82,11 +83,24 @@ def test_gradients_of_one_direction_show_it_without_the_head(n_outputs):
 
 class TestWeightsByTail:
     def test_a_label_that_the_loss_weighs_counts_with_its_own_median(self):
-        weights = WeightsByTail(np.array([0, 0, 0, 0, 1, 1, 1]), np.array([1.0, 1, 1, 2, 3, 3, 3]), np.zeros(7))
+        weights = WeightsByTail(
+            np.array([0, 0, 0, 0, 1, 1, 1]), np.array([1.0, 1, 1, 2, 3, 3, 3]), np.zeros(7), ALL[:7]
+        )
         assert weights.relative.tolist() == [1, 1, 1, 2, 1, 1, 1]
         assert weights.are_no_input.tolist() == [False, False, False, True, False, False, False]
 
+    def test_half_may_be_pairs(self):
+        weights = WeightsByTail(np.array([0, 0, 0, 1]), np.array([2.0, 2, 1, 1]), np.zeros(4), ALL[:4])
+        assert weights.relative.tolist() == [2, 2, 1, 1]
+        assert weights.are_no_input.tolist() == [True, True, False, False]
+
+    def test_inputs_that_are_not_certified_say_nothing_of_the_others(self):
+        weights = WeightsByTail(
+            np.zeros(4, dtype=int), np.array([0.1, 0.1, 1, 1]), np.zeros(4), np.array([False, False, True, True])
+        )
+        assert weights.are_no_input.tolist() == [True, True, False, False]
+
     def test_rounding_of_what_the_client_is_sure_of_explains_another_size(self):
         weights = np.array([1.0, 1, 1, 1.2, 1.2])
-        told = WeightsByTail(np.zeros(5, dtype=int), weights, np.array([0.0, 0, 0, 0.3, 0]))
+        told = WeightsByTail(np.zeros(5, dtype=int), weights, np.array([0.0, 0, 0, 0.3, 0]), ALL[:5])
         assert told.are_no_input.tolist() == [False, False, False, False, True]
