@@ -120,9 +120,10 @@ class Assembly:
         """
         problem = hypothesis.problem
         given, factors, noise_share = problem.layer_gradient, problem.factors, problem.noise_share
+        chosen = hypothesis.basis
         hypothesis, rows, determined = self._from_all_zeros(hypothesis)
         columns = hypothesis.proposed & self._certified_columns(hypothesis, rows)
-        hypothesis, sent_back = with_sent_back(hypothesis, columns, determined)
+        hypothesis, sent_back = with_sent_back(hypothesis, columns, chosen)
         disaggregation, whitened = hypothesis.scaled()
         whitened = _known_where_better(hypothesis, whitened, determined)
         inputs, preactivations, used = (whitened * factors.singular_values) @ factors.right, problem.at(whitened), rows

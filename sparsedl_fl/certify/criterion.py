@@ -84,7 +84,7 @@ class Case:
     def errors_by_columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Expected errors from the zeros of the columns (see `errors_from_zeros`)."""
         factors, sent_back = self.hypothesis.problem.factors, self.sent_back
-        return errors_from_zeros(factors, self.inputs, self.rows, self.determined & ~sent_back.is_there, sent_back)
+        return errors_from_zeros(factors, self.inputs, self.rows, self.determined & ~sent_back.is_proven, sent_back)
 
     @property
     def follows(self) -> np.ndarray:

@@ -22,20 +22,19 @@ ROUNDING = 6e-8
 
 @dataclass(frozen=True)
 class SentBackColumns:
-    """Which columns of a basis were certified by what the next layer sends back, and which were estimated so.
+    """Which columns of a basis were certified by what the next layer sends back, and estimated so.
 
     Attributes
     ----------
-    is_proven, is_there : ndarray of shape (b,) of bool
-        Which were certified, and which of these estimated as well.
+    is_proven : ndarray of shape (b,) of bool
+        Which were.
     is_active : ndarray of shape (m, b) of bool
-        Active units of the latter; none for the others.
+        Their active units; none for the others.
     by : SentBackGradients or None
         What the next layer can send back.
     """
 
     is_proven: np.ndarray
-    is_there: np.ndarray
     is_active: np.ndarray
     by: SentBackGradients | None
 
@@ -43,7 +42,7 @@ class SentBackColumns:
     def none(cls, shape: tuple[int, int]) -> SentBackColumns:
         """Return that no column of a shape (m, b) was."""
         nowhere = np.zeros(shape[1], dtype=bool)
-        return cls(nowhere, nowhere, np.zeros(shape, dtype=bool), None)
+        return cls(nowhere, np.zeros(shape, dtype=bool), None)
 
     def change(self, j: int, gradients: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
         """Return how noise and the client's rounding move column ``j``, and what is left of the noise.
@@ -83,11 +82,12 @@ class SentBackColumns:
 
 
 def with_sent_back(
-    hypothesis: Hypothesis, certified: np.ndarray, determined: np.ndarray
+    hypothesis: Hypothesis, certified: np.ndarray, chosen: np.ndarray
 ) -> tuple[Hypothesis, SentBackColumns]:
-    """Certify proposed columns that zeros do not certify by what the next layer sends back.
+    """Certify, and estimate, proposed columns that zeros do not certify by what the next layer sends back.
 
-    Those that their zeros do not determine either are estimated by it.
+    Where zeros hardly determine a column they estimate it worse. (Of 48 rows of Adult at 100 units before two classes
+    one column was: the error of an input was .03, and is 1e-6.)
 
     Parameters
     ----------
@@ -95,24 +95,23 @@ def with_sent_back(
         The columns.
     certified : ndarray of shape (b,) of bool
         Which ones are certified by their zeros.
-    determined : ndarray of shape (b,) of bool
-        Which ones these determine.
+    chosen : ndarray of shape (b, b)
+        The columns before they were estimated from their zeros, which may determine them badly.
     """
     problem, left = hypothesis.problem, hypothesis.problem.factors.left
     open_ones, nothing = np.flatnonzero(hypothesis.proposed & ~certified), SentBackColumns.none(left.shape)
     by = problem.sent_back if problem.subspaces is None else None  # those are sharper
     if by is None or len(open_ones) == 0:
         return hypothesis, nothing
-    columns = rows_of(hypothesis.basis[:, open_ones])
+    columns = rows_of(chosen[:, open_ones])
     found = by.near(columns)
     is_proven = by.proves(found)
     products = torch.sum(found.columns * columns, dim=1)
     is_proven &= products.abs() > SAME
-    index, is_new = open_ones[is_proven.numpy()], ~determined[open_ones] & is_proven.numpy()
-    basis, is_active, new = hypothesis.basis.copy(), nothing.is_active, open_ones[is_new]
-    basis[:, new] = (found.columns * torch.sign(products)[:, None]).numpy()[is_new].T
-    is_active[:, new] = found.is_active.numpy()[is_new].T
+    new = open_ones[is_proven.numpy()]
+    basis, is_active = hypothesis.basis.copy(), nothing.is_active
+    basis[:, new] = (found.columns * torch.sign(products)[:, None]).numpy()[is_proven.numpy()].T
+    is_active[:, new] = found.is_active.numpy()[is_proven.numpy()].T
     if np.linalg.matrix_rank(basis) < len(basis):
         return hypothesis, SentBackColumns.none(left.shape)
-    own = np.arange(len(basis))
-    return replace(hypothesis, basis=basis), SentBackColumns(np.isin(own, index), np.isin(own, new), is_active, by)
+    return replace(hypothesis, basis=basis), SentBackColumns(np.isin(np.arange(len(basis)), new), is_active, by)

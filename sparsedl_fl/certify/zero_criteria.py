@@ -70,7 +70,7 @@ class SentBackByNext(Criterion):
         A unit that disagrees may be any.
         """
         sent_back = case.sent_back
-        by_column = np.where(sent_back.is_there, sent_back.is_active, ~case.hypothesis.likely_zeros)
+        by_column = np.where(sent_back.is_proven, sent_back.is_active, ~case.hypothesis.likely_zeros)
         is_live = case.hypothesis.problem.factors.zero_test.distinct_rows.numpy()
         by_column, by_weights = by_column[is_live], case.is_active[is_live]
         shares = (by_column.sum(axis=1, keepdims=True) + 1) / (by_column.shape[1] + 2)

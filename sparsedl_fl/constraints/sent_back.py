@@ -69,12 +69,15 @@ class SentBackGradients:
         Number of units that some sample activates; equal ones count once.
     test : ZeroTest
         The widths of zero of ``U q``.
+    activation : FlatPart
+        The activation.
     """
 
     left: torch.Tensor
     basis: torch.Tensor
     n_live: int
     test: ZeroTest
+    activation: FlatPart
 
     @classmethod
     def of(cls, given: LayerGradient, factors: LowRankGradient, activation: Activation) -> SentBackGradients | None:
@@ -89,7 +92,7 @@ class SentBackGradients:
             sent = sent @ column_basis(following.weight_grad, b)
         test = factors.zero_test
         n_live = int(test.distinct_rows.sum())
-        return cls(as_tensor(factors.left), torch.linalg.qr(sent)[0], n_live, test)
+        return cls(as_tensor(factors.left), torch.linalg.qr(sent)[0], n_live, test, activation)
 
     @property
     def identifies(self) -> bool:
@@ -139,6 +142,12 @@ class SentBackGradients:
         at_active = self.basis * (gradients.abs() > self._tolerances(columns))[:, :, None]
         sent = torch.linalg.lstsq(at_active, gradients[..., None], driver="gelsd").solution[..., 0]
         return self.settled(columns, sent)
+
+    def columns(self, preactivations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a unit ``q`` for each row of pre-activations of shape (n, m), and which are proven."""
+        columns, sent, _ = self._nearest(~self.activation.is_off(preactivations))
+        found = self.settled(columns, sent)
+        return found.columns, self.proves(found)
 
     def proves(self, found: SentBack) -> torch.Tensor:
         """Return which are columns: within the noise, with no other near it at the same units, and by no chance."""

@@ -174,12 +174,12 @@ class Knowledge:
         found, is_whole = self.coordinates.found, self.n_found == self.inputs.shape[1]
         if not is_whole:
             last = self.coordinates.free.T
-            found = torch.cat([found, self.columns_from_downstream[0].columns(self._preactivations(last))[0]])
+            found = torch.cat([found, self.columns_from_downstream[0].columns(self.preactivations(last))[0]])
         inputs, is_singular = torch.linalg.inv_ex(found.T)
         for _ in range(n_iterations):
             if is_singular:  # downstream layers give no column for some input
                 return False
-            columns, is_right = self.columns_from_downstream[0].columns(self._preactivations(normalized(inputs, dim=1)))
+            columns, is_right = self.columns_from_downstream[0].columns(self.preactivations(normalized(inputs, dim=1)))
             found = torch.where(is_right[:, None] | (not is_whole), columns, found)
             inputs, is_singular = torch.linalg.inv_ex(found.T)
         if is_singular or not (is_whole or is_right.all()):
@@ -254,7 +254,7 @@ class Knowledge:
 
         Every column has to be orthogonal to ``others``, except its own input, whose index there is ``own``.
         """
-        preactivations = self._preactivations(inputs)
+        preactivations = self.preactivations(inputs)
         left, found = torch.arange(len(inputs)), [self.inputs[:0]]
         for constraint in self.columns_from_downstream:
             columns, is_only = constraint.columns(preactivations[left])
@@ -266,10 +266,10 @@ class Knowledge:
             left = left[~is_right]
         return torch.cat(found)
 
-    def _preactivations(self, inputs: torch.Tensor) -> torch.Tensor:
-        return (
-            inputs / (inputs @ self.coordinates.scale)[:, None]
-        ) @ self.coordinates.forward.T + self.coordinates.kink
+    def preactivations(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return those of inputs at any scale, of shape (n, m)."""
+        at_scale = inputs / (inputs @ self.coordinates.scale)[:, None]
+        return at_scale @ self.coordinates.forward.T + self.coordinates.kink
 
     def _deflate_by(self, columns: torch.Tensor) -> bool:
         """Add columns without a test of their zeros; return whether any is new.

@@ -6,6 +6,7 @@ import torch
 
 from sparsedl.arrays import as_tensor
 from sparsedl.linalg import normalized
+from sparsedl_fl.search.exchanged_columns import exchange_columns
 from sparsedl_fl.search.state import SearchState
 
 __all__ = ["settle"]
@@ -18,6 +19,8 @@ def settle(state: SearchState, generator: torch.Generator) -> None:
     if knowledge.trusts_downstream and is_whole:  # hardly any column has zeros enough, and they would blur it
         knowledge.repeat_downstream()
         return
+    if state.sent_back is not None and is_whole:
+        exchange_columns(knowledge, state.sent_back)
     if not state.is_flat:
         knowledge.inputs = state.fits.fitted(knowledge.inputs)
     elif input_zeros is not None and input_zeros.settle(state.problem.zeros_of_inputs, knowledge):

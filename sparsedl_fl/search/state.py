@@ -14,6 +14,7 @@ from sparsedl_fl.constraints import Constraint, DownstreamSubspaces, Stacked, Ta
 from sparsedl_fl.constraints.label_terms import likely_labels
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.search.columns_and_forward_pass import SampleCoordinates, ScaledForward
+from sparsedl_fl.search.exchanged_columns import add_last_column
 from sparsedl_fl.search.knowledge import Knowledge
 from sparsedl_fl.search.natural_coordinates import NaturalCoordinates
 from sparsedl_fl.search.remaining import Remaining
@@ -118,8 +119,8 @@ class SearchState(State):
         if self.is_exact and natural is None:
             forward = ScaledForward.of(coordinates)
             natural = NaturalCoordinates.of(forward, equations, generator, numerics.descent.n_probes)
-        given = coordinates, numerics.joint_refinement, numerics.descent, natural, self.last, subspaces
-        self.fits = SingleFits(*given, self.all_levels, is_exact=self.is_exact)
+        given = coordinates, numerics.joint_refinement, numerics.descent, natural, self.last, subspaces, self.all_levels
+        self.fits = SingleFits(*given, is_exact=self.is_exact)
         self.errors: torch.Tensor | None = None
         self.ridges = numerics.schedule.cycle_of_ridges()
 
@@ -130,8 +131,9 @@ class SearchState(State):
         if self.numerics.input_zeros is not None:
             precision = {"own_product": INEXACT_COLUMN, "surely_off": self.numerics.input_zeros.margins[0]}
         columns = tuple(constraint for constraint in (self.tail, self.problem.column) if constraint is not None)
-        test = self.problem.factors.zero_test
-        return Knowledge(test, coordinates, columns, trusts_downstream=self.is_beyond_half, **precision)
+        return Knowledge(
+            self.problem.factors.zero_test, coordinates, columns, trusts_downstream=self.is_beyond_half, **precision
+        )
 
     @cached_property
     def is_alike(self) -> bool:
@@ -251,12 +253,10 @@ class SearchState(State):
     def deflate(self) -> bool:
         """Deflate the constraints by known samples; return whether that alone found the last column."""
         knowledge = self.knowledge
-        is_last = knowledge.trusts_downstream and knowledge.n_found == self.problem.batch_size - 1
-        if is_last and knowledge.repeat_downstream():
-            return True
-        if self.equations is not None:
+        is_last = add_last_column(knowledge, self.sent_back)
+        if self.equations is not None and not is_last:
             self.remaining.leave_out(knowledge, self.fits)
-        return False
+        return is_last
 
     def descended(self, starts: torch.Tensor, at_first: Constraint, generator: torch.Generator) -> Minimisers:
         """Return the minimisers of descents from some ``p`` at their true scale, and which are isolated."""

@@ -110,7 +110,7 @@ def _wobble(
     size, largest = np.trace(spread), noise.max()
     factor = cholesky(spread / size + 1e-14 * np.eye(b), lower=True).astype(np.float32)
     draws = rng.standard_normal((m, n_draws, b), dtype=np.float32) @ factor.T
-    is_sent_back = np.zeros(b, dtype=bool) if sent_back is None else sent_back.is_there
+    is_sent_back = np.zeros(b, dtype=bool) if sent_back is None else sent_back.is_proven
     draws *= (noise[:, None] / largest * (zeros | is_sent_back)).astype(np.float32)[:, None, :]
     pulls = (U.T.astype(np.float32) @ draws.reshape(m, -1)).reshape(b, n_draws, b) * (largest * np.sqrt(size))
 

@@ -46,6 +46,16 @@ def test_a_column_is_what_is_sent_back_to_its_active_units(batch_size):
     assert ((columns @ problem.sent_back.left.T).abs() > 1e-4).equal(found.is_active)
 
 
+def test_pre_activations_show_the_column_of_their_sample():
+    problem, columns = problem_of(36)
+    torch.manual_seed(0)
+    model, batch = network(), torch.randn(36, 80)
+    found, proven = problem.sent_back.columns(model[0](batch).detach().double())
+    assert proven.all()
+    torch.testing.assert_close((found * columns).sum(dim=1).abs(), torch.ones(36, dtype=torch.float64))
+    assert not problem.sent_back.columns(model[0](batch.flip(1)).detach().double())[1].any()
+
+
 def test_mixtures_and_random_directions_are_no_columns():
     problem, columns = problem_of(20)
     generator = torch.Generator().manual_seed(0)
