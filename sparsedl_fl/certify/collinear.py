@@ -89,7 +89,8 @@ class WeightsByTail(NamedTuple):
     @staticmethod
     def _of_one_sample(weights: np.ndarray) -> float:
         """Return the lower quartile: half of the inputs may be pairs, and some mixtures with less than one sample's."""
-        return max(_lower_quartile(weights), np.finfo(float).tiny)
+        found = _lower_quartile(weights)
+        return found if np.isfinite(found) and found > np.finfo(float).eps * np.max(weights, initial=0.0) else 1.0
 
     def errors(self, inputs: np.ndarray, reach: np.ndarray | float, *, is_loss_given: bool) -> np.ndarray:
         """Return the errors that are due to fewer inputs found than lie on a line (see `errors_by_weights`)."""
