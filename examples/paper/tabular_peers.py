@@ -98,6 +98,6 @@ def _guess(census: Census, n: int, seed: int) -> np.ndarray:
 
 
 TABULAR_PEER_ROWS: dict[str, Experiment] = {
-    f"adult-{b}": TabularPeerBatch(b, 100) for b in (1, 2, 4, 8, 16, 32, 64, 128)
+    f"adult-{b}": TabularPeerBatch(b, 100) for b in (1, 2, 4, 8, 16, 32, 48, 64, 128)
 }
-"""Of the table of peers on census rows: TabLeak's batch sizes and network."""
+"""Of the table of peers on census rows: TabLeak's batch sizes, one between them, and its network."""
