@@ -142,10 +142,10 @@ def errors_by_weights(
     >>> errors_by_weights(inputs, np.array([0, 0, 1, 1, 1]), np.array([1.5, 1.5, 1.0, 1.0, 1.0])).round(1)
     array([0.5, 0.5, 0. , 0. , 0. ])
     """
-    ratios = weights / np.median(weights)
+    ratios = weights / np.nanmedian(weights)
     copies = np.maximum(np.round(ratios), 1.0)
     off = np.abs(ratios - copies)
-    noise = float(np.median(off))
+    noise = float(np.nanmedian(off))
     is_several = ~((np.abs(ratios - 1) <= max(ONE_INPUT, 5 * noise)) & np.isfinite(ratios))
     is_one_label = labels[:, None] == labels
     if is_loss_given:

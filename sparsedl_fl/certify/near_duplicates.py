@@ -268,7 +268,7 @@ def change_where_no_unit_switches(
     if b == 1:
         return unlimited
     slopes = problem.activation.derivative(as_tensor(preactivations.T.copy())).numpy().T
-    both = (slopes != 0) & (gradients != 0)
+    both = (slopes != 0) & (gradients != 0) & np.isfinite(slopes * gradients)
     sent = np.where(both, gradients / np.where(slopes == 0, 1.0, slopes), 0.0)
     squares = (sent**2).T @ both
     cosines = (sent.T @ sent) / np.sqrt(np.maximum(squares * squares.T, np.finfo(float).tiny))
