@@ -66,7 +66,9 @@ class FromSubspaces:
         pull : ndarray of shape (b - 1,)
             Gradient of half the squared residual along the changes.
         in_doubt : callable or None
-            Takes mixtures of the changes, as columns, to the information on each that is within rounding.
+            Takes mixtures of the changes, as columns, to the information on each that is within rounding. Behind a
+            piecewise linear activation, where a change between two samples of one piece lies in the subspace; for
+            smooth ones no certificate was wrong without, and some right ones were lost (of 464 problems, in four).
         """
         slopes = [part[index] for part in self.slopes]
         if piece is not None:
@@ -87,7 +89,8 @@ class FromSubspaces:
                 left, sizes, kept = (np.sum(mixing * (part @ mixing), axis=0) for part in (whole, squares, information))
                 return np.where(left > sizes * rounding_of(mixing) ** 2, 0.0, kept)
 
-            return free, information, pull, in_doubt
+            is_exact = self.constraint.levels[0].activation.is_piecewise_linear
+            return free, information, pull, in_doubt if is_exact else None
         return free, information, pull, None
 
     def _rounding_of(self, index: int, moved: list[np.ndarray], mixing: np.ndarray) -> np.ndarray:
