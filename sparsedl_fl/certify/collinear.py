@@ -24,12 +24,11 @@ ONE_INPUT = 0.05
 """Relative deviation of the size of a gradient from the network tail's, against the others, up to which it is that of
 one sample; not varied."""
 
-
 ROUNDING = 4.0
 """Rounding of the client's prediction, in units of the last place (see `distances_but_rounding`)."""
 
 FEWEST = 3
-"""Number of inputs of one label from which on the median of their weights is that of their class; not varied."""
+"""Number of inputs of one label from which on their weights say what the loss weighs it by; not varied."""
 
 
 class WeightsByTail(NamedTuple):
