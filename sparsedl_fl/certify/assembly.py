@@ -176,7 +176,7 @@ class Assembly:
         certificate, is_off_scale = self._with_doubt_in_scale(hypothesis, preactivations[0], sizes, certificate)
         is_worthless = certificate.errors > self.worthless * np.maximum(sizes, np.finfo(float).tiny)
         given = preactivations[0], gradients, certificate.proven
-        by_tail = WeightsByTail.of(problem.tail, *given) if problem.tail else None
+        by_tail = None if problem.tail is None else WeightsByTail.of(problem.tail, *given)
         # Dense columns that only complete the basis could belong to any input; the activation subspace bounds its own.
         by_subspace = certificate.evidence == EvidenceKind.SPAN_OF_NEXT_LAYER
         is_difference = is_worthless[:, None] & (hypothesis.proposed[:, None] | ~by_subspace | has_pattern)

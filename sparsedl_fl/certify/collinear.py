@@ -17,15 +17,13 @@ import torch
 from sparsedl.arrays import as_tensor
 from sparsedl.linalg import normalized
 from sparsedl_fl.constraints import TailGradient
+from sparsedl_fl.constraints.label_terms import PREDICTION_ROUNDING
 
 __all__ = ["ONE_INPUT", "WeightsByTail", "errors_by_weights"]
 
 ONE_INPUT = 0.05
 """Relative deviation of the size of a gradient from the network tail's, against the others, up to which it is that of
 one sample; not varied."""
-
-ROUNDING = 4.0
-"""Rounding of the client's prediction, in units of the last place (see `distances_but_rounding`)."""
 
 FEWEST = 3
 """Number of inputs of one label from which on their weights say what the loss weighs it by; not varied."""
@@ -64,7 +62,7 @@ class WeightsByTail(NamedTuple):
         weights = torch.linalg.vector_norm(columns, dim=1) / of_one.clamp(min=torch.finfo(z.dtype).tiny)
         doubts, in_doubt = torch.zeros_like(weights), tail.rest.with_doubt(z, labels)
         if in_doubt is not None:
-            doubts = ROUNDING * float(tail.space.precision) * torch.linalg.vector_norm(in_doubt[2], dim=1)
+            doubts = PREDICTION_ROUNDING * float(tail.space.precision) * torch.linalg.vector_norm(in_doubt[2], dim=1)
             doubts /= of_one.clamp(min=torch.finfo(z.dtype).tiny)
         return cls(labels.numpy(), weights.numpy(), doubts.numpy(), is_proven)
 

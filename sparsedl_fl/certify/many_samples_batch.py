@@ -209,9 +209,9 @@ def _with_near_duplicates(
     resolution = np.full(len(sizes), np.inf)
     ratios = np.linalg.norm(gradients, axis=0) / np.where(expected > 0, expected, np.nan)
     if known.any():
-        is_told = (expected[known] > 0).all()
-        by_tail = WeightsByTail(labels[known], ratios[known], 0.0 * ratios[known], known[known]) if is_told else None
-        none = np.zeros((int(known.sum()), int(known.sum())), dtype=bool)
+        n, is_told = int(known.sum()), (expected[known] > 0).all()
+        by_tail = WeightsByTail(labels[known], ratios[known], np.zeros(n), np.ones(n, dtype=bool)) if is_told else None
+        none = np.zeros((n, n), dtype=bool)
         seen = replace(problem.layer, factors=_factors_of_next(problem))
         at = [part[:, known] for part in preactivations]
         resolution[known], errors[known] = NearDuplicates().errors(

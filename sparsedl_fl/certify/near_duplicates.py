@@ -194,6 +194,7 @@ class NearDuplicates:
         prior = np.where(is_own & (factors.excess > self.maybe_more), self.traced_prior, self.pair_prior)
         is_seen |= (traces > 0) | (problem.batch_size % layer.rows_per_sample != 0)
         needed = np.where(distances > self.visibly_apart * sizes, self.likely_more, self.surely_pair)
+        apart = distances
         if by_tail is None:
             is_alone = len(sizes) < self.fewest_inputs
             norms = np.linalg.norm(gradients, axis=0)
@@ -205,8 +206,7 @@ class NearDuplicates:
             is_seen |= by_tail.are_no_input & is_parallel
             # Of two labels the smaller gradient is taken from the larger: what is left lies beyond the two.
             apart = distances / np.where(is_parallel, np.clip(by_tail.relative, np.finfo(float).tiny, 1.0), 1.0)
-            return distances, np.where(is_seen, np.hypot(errors, apart), errors)
-        return distances, np.where(is_seen, np.hypot(errors, distances), errors)
+        return distances, np.where(is_seen, np.hypot(errors, apart), errors)
 
     def _traces(self, may_be_difference: np.ndarray, gradients: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Return the size of the largest input that may be the difference of each pair; zero without any.

@@ -10,13 +10,25 @@ from scipy.optimize import nnls
 from sparsedl_fl.constraints.column_space import ColumnSpace
 from sparsedl_fl.layers.network_tail import RestOfNetwork
 
-__all__ = ["ANYWHERE", "NO_LABEL", "LabelTerms", "distances_but_rounding", "distances_by_label", "likely_labels"]
+__all__ = [
+    "ANYWHERE",
+    "NO_LABEL",
+    "PREDICTION_ROUNDING",
+    "LabelTerms",
+    "distances_but_rounding",
+    "distances_by_label",
+    "likely_labels",
+]
 
 NO_LABEL = -1
 """Stands for an unknown label."""
 
 ANYWHERE = 0.2
 """Probability that goes to all labels alike, whatever the estimate of their shares."""
+
+PREDICTION_ROUNDING = 4.0
+"""Rounding of a prediction's difference from one, in units of the last place: half a unit each for an exponential, a
+sum, a logarithm, an exponential again and the difference make 2.5."""
 
 VISIBLE = 0.1
 """Share of a tolerance up to which gradients moved by rounding are not looked at. With 0 and 0.1 labels are the same on
@@ -118,7 +130,7 @@ def distances_but_rounding(
     preactivations: torch.Tensor,
     enough: float,
     *,
-    units: float = 4.0,
+    units: float = PREDICTION_ROUNDING,
     n_draws: int = 16,
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return the label with the smallest gradient for each row, and its least distance from the space within rounding.
@@ -132,8 +144,7 @@ def distances_but_rounding(
     enough : float
         Distance at which the search for a smaller one stops.
     units : float, default=4
-        Rounding of the difference of two numbers near one, in units of the last place: half a unit each for an
-        exponential, a sum, a logarithm, an exponential again and the difference make 2.5.
+        Rounding of the difference of two numbers near one, in units of the last place (see `PREDICTION_ROUNDING`).
     n_draws : int, default=16
         Number of perturbations within the rounding that are tried as well: training leaves units at their kinks, and
         rounding decides on which side the client was.

@@ -201,10 +201,6 @@ class TailGradient(Constraint):
             z = preactivations.detach().requires_grad_()
             return TailGradientAt(constraint, z, self.rest.gradients(z, constraint.labels))
 
-    def sizes(self, preactivations: torch.Tensor) -> torch.Tensor:
-        """Return the length of the gradient of each row, for the label that fits best, of shape (n,)."""
-        return torch.linalg.vector_norm(self.at(preactivations).gradients.detach(), dim=1)
-
     def overlaps(self, preactivations: torch.Tensor, inputs: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         """Return ``P Q``, (b, b), with the columns of these gradients, scaled to add up to ``h`` as a batch's do."""
         here = self.at(preactivations)
