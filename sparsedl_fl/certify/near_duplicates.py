@@ -263,7 +263,7 @@ def change_where_no_unit_switches(
     if not problem.activation.is_piecewise_linear:
         return unlimited
     is_one_row = given.next_layer.weight is not None and len(given.next_layer.weight) == 1
-    if is_one_row or (problem.tail is not None and len(problem.tail.shares) == 2):
+    if is_one_row or (problem.has_tail and given.tail.rest.n_labels(given.shape[0]) == 2):
         return np.zeros(b)
     if b == 1:
         return unlimited

@@ -13,7 +13,7 @@ from sparsedl_fl.metrics import are_wrong, match_batches
 from tests.hostile.problems import hostile_problem
 
 
-@pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU])
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU, nn.LeakyReLU, nn.PReLU])
 def test_a_batch_larger_than_its_features_comes_back_with_its_labels(many_samples, activation):
     inputs, labels, _, given = many_samples(activation=activation)
     inverter = GradientInverter(random_state=0).fit(given)
