@@ -10,6 +10,7 @@ from sparsedl_fl.activations import FlatPart
 from sparsedl_fl.certify.bias_scale import doubt_in_scale
 from sparsedl_fl.certify.certificate import Certificate, certify
 from sparsedl_fl.certify.collinear import WeightsByTail
+from sparsedl_fl.certify.columns_from_zeros import ColumnsFromZeros
 from sparsedl_fl.certify.criterion import Case, EvidenceKind
 from sparsedl_fl.certify.hidden_features import agree_with_inputs, error_of_hidden_features
 from sparsedl_fl.certify.hypothesis import Hypothesis
@@ -19,7 +20,6 @@ from sparsedl_fl.certify.sent_back_columns import with_sent_back
 from sparsedl_fl.certify.unexplained import are_of_another_batch, relative_residual
 from sparsedl_fl.constraints import BESIDE, FAR
 from sparsedl_fl.layers.blocks import row_norms
-from sparsedl_fl.lowrank.factors import LowRankGradient
 
 __all__ = ["Assembly", "Batch", "repeats"]
 
@@ -121,11 +121,11 @@ class Assembly:
         problem = hypothesis.problem
         given, factors, noise_share = problem.layer_gradient, problem.factors, problem.noise_share
         chosen = hypothesis.basis
-        hypothesis, rows, determined = self._from_all_zeros(hypothesis)
-        columns = hypothesis.proposed & self._certified_columns(hypothesis, rows)
-        hypothesis, sent_back = with_sent_back(hypothesis, columns, chosen)
+        found = ColumnsFromZeros.of(hypothesis, outlier=self.outlier, narrow=self.narrow)
+        rows, columns, determined = found.rows, found.certified, found.determined
+        hypothesis, sent_back = with_sent_back(found.hypothesis, columns, chosen)
         disaggregation, whitened = hypothesis.scaled()
-        whitened = _known_where_better(hypothesis, whitened, determined)
+        whitened = _known_where_better(hypothesis, whitened, found.others_determined)
         inputs, preactivations, used = (whitened * factors.singular_values) @ factors.right, problem.at(whitened), rows
         has_pattern = problem.activation.has_flat_part
         is_coarse = noise_share > self.refine_above and has_pattern and not given.is_update
@@ -137,6 +137,8 @@ class Assembly:
             determined = np.ones_like(determined)
         else:
             gradients = np.where(self._active(hypothesis, whitened), factors.left @ disaggregation, 0.0)
+            for group in found.shared:  # whose inputs are mixtures, with any pattern
+                gradients[:, group.members] = (factors.left @ disaggregation[:, group.members]) * ~group.rows[:, None]
         case = Case(
             hypothesis,
             inputs,
@@ -147,6 +149,7 @@ class Assembly:
             disaggregation,
             problem.is_active(preactivations),
             sent_back,
+            found.shared,
         )
         certificate, uncertainty, resolution = self._certified(case, preactivations, gradients)
         certificate = certificate.without(are_of_another_batch(case, certificate))
@@ -180,6 +183,8 @@ class Assembly:
         # Dense columns that only complete the basis could belong to any input; the activation subspace bounds its own.
         by_subspace = certificate.evidence == EvidenceKind.SPAN_OF_NEXT_LAYER
         is_difference = is_worthless[:, None] & (hypothesis.proposed[:, None] | ~by_subspace | has_pattern)
+        for group in case.shared:
+            is_difference[group.members] &= group.may_hold_difference(problem.factors, hypothesis.zeros)
         errors, is_own = certificate.errors, by_subspace & has_pattern
         resolution, uncertainty = self.near_duplicates.errors(
             errors, problem, preactivations, gradients, sizes, is_difference, by_tail, is_own
@@ -221,63 +226,8 @@ class Assembly:
         is_undecided = problem.distance_to_kink(preactivations) <= undecided
         return np.where(is_undecided, ~hypothesis.zeros, hypothesis.is_active)
 
-    def _from_all_zeros(self, hypothesis: Hypothesis) -> tuple[Hypothesis, np.ndarray, np.ndarray]:
-        """Estimate each proposed column again, where its zero rows determine it, as their smallest singular vector.
 
-        Where the pattern can be trusted, rows that are zero although the unit was active are left out.
-
-        Returns
-        -------
-        hypothesis : Hypothesis
-            With the new columns.
-        rows : ndarray of shape (m, b) of bool
-            The zero rows of each column.
-        determined : ndarray of shape (b,) of bool
-            Which columns these determine.
-        """
-        factors, basis = hypothesis.problem.factors, hypothesis.basis
-        rows = np.where(hypothesis.fits, hypothesis.zeros & ~hypothesis.is_active, hypothesis.likely_zeros)
-        if hypothesis.problem.layer_gradient.is_update:
-            rows = self._without_outliers(factors, basis, rows)
-        determined = factors.determined(basis, rows) & hypothesis.proposed
-        refitted = basis.copy()
-        if determined.any():
-            columns = factors.vanishing(rows[:, determined])
-            refitted[:, determined] = np.copysign(1.0, np.sum(columns * basis[:, determined], axis=0)) * columns
-        is_basis = np.linalg.matrix_rank(refitted) == len(basis)
-        return (replace(hypothesis, basis=refitted) if is_basis else hypothesis), rows, determined & is_basis
-
-    def _without_outliers(self, factors: LowRankGradient, basis: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Leave out zero rows that the others of a column contradict, the worst first (by studentised residuals)."""
-        if len(basis) == 1:  # a single column is right whatever its zeros
-            return rows
-        rows = rows.copy()
-        for j in range(rows.shape[1]):
-            amplification = np.linalg.norm(basis[:, j] / factors.singular_values)
-            while rows[:, j].sum() > len(basis):
-                index = np.flatnonzero(rows[:, j])
-                left, values, _ = np.linalg.svd(factors.left[index], full_matrices=False)
-                entries = left[:, -1] * values[-1]
-                remaining = np.maximum(1 - np.sum(left[:, :-1] ** 2, axis=1), np.finfo(float).eps)
-                residuals = np.abs(entries) / (factors.noise_level[index] * amplification * np.sqrt(remaining))
-                worst = int(np.argmax(residuals))
-                if residuals[worst] <= self.outlier or values[-2] <= np.finfo(float).eps * values[0]:
-                    break
-                rows[index[worst], j] = False
-        return rows
-
-    def _certified_columns(self, hypothesis: Hypothesis, rows: np.ndarray) -> np.ndarray:
-        """Return which columns their zeros certify, counted where the pattern expects them if that can be trusted."""
-        factors, zeros, fits = hypothesis.problem.factors, hypothesis.zeros, hypothesis.fits
-        expected = np.where(fits, ~hypothesis.is_active, True)
-        # Where noise makes zero wide, mixtures of columns have zeros as well, and only the pattern rejects them.
-        widths = np.sqrt(len(zeros)) * factors.tolerances(hypothesis.basis).mean(axis=0)
-        counted = zeros & (rows | ~fits)
-        is_certified = factors.prove(hypothesis.basis, counted, expected) & (fits | (widths < self.narrow))
-        return is_certified & factors.apart(hypothesis.basis, counted, expected)
-
-
-def _known_where_better(hypothesis: Hypothesis, whitened: np.ndarray, determined: np.ndarray) -> np.ndarray:
+def _known_where_better(hypothesis: Hypothesis, whitened: np.ndarray, others_determined: np.ndarray) -> np.ndarray:
     """Replace inputs by those that a search found, where zeros leave columns of other inputs open.
 
     Also where the found one lies in the activation subspaces and the one by the columns does not: a column that holds
@@ -287,7 +237,6 @@ def _known_where_better(hypothesis: Hypothesis, whitened: np.ndarray, determined
     if hypothesis.known is None:
         return whitened
     problem = hypothesis.problem
-    others_determined = (~determined).sum() - ~determined == 0
     scale = hypothesis.known @ problem.forward.scale
     is_there = np.isfinite(scale) & (np.abs(scale) > np.finfo(float).tiny)
     known = np.where(is_there[:, None], hypothesis.known / np.where(is_there, scale, 1.0)[:, None], whitened)

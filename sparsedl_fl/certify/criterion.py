@@ -14,6 +14,7 @@ import torch
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.certify.hypothesis import Hypothesis, pattern_agreement
 from sparsedl_fl.certify.sent_back_columns import SentBackColumns
+from sparsedl_fl.certify.shared_zeros import SharedZeros, in_groups
 from sparsedl_fl.certify.uncertainty import errors_from_zeros
 from sparsedl_fl.constraints import LEAST_DISTANCE
 from sparsedl_fl.layers.blocks import row_norms
@@ -48,6 +49,8 @@ class Case:
         Which units are active for the recovered inputs, by the weights.
     sent_back : SentBackColumns
         Columns that were certified, and maybe estimated, by what the next layer sends back.
+    shared : tuple of SharedZeros, default=()
+        Groups of columns that span what the zeros that they share determine.
     """
 
     hypothesis: Hypothesis
@@ -59,6 +62,7 @@ class Case:
     disaggregation: np.ndarray
     is_active: np.ndarray
     sent_back: SentBackColumns
+    shared: tuple[SharedZeros, ...] = ()
 
     @cached_property
     def preactivations(self) -> torch.Tensor:
@@ -84,13 +88,19 @@ class Case:
     def errors_by_columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Expected errors from the zeros of the columns (see `errors_from_zeros`)."""
         factors, sent_back = self.hypothesis.problem.factors, self.sent_back
-        return errors_from_zeros(factors, self.inputs, self.rows, self.determined & ~sent_back.is_proven, sent_back)
+        determined = self.determined & ~sent_back.is_proven
+        return errors_from_zeros(factors, self.inputs, self.rows, determined, sent_back, self.shared)
 
     @property
     def follows(self) -> np.ndarray:
-        """Which inputs have the columns of all others certified by zeros."""
-        n_missing = np.sum(~self.columns)
-        return np.full(len(self.columns), n_missing == 0) | ((n_missing == 1) & ~self.columns)
+        """Which inputs have the columns of all others certified by zeros, or the space that these span."""
+        is_missing = ~self.columns & ~self.in_group
+        return ~self.in_group & (is_missing.sum() - is_missing == 0)
+
+    @property
+    def in_group(self) -> np.ndarray:
+        """Which columns are known by what they span with others alone, shape (b,)."""
+        return in_groups(self.shared, len(self.columns))
 
     @cached_property
     def log_chances_of_zeros(self) -> np.ndarray:

@@ -13,6 +13,7 @@ from sparsedl_fl.lowrank.factors import LowRankGradient
 
 if TYPE_CHECKING:
     from sparsedl_fl.certify.sent_back_columns import SentBackColumns
+    from sparsedl_fl.certify.shared_zeros import SharedZeros
 
 __all__ = ["errors_from_inputs", "errors_from_zeros"]
 
@@ -41,6 +42,7 @@ def errors_from_zeros(
     zeros: np.ndarray,
     determined: np.ndarray,
     sent_back: SentBackColumns | None = None,
+    shared: tuple[SharedZeros, ...] = (),
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the expected root-mean-square error of each input whose columns were estimated from their zero rows.
 
@@ -56,6 +58,8 @@ def errors_from_zeros(
         Which columns these determine; the others were estimated in another way, whose error is not known here.
     sent_back : SentBackColumns or None, default=None
         Those estimated by what the next layer sends back.
+    shared : tuple of SharedZeros, default=()
+        Groups of columns of which the zero rows determine the span alone: their own inputs stay open, and no other.
 
     Returns
     -------
@@ -74,7 +78,9 @@ def errors_from_zeros(
     Q = np.linalg.inv(P)
     moments = inputs @ inputs.T / n
     spread = (Q / S[:, None]).T @ (Q / S[:, None])
-    wobble, excess = _wobble(U, Q, P, zeros & determined, noise, spread, sent_back)
+    spans = {j: group for group in shared for j in group.members}
+    determined = determined | np.isin(np.arange(b), list(spans))
+    wobble, excess = _wobble(U, Q, P, zeros & determined, noise, spread, sent_back, spans)
     duals = P @ U.T
     direct = np.sum((duals * noise) ** 2, axis=1) * excess * (1 + factors.bias_excess**2 * np.diag(moments))
     if not factors.is_coarse and factors.signal_to_noise < SURE_END and factors.excess > SAMPLES_BEYOND:
@@ -97,6 +103,7 @@ def _wobble(
     noise: np.ndarray,
     spread: np.ndarray,
     sent_back: SentBackColumns | None,
+    spans: dict[int, SharedZeros],
 ) -> tuple[np.ndarray, float]:
     """Return ``p_i dq_j`` for draws of the noise, and by how much the zeros are noisier than that.
 
@@ -120,12 +127,13 @@ def _wobble(
             change, residual, freedom = sent_back.change(j, U @ Q[:, j], of_noise)
             return P @ change, np.sum((residual / (noise * np.sqrt(spread[j, j]))) ** 2), freedom, False
         rows = U[zeros[:, j]]
-        solver = None if len(rows) < b - 1 else _factor_of(rows, Q[:, j] / np.linalg.norm(Q[:, j]))
+        own = spans[j].space if j in spans else Q[:, [j]] / np.linalg.norm(Q[:, j])
+        solver = None if len(rows) < b - own.shape[1] else _factor_of(rows, own)
         if solver is None:
             return 0.0, 0.0, 0.0, True
         deviations = noise[zeros[:, j]] * np.sqrt(spread[j, j])
         square = np.sum((rows @ Q[:, j] / deviations) ** 2)
-        return P @ cho_solve((solver, True), pulls[:, :, j]), square, max(len(rows) - b + 1, 0), False
+        return P @ cho_solve((solver, True), pulls[:, :, j]), square, max(len(rows) - b + own.shape[1], 0), False
 
     wobble, columns = np.zeros((b, b, n_draws)), mapped(of_column, range(b))
     for j, (of_one, *_) in enumerate(columns):
@@ -135,6 +143,8 @@ def _wobble(
     each = (squares + PRIOR_ROWS * pooled) / (freedom + PRIOR_ROWS)
     wobble *= np.sqrt(each)[None, :, None]
     wobble[:, is_open] = UNDETERMINED
+    for j, group in spans.items():
+        wobble[group.members, j] = UNDETERMINED
     wobble[np.arange(b), np.arange(b)] = 0
     return wobble, max(1.0, pooled)
 
@@ -161,7 +171,7 @@ def errors_from_inputs(transposed: LowRankGradient, inputs: np.ndarray, zeros: n
     for index, x in enumerate(inputs):
         direction = V.T @ x
         rows, own = V[zeros[:, index]], direction / np.linalg.norm(direction)
-        solver = _factor_of(rows, own)
+        solver = _factor_of(rows, own[:, None])
         if solver is None:
             errors[index] = np.inf
             continue
@@ -182,10 +192,10 @@ def _factor_of(rows: np.ndarray, own: np.ndarray) -> np.ndarray | None:
     ----------
     rows : ndarray of shape (k, b)
         Equations.
-    own : ndarray of shape (b,)
-        Unit vector in their null space.
+    own : ndarray of shape (b, k)
+        Orthonormal basis of their null space.
     """
-    gram = rows.T @ rows + np.outer(own, own)
+    gram = rows.T @ rows + own @ own.T
     least = ROUNDING * len(gram) * np.finfo(float).eps * np.diag(gram).max()
     _, _, rank, _ = dpstrf(gram, tol=least, lower=1)
     return cholesky(gram, lower=True) if rank == len(gram) else None

@@ -1,0 +1,165 @@
+"""Columns that zeros tell from all others, but not from one another: those of records with the same active units.
+
+All mixtures of such columns have the zeros that they share. So no single one is certified; but the rows where all of
+them vanish determine the space that they span, as those of one column determine it. The inputs of all other records
+are orthogonal to that space, whichever columns of it are the true ones, and follow as if each were certified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sparsedl.arrays import as_tensor, rows_of
+from sparsedl.selection import complete_basis
+from sparsedl_fl.certify.hypothesis import Hypothesis
+from sparsedl_fl.lowrank.factors import LowRankGradient
+
+__all__ = ["SharedZeros", "in_groups", "with_shared_zeros"]
+
+
+@dataclass(frozen=True)
+class SharedZeros:
+    """A group of columns whose shared zeros determine what they span.
+
+    Attributes
+    ----------
+    members : ndarray of shape (k,) of int
+        Their numbers, ``k >= 2``.
+    rows : ndarray of shape (m,) of bool
+        Where all of them vanish.
+    space : ndarray of shape (b, k)
+        Orthonormal basis of what they span.
+    """
+
+    members: np.ndarray
+    rows: np.ndarray
+    space: np.ndarray
+
+    def may_hold_difference(self, factors: LowRankGradient, zeros: np.ndarray) -> np.ndarray:
+        """Return which columns may be the mean of a pair whose difference the group holds, of shape (b,).
+
+        Such a difference vanishes where the pair does, but for rounding. Of the zeros of another column all directions
+        of the group lack more than those that came by choice.
+
+        Parameters
+        ----------
+        factors : LowRankGradient
+            The factorised gradient.
+        zeros : ndarray of shape (m, b) of bool
+            Zero rows of each column.
+        """
+        whitener, scaled = (each.numpy() for each in factors.zero_test.in_units_of_noise)
+        space = np.linalg.qr(np.linalg.solve(whitener, self.space))[0]
+        left = scaled @ space
+        weakest = [whitener @ space @ np.linalg.svd(left[rows], full_matrices=True)[2][-1] for rows in zeros.T]
+        directions = np.stack(weakest, axis=1)
+        vanishes = factors.zeros(directions / np.linalg.norm(directions, axis=0))
+        return (zeros & ~vanishes).sum(axis=0) <= len(self.members)
+
+
+def with_shared_zeros(
+    hypothesis: Hypothesis, certified: np.ndarray, narrow: float
+) -> tuple[Hypothesis, tuple[SharedZeros, ...]]:
+    """Group the columns that are not certified by the zeros that they share, and take a basis of what each group spans.
+
+    Columns that are like no others take the places that are missing in a group, those with the fewest zeros first.
+
+    Parameters
+    ----------
+    hypothesis : Hypothesis
+        The columns.
+    certified : ndarray of shape (b,) of bool
+        Which ones are certified by their zeros.
+    narrow : float
+        Width of zero, relative to the entries of a column, up to which zeros prove it, whatever the pattern.
+
+    Returns
+    -------
+    hypothesis : Hypothesis
+        Columns of a group do not count as proposed: they span the right space, and are arbitrary in it.
+    groups : tuple of SharedZeros
+    """
+    open_ones = np.flatnonzero(~certified)
+    if not (1 < len(open_ones) <= len(certified) / 2 and hypothesis.problem.activation.has_flat_part):
+        return hypothesis, ()
+    factors, zeros = hypothesis.problem.factors, hypothesis.zeros[:, open_ones]
+    found, spare = [], []
+    for together in _alike(zeros):
+        rows = np.all(zeros[:, together], axis=1)
+        space = _space_of(factors, rows, len(open_ones))
+        if space is not None and space.shape[1] >= len(together):
+            found.append(SharedZeros(open_ones[together], rows, space))
+        else:
+            spare.extend(open_ones[together])
+        if len(spare) > len(open_ones) / 2:  # one that stands alone needs another one in its space
+            return hypothesis, ()
+    basis, groups = hypothesis.basis.copy(), []
+    for group in found:
+        n_missing = group.space.shape[1] - len(group.members)
+        if n_missing <= len(spare):
+            taken, spare = spare[len(spare) - n_missing :], spare[: len(spare) - n_missing]
+            groups.append(replace(group, members=np.append(group.members, taken).astype(int)))
+            basis[:, groups[-1].members] = group.space
+    is_basis = np.linalg.matrix_rank(basis) == len(basis)
+    if not is_basis or not all(_is_narrow_and_apart(factors, basis, group, narrow) for group in groups):
+        return hypothesis, ()
+    proposed = hypothesis.proposed & ~in_groups(groups, len(basis))
+    return replace(hypothesis, basis=basis, proposed=proposed), tuple(groups)
+
+
+def in_groups(groups: Sequence[SharedZeros], b: int) -> np.ndarray:
+    """Return which of ``b`` columns belong to a group, of shape (b,)."""
+    return np.isin(np.arange(b), [member for group in groups for member in group.members])
+
+
+def _alike(zeros: np.ndarray) -> list[np.ndarray]:
+    """Return groups of columns of shape (m, k) of bool that share their zeros, those with most first.
+
+    A column in a space of ``k`` dimensions has ``k - 1`` zeros of its own by choice.
+    """
+    lacking = zeros.T.astype(float) @ ~zeros
+    alike, left, groups = np.maximum(lacking, lacking.T) < len(lacking), np.ones(len(lacking), dtype=bool), []
+    for first in np.argsort(-zeros.sum(axis=0), kind="stable"):
+        if left[first]:
+            groups.append(np.flatnonzero(alike[first] & left))
+            left[groups[-1]] = False
+    return groups
+
+
+def _space_of(factors: LowRankGradient, rows: np.ndarray, most: int) -> np.ndarray | None:
+    """Return an orthonormal basis (b, k) of what vanishes at rows, where these prove it and ``2 <= k <= most``.
+
+    In the space orthogonal to all but one of its directions, that one has to be proven by the rows: then all columns
+    that vanish there, and no others, span it.
+    """
+    test, b = factors.zero_test, factors.batch_size
+    if rows.sum() <= b - most:
+        return None
+    whitener, scaled = test.in_units_of_noise
+    axes = np.linalg.svd(scaled.numpy()[rows])[2].T[:, ::-1]
+    directions = whitener.numpy() @ axes[:, :most]
+    directions /= np.linalg.norm(directions, axis=0)
+    vanishes = factors.zeros(directions)[rows].all(axis=0)
+    k = most if vanishes.all() else int(np.argmin(vanishes))
+    if k < 2:
+        return None
+    seen = as_tensor(complete_basis(np.linalg.qr(directions[:, :k])[0]))
+    one = seen[:, k - 1 :]
+    reduced = replace(
+        test, observations=test.observations @ one, unmixing=test.unmixing @ one, evidence=test.distinct_rows
+    )
+    is_proven = reduced.prove(as_tensor(np.eye(1, one.shape[1])), rows_of(rows[:, None]))
+    return seen[:, :k].numpy() if is_proven.all() else None
+
+
+def _is_narrow_and_apart(factors: LowRankGradient, basis: np.ndarray, group: SharedZeros, narrow: float) -> bool:
+    """Return whether zero is narrow for a group, and no other column has nearly all of its zeros."""
+    widths = np.sqrt(len(factors.left)) * factors.tolerances(group.space).mean(axis=0)
+    first, others = group.members[:1], np.setdiff1d(np.arange(len(basis)), group.members)
+    directions = np.hstack([basis[:, first], basis[:, others]])
+    zeros = factors.zeros(directions)
+    zeros[:, 0] = group.rows
+    return bool((widths < narrow).all() and factors.apart(directions, zeros, np.ones_like(zeros))[0])
