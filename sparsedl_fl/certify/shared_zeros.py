@@ -88,10 +88,9 @@ def with_shared_zeros(
     factors, zeros = hypothesis.problem.factors, hypothesis.zeros[:, open_ones]
     found, spare = [], []
     for together in _alike(zeros):
-        rows = np.all(zeros[:, together], axis=1)
-        space = _space_of(factors, rows, len(open_ones))
-        if space is not None and space.shape[1] >= len(together):
-            found.append(SharedZeros(open_ones[together], rows, space))
+        group = _determined_by(factors, np.all(zeros[:, together], axis=1), len(open_ones))
+        if group is not None and group.space.shape[1] >= len(together):
+            found.append(replace(group, members=open_ones[together]))
         else:
             spare.extend(open_ones[together])
         if len(spare) > len(open_ones) / 2:  # one that stands alone needs another one in its space
@@ -129,22 +128,25 @@ def _alike(zeros: np.ndarray) -> list[np.ndarray]:
     return groups
 
 
-def _space_of(factors: LowRankGradient, rows: np.ndarray, most: int) -> np.ndarray | None:
-    """Return an orthonormal basis (b, k) of what vanishes at rows, where these prove it and ``2 <= k <= most``.
+def _determined_by(factors: LowRankGradient, rows: np.ndarray, most: int) -> SharedZeros | None:
+    """Return the group whose space rows determine, with no members yet, where they prove one of 2 to ``most``.
 
     In the space orthogonal to all but one of its directions, that one has to be proven by the rows: then all columns
     that vanish there, and no others, span it.
     """
-    test, b = factors.zero_test, factors.batch_size
-    if rows.sum() <= b - most:
-        return None
-    whitener, scaled = test.in_units_of_noise
-    axes = np.linalg.svd(scaled.numpy()[rows])[2].T[:, ::-1]
-    directions = whitener.numpy() @ axes[:, :most]
-    directions /= np.linalg.norm(directions, axis=0)
-    vanishes = factors.zeros(directions)[rows].all(axis=0)
-    k = most if vanishes.all() else int(np.argmin(vanishes))
-    if k < 2:
+    test, b, rows = factors.zero_test, factors.batch_size, rows.copy()
+    whitener, scaled = (each.numpy() for each in test.in_units_of_noise)
+    k, is_alone = 0, rows
+    while is_alone.any() and k < most and rows.sum() > b - most:
+        left, _, axes = np.linalg.svd(scaled[rows])
+        directions = whitener @ axes[::-1][:most].T
+        directions /= np.linalg.norm(directions, axis=0)
+        vanishes = factors.zeros(directions)[rows].all(axis=0)
+        k = most if vanishes.all() else int(np.argmin(vanishes))
+        # A zero that came by choice, of one column or of all, is the only one that says what it says.
+        is_alone = np.sum(left[:, : b - k] ** 2, axis=1) > test.determinacy.full_leverage
+        rows[np.flatnonzero(rows)[is_alone]] = False
+    if k < 2 or is_alone.any():
         return None
     seen = as_tensor(complete_basis(np.linalg.qr(directions[:, :k])[0]))
     one = seen[:, k - 1 :]
@@ -152,7 +154,7 @@ def _space_of(factors: LowRankGradient, rows: np.ndarray, most: int) -> np.ndarr
         test, observations=test.observations @ one, unmixing=test.unmixing @ one, evidence=test.distinct_rows
     )
     is_proven = reduced.prove(as_tensor(np.eye(1, one.shape[1])), rows_of(rows[:, None]))
-    return seen[:, :k].numpy() if is_proven.all() else None
+    return SharedZeros(np.zeros(0, dtype=int), rows, seen[:, :k].numpy()) if is_proven.all() else None
 
 
 def _is_narrow_and_apart(factors: LowRankGradient, basis: np.ndarray, group: SharedZeros, narrow: float) -> bool:

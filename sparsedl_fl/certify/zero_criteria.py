@@ -46,11 +46,11 @@ class SentBackByNext(Criterion):
         return bool(case.sent_back.is_proven.any())
 
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
-        """Certify by the columns and the patterns, all of them or none."""
-        are_all = (case.columns | case.sent_back.is_proven).all() and case.fits.all()
+        """Certify by the columns and the patterns, all of them or none, but for groups known by what they span."""
         is_no_chance = self._log_chances_of_patterns(case) <= self.log_chance
-        is_all = are_all and is_no_chance.all() and self._are_alone(case)
-        return np.full(len(case.columns), is_all), case.errors_by_columns[0]
+        is_known = (case.columns | case.sent_back.is_proven) & case.fits & is_no_chance
+        is_all = (is_known | case.in_group).all() and self._are_alone(case)
+        return is_all & ~case.in_group, case.errors_by_columns[0]
 
     @staticmethod
     def _are_alone(case: Case) -> bool:
