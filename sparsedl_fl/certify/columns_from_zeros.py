@@ -10,7 +10,7 @@ from sparsedl_fl.certify.hypothesis import Hypothesis
 from sparsedl_fl.certify.shared_zeros import SharedZeros, in_groups, with_shared_zeros
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
-__all__ = ["ColumnsFromZeros"]
+__all__ = ["ColumnsFromZeros", "without_outliers"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _from_all_zeros(hypothesis: Hypothesis, outlier: float) -> tuple[Hypothesis,
     factors, basis = hypothesis.problem.factors, hypothesis.basis
     rows = np.where(hypothesis.fits, hypothesis.zeros & ~hypothesis.is_active, hypothesis.likely_zeros)
     if hypothesis.problem.layer_gradient.is_update:
-        rows = _without_outliers(factors, basis, rows, outlier)
+        rows = without_outliers(factors, basis, rows, outlier)
     determined = factors.determined(basis, rows) & hypothesis.proposed
     refitted = basis.copy()
     if determined.any():
@@ -93,7 +93,7 @@ def _from_all_zeros(hypothesis: Hypothesis, outlier: float) -> tuple[Hypothesis,
     return (replace(hypothesis, basis=refitted) if is_basis else hypothesis), rows, determined & is_basis
 
 
-def _without_outliers(factors: LowRankGradient, basis: np.ndarray, rows: np.ndarray, outlier: float) -> np.ndarray:
+def without_outliers(factors: LowRankGradient, basis: np.ndarray, rows: np.ndarray, outlier: float) -> np.ndarray:
     """Leave out zero rows that the others of a column contradict, the worst first (by studentised residuals)."""
     if len(basis) == 1:  # a single column is right whatever its zeros
         return rows

@@ -7,6 +7,7 @@ import torch
 
 from sparsedl_fl import LayerGradient
 from sparsedl_fl.certify.assembly import Assembly, repeats
+from sparsedl_fl.certify.columns_from_zeros import without_outliers
 from sparsedl_fl.certify.constraint_criteria import BySubspace
 from sparsedl_fl.certify.hypothesis import Hypothesis
 from sparsedl_fl.certify.zero_criteria import ZerosOfOthers
@@ -143,4 +144,4 @@ def test_an_update_of_a_single_input_has_no_rows_to_leave_out(problem):
     update = replace(layer_gradient, weight_grad=np.outer(layer_gradient.bias_grad, np.ones(layer_gradient.shape[1])))
     factors = LayerProblem.of(replace(update, next_weight_grad=None)).factors
     rows = np.ones((len(factors.left), 1), dtype=bool)
-    assert Assembly()._without_outliers(factors, np.ones((1, 1)), rows).all()
+    assert without_outliers(factors, np.ones((1, 1)), rows, Assembly().outlier).all()
