@@ -17,6 +17,7 @@ from sparsedl_fl.certify.hypothesis import Hypothesis
 from sparsedl_fl.certify.maximum_likelihood import maximum_likelihood
 from sparsedl_fl.certify.near_duplicates import NearDuplicates, repeats
 from sparsedl_fl.certify.sent_back_columns import with_sent_back
+from sparsedl_fl.certify.shared_zeros import radii_of
 from sparsedl_fl.certify.unexplained import are_of_another_batch, relative_residual
 from sparsedl_fl.constraints import BESIDE, FAR
 from sparsedl_fl.layers.blocks import row_norms
@@ -125,7 +126,9 @@ class Assembly:
         rows, columns, determined = found.rows, found.certified, found.determined
         hypothesis, sent_back = with_sent_back(found.hypothesis, columns, chosen)
         disaggregation, whitened = hypothesis.scaled()
-        whitened = _known_where_better(hypothesis, whitened, found.others_determined)
+        are_centres = radii_of(found.shared, len(whitened)) > 0
+        known = _known_where_better(hypothesis, whitened, found.others_determined)
+        whitened = np.where(are_centres[:, None], whitened, known)
         inputs, preactivations, used = (whitened * factors.singular_values) @ factors.right, problem.at(whitened), rows
         has_pattern = problem.activation.has_flat_part
         is_coarse = noise_share > self.refine_above and has_pattern and not given.is_update
@@ -178,7 +181,7 @@ class Assembly:
         certificate = replace(certificate, errors=np.hypot(certificate.errors, hidden))
         certificate, is_off_scale = self._with_doubt_in_scale(hypothesis, preactivations[0], sizes, certificate)
         is_worthless = certificate.errors > self.worthless * np.maximum(sizes, np.finfo(float).tiny)
-        given = preactivations[0], gradients, certificate.proven
+        given = preactivations[0], gradients, certificate.proven & ~case.in_group
         by_tail = None if problem.tail is None else WeightsByTail.of(problem.tail, *given)
         # Dense columns that only complete the basis could belong to any input; the activation subspace bounds its own.
         by_subspace = certificate.evidence == EvidenceKind.SPAN_OF_NEXT_LAYER
@@ -193,6 +196,10 @@ class Assembly:
             reach = resolution if has_pattern and not problem.is_straight else np.inf
             by_lines = by_tail.errors(inputs, reach, is_loss_given=problem.tail.rest.loss is not None)
             resolution, uncertainty = np.maximum(resolution, by_lines), np.hypot(uncertainty, by_lines)
+        # The centre of a group has a column that is no sample's, and an error that covers all of the group.
+        radii = case.radii
+        resolution = np.where(radii > 0, 2 * radii, resolution)
+        uncertainty = np.where(radii > 0, np.maximum(certificate.errors, radii), uncertainty)
         is_repeat = repeats(inputs, np.where(certificate.proven & ~is_worthless, certificate.errors, np.inf))
         is_doubtful = problem.factors.excess > self.unexplained or is_off_scale
         is_worthless |= uncertainty >= np.maximum(sizes, np.finfo(float).tiny)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sparsedl_fl.certify.hypothesis import Hypothesis
-from sparsedl_fl.certify.shared_zeros import SharedZeros, in_groups, with_shared_zeros
+from sparsedl_fl.certify.shared_region import centred
+from sparsedl_fl.certify.shared_zeros import SharedZeros, in_groups, radii_of, with_shared_zeros
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
 __all__ = ["ColumnsFromZeros", "without_outliers"]
@@ -54,16 +55,23 @@ class ColumnsFromZeros:
         if shared:
             estimated = _from_all_zeros(grouped, outlier)
             certified = _certified(*estimated[:2], narrow)
+            refitted, shared = centred(estimated[0], shared, certified)
+            rows = estimated[1]
             for group in shared:
-                estimated[1][:, group.members] = group.rows[:, None]
-        return cls(*estimated, certified, shared)
+                rows[:, group.members] = group.rows[:, None]
+            return cls(refitted, rows, estimated[2], certified, shared)
+        return cls(*estimated, certified)
 
     @property
     def others_determined(self) -> np.ndarray:
-        """For which inputs zeros determine the columns of all others, or what these span, shape (b,)."""
+        """For which inputs zeros determine the columns of all others, or what these span, shape (b,).
+
+        Those of a group stay open, but for its centre.
+        """
         in_group = in_groups(self.shared, len(self.determined))
+        are_centres = radii_of(self.shared, len(in_group)) > 0
         is_open = ~self.determined & ~in_group
-        return ~in_group & (is_open.sum() - is_open == 0)
+        return (~in_group | are_centres) & (is_open.sum() - is_open == 0)
 
 
 def _from_all_zeros(hypothesis: Hypothesis, outlier: float) -> tuple[Hypothesis, np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ import torch
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.certify.hypothesis import Hypothesis, pattern_agreement
 from sparsedl_fl.certify.sent_back_columns import SentBackColumns
-from sparsedl_fl.certify.shared_zeros import SharedZeros, in_groups
+from sparsedl_fl.certify.shared_zeros import SharedZeros, in_groups, radii_of
 from sparsedl_fl.certify.uncertainty import errors_from_zeros
 from sparsedl_fl.constraints import LEAST_DISTANCE
 from sparsedl_fl.layers.blocks import row_norms
@@ -95,12 +95,17 @@ class Case:
     def follows(self) -> np.ndarray:
         """Which inputs have the columns of all others certified by zeros, or the space that these span."""
         is_missing = ~self.columns & ~self.in_group
-        return ~self.in_group & (is_missing.sum() - is_missing == 0)
+        return (~self.in_group | (self.radii > 0)) & (is_missing.sum() - is_missing == 0)
 
     @property
     def in_group(self) -> np.ndarray:
         """Which columns are known by what they span with others alone, shape (b,)."""
         return in_groups(self.shared, len(self.columns))
+
+    @property
+    def radii(self) -> np.ndarray:
+        """Largest distance of the centre of a group from the inputs of that, and zero of other inputs, shape (b,)."""
+        return radii_of(self.shared, len(self.columns))
 
     @cached_property
     def log_chances_of_zeros(self) -> np.ndarray:

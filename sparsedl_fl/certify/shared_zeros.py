@@ -17,7 +17,7 @@ from sparsedl.selection import complete_basis
 from sparsedl_fl.certify.hypothesis import Hypothesis
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
-__all__ = ["SharedZeros", "in_groups", "with_shared_zeros"]
+__all__ = ["SharedZeros", "in_groups", "radii_of", "with_shared_zeros"]
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,15 @@ class SharedZeros:
         Where all of them vanish.
     space : ndarray of shape (b, k)
         Orthonormal basis of what they span.
+    radius : float, default=np.inf
+        How far the input of the first member, and so that of each, is at most from the inputs of the group, as a root
+        mean square over the features (see `sparsedl_fl.certify.shared_region`).
     """
 
     members: np.ndarray
     rows: np.ndarray
     space: np.ndarray
+    radius: float = np.inf
 
     def may_hold_difference(self, factors: LowRankGradient, zeros: np.ndarray) -> np.ndarray:
         """Return which columns may be the mean of a pair whose difference the group holds, of shape (b,).
@@ -112,6 +116,14 @@ def with_shared_zeros(
 def in_groups(groups: Sequence[SharedZeros], b: int) -> np.ndarray:
     """Return which of ``b`` columns belong to a group, of shape (b,)."""
     return np.isin(np.arange(b), [member for group in groups for member in group.members])
+
+
+def radii_of(groups: Sequence[SharedZeros], b: int) -> np.ndarray:
+    """Return the radius of each group's region at its centre, and zero elsewhere, of shape (b,)."""
+    radii = np.zeros(b)
+    for group in groups:
+        radii[group.members[0]] = group.radius if np.isfinite(group.radius) else 0.0
+    return radii
 
 
 def _alike(zeros: np.ndarray) -> list[np.ndarray]:

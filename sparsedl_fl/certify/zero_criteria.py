@@ -50,7 +50,7 @@ class SentBackByNext(Criterion):
         is_no_chance = self._log_chances_of_patterns(case) <= self.log_chance
         is_known = (case.columns | case.sent_back.is_proven) & case.fits & is_no_chance
         is_all = (is_known | case.in_group).all() and self._are_alone(case)
-        return is_all & ~case.in_group, case.errors_by_columns[0]
+        return is_all & (~case.in_group | (case.radii > 0)), case.errors_by_columns[0]
 
     @staticmethod
     def _are_alone(case: Case) -> bool:

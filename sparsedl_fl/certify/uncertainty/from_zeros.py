@@ -91,6 +91,8 @@ def errors_from_zeros(
     own = np.einsum("ijk,ij->ik", wobble, moments)
     each = np.einsum("ijk,ijk->ik", wobble, np.einsum("jl,ilk->ijk", moments, wobble, optimize=True))
     squares = direct + np.mean(each - 2 * total * own + total**2 * np.diag(moments)[:, None], axis=1)
+    for group in shared:
+        squares[group.members[0]] += group.radius**2
     errors = np.sqrt(np.where(np.isfinite(squares), np.maximum(squares, 0), np.inf))
     return errors, np.sqrt(np.mean(wobble**2, axis=2)), np.sqrt(direct)
 
@@ -144,7 +146,7 @@ def _wobble(
     wobble *= np.sqrt(each)[None, :, None]
     wobble[:, is_open] = UNDETERMINED
     for j, group in spans.items():
-        wobble[group.members, j] = UNDETERMINED
+        wobble[group.members[int(np.isfinite(group.radius)) :], j] = UNDETERMINED  # the centre is off by the radius
     wobble[np.arange(b), np.arange(b)] = 0
     return wobble, max(1.0, pooled)
 
