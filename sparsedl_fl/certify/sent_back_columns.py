@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from sparsedl.arrays import rows_of
+from sparsedl.arrays import as_tensor, rows_of
 from sparsedl_fl.certify.hypothesis import Hypothesis
 from sparsedl_fl.constraints import SentBackGradients
+from sparsedl_fl.constraints.sent_back import DISTINCT
 
 __all__ = ["SentBackColumns", "with_sent_back"]
 
@@ -101,17 +102,50 @@ def with_sent_back(
     problem, left = hypothesis.problem, hypothesis.problem.factors.left
     open_ones, nothing = np.flatnonzero(hypothesis.proposed & ~certified), SentBackColumns.none(left.shape)
     by = problem.sent_back if problem.subspaces is None else None  # those are sharper
-    if by is None or len(open_ones) == 0:
+    if by is None or certified.all():
         return hypothesis, nothing
     columns = rows_of(chosen[:, open_ones])
     found = by.near(columns)
     is_proven = by.proves(found)
     products = torch.sum(found.columns * columns, dim=1)
-    is_proven &= products.abs() > SAME
+    estimated = found.columns * torch.where(products < 0, -1.0, 1.0)[:, None]
+    is_proven &= (products.abs() > SAME) | _is_new(by, estimated, hypothesis.basis, open_ones)
     new = open_ones[is_proven.numpy()]
     basis, is_active = hypothesis.basis.copy(), nothing.is_active
-    basis[:, new] = (found.columns * torch.sign(products)[:, None]).numpy()[is_proven.numpy()].T
+    basis[:, new] = estimated.numpy()[is_proven.numpy()].T
     is_active[:, new] = found.is_active.numpy()[is_proven.numpy()].T
     if np.linalg.matrix_rank(basis) < len(basis):
         return hypothesis, SentBackColumns.none(left.shape)
-    return replace(hypothesis, basis=basis), SentBackColumns(np.isin(np.arange(len(basis)), new), is_active, by)
+    estimate = SentBackColumns(np.isin(np.arange(len(basis)), new), is_active, by)
+    return _with_last(replace(hypothesis, basis=basis), certified, estimate)
+
+
+def _with_last(
+    hypothesis: Hypothesis, certified: np.ndarray, estimate: SentBackColumns
+) -> tuple[Hypothesis, SentBackColumns]:
+    """Estimate a last column that is not certified yet by the pattern of its input, which all others determine.
+
+    Two records that differ at one unit put that unit alone into the column space: as a column it is the sparsest, and
+    in place of one of the two.
+    """
+    by, is_open, z = estimate.by, ~certified & ~estimate.is_proven, hypothesis.preactivations[0]
+    if is_open.sum() != 1 or not np.isfinite(z[:, is_open]).all():
+        return hypothesis, estimate
+    found = by.of_inputs(as_tensor(z[:, is_open].T.copy()))
+    if not (by.proves(found) & _is_new(by, found.columns, hypothesis.basis, np.flatnonzero(is_open))).all():
+        return hypothesis, estimate
+    basis, is_active = hypothesis.basis.copy(), estimate.is_active.copy()
+    basis[:, is_open], is_active[:, is_open] = found.columns.numpy().T, found.is_active.numpy().T
+    estimate = replace(estimate, is_proven=estimate.is_proven | is_open, is_active=is_active)
+    return replace(hypothesis, basis=basis, proposed=hypothesis.proposed | is_open), estimate
+
+
+def _is_new(by: SentBackGradients, estimated: torch.Tensor, basis: np.ndarray, places: np.ndarray) -> torch.Tensor:
+    """Return which estimates (k, b) of columns at some places of a basis are far from the basis and from one another.
+
+    A column that holds much of another is no less proven after it was estimated so, if it is not there already.
+    """
+    present = torch.cat([rows_of(np.delete(basis, places, axis=1)), estimated])
+    apart = torch.minimum(torch.cdist(estimated, present), torch.cdist(-estimated, present))
+    apart[torch.arange(len(estimated)), len(present) - len(estimated) + torch.arange(len(estimated))] = torch.inf
+    return DISTINCT * apart.amin(dim=1) > by.allowed(estimated)

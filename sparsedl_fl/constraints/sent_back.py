@@ -145,13 +145,17 @@ class SentBackGradients:
 
     def columns(self, preactivations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a unit ``q`` for each row of pre-activations of shape (n, m), and which are proven."""
-        columns, sent, _ = self._nearest(~self.activation.is_off(preactivations))
-        found = self.settled(columns, sent)
+        found = self.of_inputs(preactivations)
         return found.columns, self.proves(found)
+
+    def of_inputs(self, preactivations: torch.Tensor) -> SentBack:
+        """Return what is sent back nearest to the column space at the active units of pre-activations (n, m)."""
+        columns, sent, _ = self._nearest(~self.activation.is_off(preactivations))
+        return self.settled(columns, sent)
 
     def proves(self, found: SentBack) -> torch.Tensor:
         """Return which are columns: within the noise, with no other near it at the same units, and by no chance."""
-        allowed = self._allowed(found.columns)
+        allowed = self.allowed(found.columns)
         is_only = allowed < DISTINCT * found.others
         chances = self.log_chances(found.distances, found.is_active.sum(dim=1))
         return (found.distances <= allowed) & is_only & (chances <= LOG_CHANCE)
@@ -159,9 +163,9 @@ class SentBackGradients:
     def are_alone(self, columns: torch.Tensor, is_active: torch.Tensor) -> torch.Tensor:
         """Return at which active units, of shape (n, m), one gradient and no other is as near as unit rows ``q``."""
         nearest = self._nearest(is_active)[2]
-        return torch.sum(self._allowed(columns)[:, None] >= DISTINCT * nearest, dim=1) == 1
+        return torch.sum(self.allowed(columns)[:, None] >= DISTINCT * nearest, dim=1) == 1
 
-    def _allowed(self, columns: torch.Tensor) -> torch.Tensor:
+    def allowed(self, columns: torch.Tensor) -> torch.Tensor:
         """Return the distance of each that is within the noise."""
         return torch.linalg.vector_norm(self._tolerances(columns), dim=1).clamp(min=LEAST_DISTANCE)
 
