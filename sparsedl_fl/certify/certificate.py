@@ -6,6 +6,7 @@ criterion              statement
 `ZerosOfOthers`        all other columns are certified, and the pattern confirms that weights and gradient belong
                        together
 `SentBackByNext`       the same where what the next layer's weights send back certifies columns that zeros do not
+`ZerosOfGroup`         all others are certified by these two, and the input stands for several that share their zeros
 `ByTail`               the network tail's gradient for the input lies in the column space of the layer's gradient
 `BySubspace`           the activations of the input lie in the activation subspaces of downstream layers
 `ByTailAndSubspaces`   both together, where each alone has too few equations
@@ -27,13 +28,14 @@ import numpy as np
 from sparsedl.process import one_thread
 from sparsedl_fl.certify.constraint_criteria import BySubspace, ByTail, ByTailAndSubspaces, ReplayOfAll
 from sparsedl_fl.certify.criterion import Case, Criterion, EvidenceKind
-from sparsedl_fl.certify.zero_criteria import SentBackByNext, ZerosOfAll, ZerosOfInput, ZerosOfOthers
+from sparsedl_fl.certify.zero_criteria import SentBackByNext, ZerosOfAll, ZerosOfGroup, ZerosOfInput, ZerosOfOthers
 
 __all__ = ["CRITERIA", "Certificate", "Criterion", "certify"]
 
 CRITERIA: tuple[Criterion, ...] = (
     ZerosOfOthers(),
     SentBackByNext(),
+    ZerosOfGroup(),
     ByTail(),
     BySubspace(),
     ByTailAndSubspaces(),

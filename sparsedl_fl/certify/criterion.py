@@ -95,7 +95,7 @@ class Case:
     def follows(self) -> np.ndarray:
         """Which inputs have the columns of all others certified by zeros, or the space that these span."""
         is_missing = ~self.columns & ~self.in_group
-        return (~self.in_group | (self.radii > 0)) & (is_missing.sum() - is_missing == 0)
+        return ~self.in_group & (is_missing.sum() - is_missing == 0)
 
     @property
     def in_group(self) -> np.ndarray:
@@ -146,6 +146,7 @@ class EvidenceKind(StrEnum):
     NONE = "none"
     ZEROS_OF_OTHERS = "zeros of the gradient"
     SENT_BACK = "zeros and weights of the next layer"
+    SHARED_ZEROS = "zeros that several inputs share"
     THROUGH_REST = "rest of the network"
     SPAN_OF_NEXT_LAYER = "span of the next layer"
     THROUGH_REST_AND_SPANS = "rest of the network and spans"

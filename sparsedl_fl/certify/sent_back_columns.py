@@ -99,24 +99,24 @@ def with_sent_back(
     chosen : ndarray of shape (b, b)
         The columns before they were estimated from their zeros, which may determine them badly.
     """
-    problem, left = hypothesis.problem, hypothesis.problem.factors.left
-    open_ones, nothing = np.flatnonzero(hypothesis.proposed & ~certified), SentBackColumns.none(left.shape)
+    problem, nothing = hypothesis.problem, SentBackColumns.none(hypothesis.problem.factors.left.shape)
     by = problem.sent_back if problem.subspaces is None else None  # those are sharper
     if by is None or certified.all():
         return hypothesis, nothing
+    estimate, open_ones = replace(nothing, by=by), np.flatnonzero(hypothesis.proposed & ~certified)
+    if len(open_ones) == 0:
+        return _with_last(hypothesis, certified, estimate)
     columns = rows_of(chosen[:, open_ones])
     found = by.near(columns)
-    is_proven = by.proves(found)
     products = torch.sum(found.columns * columns, dim=1)
     estimated = found.columns * torch.where(products < 0, -1.0, 1.0)[:, None]
-    is_proven &= (products.abs() > SAME) | _is_new(by, estimated, hypothesis.basis, open_ones)
-    new = open_ones[is_proven.numpy()]
-    basis, is_active = hypothesis.basis.copy(), nothing.is_active
+    is_proven = by.proves(found) & ((products.abs() > SAME) | _is_new(by, estimated, hypothesis.basis, open_ones))
+    new, basis = open_ones[is_proven.numpy()], hypothesis.basis.copy()
     basis[:, new] = estimated.numpy()[is_proven.numpy()].T
-    is_active[:, new] = found.is_active.numpy()[is_proven.numpy()].T
+    estimate.is_proven[new] = True
+    estimate.is_active[:, new] = found.is_active.numpy()[is_proven.numpy()].T
     if np.linalg.matrix_rank(basis) < len(basis):
-        return hypothesis, SentBackColumns.none(left.shape)
-    estimate = SentBackColumns(np.isin(np.arange(len(basis)), new), is_active, by)
+        return hypothesis, SentBackColumns.none(problem.factors.left.shape)
     return _with_last(replace(hypothesis, basis=basis), certified, estimate)
 
 

@@ -34,7 +34,15 @@ def _precision_of(batch: Batch, *, worth_saying: float = 1e-3) -> str:
     certified = batch.recovered
     if not certified.any():
         return ""
-    text = f" to within {batch.uncertainty[certified].max():.1g} (expected error of the worst, in its units)"
+    is_shared = certified & (batch.evidence == EvidenceKind.SHARED_ZEROS)
+    certified, n_shared, shared = certified & ~is_shared, int(is_shared.sum()), ""
+    if n_shared:
+        stand, within = "stands" if n_shared == 1 else "stand", batch.uncertainty[is_shared].max()
+        shared = f"; {n_shared} {stand} for several records that no unit tells apart, to within {within:.1g}"
+    if not certified.any():
+        return shared
+    text = f", {int(certified.sum())} of them to within" if n_shared else " to within"
+    text += f" {batch.uncertainty[certified].max():.1g} (expected error of the worst, in its units)"
     sizes = np.sqrt(np.mean(batch.inputs[certified] ** 2, axis=1))
     if np.any(batch.resolution[certified] > worth_saying * sizes):
         apart = batch.resolution[certified].max()
@@ -43,4 +51,4 @@ def _precision_of(batch: Batch, *, worth_saying: float = 1e-3) -> str:
     if alone:
         reason = "since the weights do not predict which units are active (dropout, other weights)"
         text += f"; {alone} of them by zeros of the gradient alone, {reason}"
-    return text
+    return text + shared

@@ -13,7 +13,7 @@ from sparsedl_fl.certify.criterion import Case, Criterion, EvidenceKind
 from sparsedl_fl.certify.uncertainty import errors_from_inputs
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
-__all__ = ["SentBackByNext", "ZerosOfAll", "ZerosOfInput", "ZerosOfOthers"]
+__all__ = ["SentBackByNext", "ZerosOfAll", "ZerosOfGroup", "ZerosOfInput", "ZerosOfOthers"]
 
 
 class ZerosOfOthers(Criterion):
@@ -50,7 +50,7 @@ class SentBackByNext(Criterion):
         is_no_chance = self._log_chances_of_patterns(case) <= self.log_chance
         is_known = (case.columns | case.sent_back.is_proven) & case.fits & is_no_chance
         is_all = (is_known | case.in_group).all() and self._are_alone(case)
-        return is_all & (~case.in_group | (case.radii > 0)), case.errors_by_columns[0]
+        return is_all & ~case.in_group, case.errors_by_columns[0]
 
     @staticmethod
     def _are_alone(case: Case) -> bool:
@@ -77,6 +77,27 @@ class SentBackByNext(Criterion):
         chances = np.log10(np.where(by_column, shares, 1 - shares))
         agrees = by_column == by_weights
         return np.sum(chances * agrees, axis=0) + np.sum(~agrees, axis=0) * np.log10(len(by_column))
+
+
+class ZerosOfGroup(Criterion):
+    """All other inputs are certified by their columns, and those of a group share zeros: its centre stands for it.
+
+    It is off by the radius of the region that the group's inactive units leave (`sparsedl_fl.certify.shared_region`).
+    """
+
+    kind = EvidenceKind.SHARED_ZEROS
+
+    def may_add(self, case: Case, certified: np.ndarray) -> bool:
+        """Return whether there is a group with a bounded region."""
+        return bool(case.radii.any())
+
+    def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
+        """Certify the centres."""
+        by_columns = ZerosOfOthers().prove(case)[0]
+        if case.sent_back.is_proven.any():
+            by_columns = by_columns | SentBackByNext().prove(case)[0]
+        are_known = (by_columns | case.in_group).all()
+        return are_known & case.fits & (case.radii > 0), case.errors_by_columns[0]
 
 
 class ZerosOfInput(Criterion):

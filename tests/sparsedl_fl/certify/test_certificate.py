@@ -99,7 +99,7 @@ class TestCombination:
 
     def test_every_kind_has_a_name_of_its_own(self):
         kinds = [kind.kind for kind in CRITERIA]
-        assert len(set(kinds)) == len(kinds) == 8
+        assert len(set(kinds)) == len(kinds) == 9
         assert "none" not in kinds
 
 
