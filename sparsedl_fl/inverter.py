@@ -12,16 +12,16 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 
 from sparsedl.process import neutral_modes, one_thread
-from sparsedl_fl.certify.assembly import Assembly, Batch
+from sparsedl_fl.certify.assembly import Batch
 from sparsedl_fl.certify.candidates import Candidates, Provenance, SearchEnd
 from sparsedl_fl.certify.labels import labels_of
 from sparsedl_fl.certify.many_samples_batch import many_samples_batch
-from sparsedl_fl.certify.sparsity_matching import choose
 from sparsedl_fl.certify.status import in_words
 from sparsedl_fl.constraints.many_samples import ManySamplesProblem
 from sparsedl_fl.constraints.problem import LayerProblem
 from sparsedl_fl.directions import ActivationDirections, Directions, KnownInputs, best_known
 from sparsedl_fl.directions.more_samples_than_features import propose_samples
+from sparsedl_fl.layer_recovery import LayerRecovery
 from sparsedl_fl.layers.bias_as_input import without_constant
 from sparsedl_fl.layers.diagnosis import advice, advice_for_more_samples, obstacle, visible_reason, without_next_layer
 from sparsedl_fl.layers.layer_gradient import LayerGradient
@@ -198,12 +198,12 @@ class GradientInverter(BaseEstimator):
         if not problem.activation.has_flat_part and problem.subspaces is None and problem.tail is None:
             raise ValueError(without_next_layer(given, problem.batch_size))
         with nullcontext() if self.n_jobs is None else parallel_config(n_jobs=self.n_jobs):
-            candidates = self.directions_.propose(problem, random_state=self.random_state, verbose=self.verbose)
-            problem = problem.calibrated(candidates.directions)
-            hypothesis = choose(problem, candidates)
-            batch = Assembly().of(hypothesis)
+            found = LayerRecovery.of(
+                problem, self.directions_, self.batch_size, self._noise_level(scale), self.random_state, self.verbose
+            )
+        problem, candidates, hypothesis, batch = found.problem, found.candidates, found.hypothesis, found.batch
         self._expose(problem.layer_gradient, batch, hypothesis.proposed, candidates, scale)
-        self.search_end_ = SearchEnd.INTERRUPTED if hypothesis.is_interrupted else candidates.end
+        self.search_end_ = SearchEnd.INTERRUPTED if found.is_interrupted else candidates.end
         self.signal_to_noise_, self.noise_excess_ = problem.factors.signal_to_noise, problem.factors.excess
         self.size_is_clear_ = self.batch_size is not None or problem.factors.ends_clearly or problem.factors.is_coarse
         self.uses_next_layer_ = problem.subspaces is not None

@@ -39,6 +39,7 @@ LAYERS = {
         {"certify"},
         {"search"},
         {"directions"},
+        {"layer_recovery"},
         {"inverter"},
         {"propagate", "reconstruction", "tabular"},
         {"models"},
