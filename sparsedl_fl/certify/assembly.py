@@ -119,10 +119,19 @@ class Assembly:
         ----------
         SPEAR (2024), Theorems 3.2 and 3.5.
         """
-        problem = hypothesis.problem
+        limits = {"outlier": self.outlier, "narrow": self.narrow}
+        found = ColumnsFromZeros.of(hypothesis, **limits)
+        batch = self._assembled(found, hypothesis.basis)
+        grouped = None if batch.recovered.all() else found.grouped(hypothesis, **limits)
+        if grouped is None:
+            return batch
+        with_groups = self._assembled(grouped, hypothesis.basis)
+        return with_groups if with_groups.recovered.sum() > batch.recovered.sum() else batch
+
+    def _assembled(self, found: ColumnsFromZeros, chosen: np.ndarray) -> Batch:
+        """Return the batch of columns that were ``chosen``, of shape (b, b), before they were estimated."""
+        problem = found.hypothesis.problem
         given, factors, noise_share = problem.layer_gradient, problem.factors, problem.noise_share
-        chosen = hypothesis.basis
-        found = ColumnsFromZeros.of(hypothesis, outlier=self.outlier, narrow=self.narrow)
         rows, columns, determined = found.rows, found.certified, found.determined
         hypothesis, sent_back = with_sent_back(found.hypothesis, columns, chosen)
         disaggregation, whitened = hypothesis.scaled()

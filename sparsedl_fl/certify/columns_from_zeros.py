@@ -50,17 +50,26 @@ class ColumnsFromZeros:
             As in `Assembly`.
         """
         estimated = _from_all_zeros(hypothesis, outlier)
-        certified = _certified(*estimated[:2], narrow)
-        grouped, shared = with_shared_zeros(hypothesis, certified, narrow)
-        if shared:
-            estimated = _from_all_zeros(grouped, outlier)
-            certified = _certified(*estimated[:2], narrow)
-            refitted, shared = centred(estimated[0], shared, certified)
-            rows = estimated[1]
-            for group in shared:
-                rows[:, group.members] = group.rows[:, None]
-            return cls(refitted, rows, estimated[2], certified, shared)
-        return cls(*estimated, certified)
+        return cls(*estimated, _certified(*estimated[:2], narrow))
+
+    def grouped(self, chosen: Hypothesis, *, outlier: float, narrow: float) -> ColumnsFromZeros | None:
+        """Return the columns with those that share their zeros in groups; None where there are no groups.
+
+        Parameters
+        ----------
+        chosen : Hypothesis
+            The columns before they were estimated: zeros that several share determine none of them.
+        outlier, narrow : float
+            As in `Assembly`.
+        """
+        hypothesis, shared = with_shared_zeros(chosen, self.certified, narrow)
+        if not shared:
+            return None
+        found = ColumnsFromZeros.of(hypothesis, outlier=outlier, narrow=narrow)
+        placed, shared = centred(found.hypothesis, shared, found.certified)
+        for group in shared:
+            found.rows[:, group.members] = group.rows[:, None]
+        return replace(found, hypothesis=placed, shared=shared)
 
     @property
     def others_determined(self) -> np.ndarray:
