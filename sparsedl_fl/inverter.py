@@ -73,7 +73,8 @@ class GradientInverter(BaseEstimator):
     evidence_ : ndarray of shape (batch_size_,) of str
         The criterion that certifies each input, a kind of `sparsedl_fl.certify.certificate`: zeros of the gradient, the
         activation subspace ("span") of the next layer, the network tail ("rest"), both together, a replay of all, zeros
-        of the input, columns alone, or none.
+        of the input, columns alone, or none. Zeros "that several inputs share" certify one input for all records with
+        the same active units, and its uncertainty is how far these may be from it.
     labels_ : ndarray of shape (batch_size_,) of int
         The label of each certified input, where the network tail is known and shows it; else -1.
     resolution_ : ndarray of shape (batch_size_,)
