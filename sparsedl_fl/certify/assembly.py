@@ -11,6 +11,7 @@ from sparsedl_fl.certify.bias_scale import doubt_in_scale
 from sparsedl_fl.certify.certificate import Certificate, certify
 from sparsedl_fl.certify.collinear import WeightsByTail
 from sparsedl_fl.certify.columns_from_zeros import ColumnsFromZeros
+from sparsedl_fl.certify.contradicted import distances_to_own_pattern
 from sparsedl_fl.certify.criterion import Case, EvidenceKind
 from sparsedl_fl.certify.hidden_features import agree_with_inputs, error_of_hidden_features
 from sparsedl_fl.certify.hypothesis import Hypothesis
@@ -205,6 +206,8 @@ class Assembly:
             reach = resolution if has_pattern and not problem.is_straight else np.inf
             by_lines = by_tail.errors(inputs, reach, is_loss_given=problem.tail.rest.loss is not None)
             resolution, uncertainty = np.maximum(resolution, by_lines), np.hypot(uncertainty, by_lines)
+        by_pattern = distances_to_own_pattern(case)
+        resolution, uncertainty = np.maximum(resolution, by_pattern), np.hypot(uncertainty, by_pattern)
         # The centre of a group has a column that is no sample's, and an error that covers all of the group.
         radii = case.radii
         resolution = np.where(radii > 0, 2 * radii, resolution)
