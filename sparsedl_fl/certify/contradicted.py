@@ -16,6 +16,10 @@ __all__ = ["distances_to_own_pattern"]
 ABOVE = 3.0
 """Size of a unit's gradient, over what counts as zero, below which it may be none; not varied."""
 
+CLEARLY = 10.0
+"""Expected errors of a pre-activation, by the columns, by which a unit has to be inactive: noise moves it by a few. Not
+varied."""
+
 MOST = 0.5
 """Share of the batch that may be contradicted: of more it is the weights that are others. Not varied."""
 
@@ -31,7 +35,7 @@ def distances_to_own_pattern(case: Case) -> np.ndarray:
     -------
     ndarray of shape (b,)
         As a root mean square over the features. Zero where the activation has no zero-slope region, of an update of
-        several steps, which moves the units, and where most of the batch is contradicted.
+        several steps, which moves the units, where noise explains it, and where most of the batch is contradicted.
     """
     problem, b = case.hypothesis.problem, len(case.inputs)
     given, factors = problem.layer_gradient, problem.factors
@@ -42,4 +46,5 @@ def distances_to_own_pattern(case: Case) -> np.ndarray:
     lengths = np.maximum(row_norms(given.weight), np.finfo(float).tiny)[:, None]
     depths = problem.distance_to_kink(problem.at(case.whitened)) / lengths
     found = np.max(depths, axis=0, where=has_gradient & ~case.is_active, initial=0.0)
-    return found if np.mean(found > case.errors_by_columns[0]) < MOST else np.zeros(b)
+    is_clear = found > CLEARLY * case.errors_by_columns[0]
+    return np.where(is_clear, found, 0.0) if is_clear.mean() < MOST else np.zeros(b)
