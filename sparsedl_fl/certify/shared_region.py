@@ -1,7 +1,7 @@
 """Where the inputs of columns with shared zeros can be: what all others leave open is bounded by the inactive units.
 
 Inputs of a group lie in the affine space that its columns leave, and each has the group's inactive units. Records with
-the same active units are close, so this region is small: its centre is each of them, to within half its extent.
+the same active units are close, so this region is small: each of them is its centre, to within half its extent.
 """
 
 from __future__ import annotations
@@ -72,15 +72,19 @@ def _box(hypothesis: Hypothesis, group: SharedZeros, highest: np.ndarray) -> tup
         return unbounded
     steps = free @ np.linalg.inv(mixing)
     z, changes = matrix @ (middle @ P) + bias, matrix @ (steps.T @ P).T
-    rows, k = group.rows & (row_norms(changes) > 0), changes.shape[1]
+    slopes, k = row_norms(changes), changes.shape[1]
+    rows = group.rows & (slopes > 0)
+    planes, away = changes[rows] / slopes[rows, None], (highest - z)[rows] / slopes[rows]
+    unit = np.median(np.abs(away)) if rows.any() else 0.0  # the solver's tolerances are absolute
+    if not unit > 0:
+        return unbounded
     ends = np.empty((2, k))
     for axis in range(k):
         for side, sign in enumerate((1.0, -1.0)):
-            goal = sign * np.eye(k)[axis]
-            found = linprog(goal, A_ub=changes[rows], b_ub=(highest - z)[rows], bounds=(None, None))
+            found = linprog(sign * np.eye(k)[axis], A_ub=planes, b_ub=away / unit, bounds=(None, None))
             if found.status != 0:
                 return unbounded
-            ends[side, axis] = found.x[axis]
+            ends[side, axis] = unit * found.x[axis]
     centre, half = ends.mean(axis=0), np.ptp(ends, axis=0) / 2
     if not (half > 0).all():
         return unbounded

@@ -33,8 +33,8 @@ class SharedZeros:
     space : ndarray of shape (b, k)
         Orthonormal basis of what they span.
     radius : float, default=np.inf
-        How far the input of the first member, and so that of each, is at most from the inputs of the group, as a root
-        mean square over the features (see `sparsedl_fl.certify.shared_region`).
+        How far the inputs of the group are at most from that of its first member, its centre, as a root mean square
+        over the features (see `sparsedl_fl.certify.shared_region`).
     """
 
     members: np.ndarray

@@ -129,8 +129,11 @@ def test_the_region_holds_both_records_within_its_radius_of_the_centre(problem):
     assert (layer.at(whitened)[0][groups[0].rows, centre] < 0).all()
 
 
-@pytest.mark.parametrize("is_alone", [False, True])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("seed", "is_alone"),
+    [(0, False), (1, True)]
+    + [pytest.param(seed, alone, marks=pytest.mark.slow) for seed in range(2, 6) for alone in (False, True)],
+)
 def test_two_with_the_same_units_take_no_certificate_from_the_others(seed, is_alone):
     """Before shared zeros counted, none of the 16 was certified, and 14 were right."""
     model, batch, sent = client(seed, 10, is_same_label=False)
@@ -149,6 +152,24 @@ def test_two_with_the_same_units_take_no_certificate_from_the_others(seed, is_al
     off = np.sqrt(np.mean((inverter.inputs_[is_centre] - batch[:2]) ** 2, axis=1))
     assert (off <= inverter.uncertainty_[is_centre]).all()
     assert inverter.resolution_[is_centre] == pytest.approx(2 * inverter.uncertainty_[is_centre], rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", [2.0**-30, 2.0**-8])
+def test_the_region_has_no_unit(unit):
+    """Smaller inputs, not larger ones, of which the bias gradient is below the noise of the others."""
+    model, batch, sent = client(0, 10, is_same_label=False)
+    given = LayerGradient.from_model(model, sent)
+    layer = {"bias": given.bias, "bias_grad": given.bias_grad}
+    plain = GradientInverter(random_state=0).fit(
+        LayerGradient(weight=given.weight, weight_grad=given.weight_grad, **layer)
+    )
+    other = GradientInverter(random_state=0).fit(
+        LayerGradient(weight=given.weight / unit, weight_grad=given.weight_grad * unit, **layer)
+    )
+    radii = [each.uncertainty_[each.evidence_ == "zeros that several inputs share"] for each in (plain, other)]
+    assert plain.recovered_.sum() == other.recovered_.sum() == 15
+    assert radii[1] / unit == pytest.approx(radii[0], rel=1e-3)
 
 
 def test_another_initialisation_certifies_no_centre():
