@@ -206,8 +206,9 @@ class Assembly:
             reach = resolution if has_pattern and not problem.is_straight else np.inf
             by_lines = by_tail.errors(inputs, reach, is_loss_given=problem.tail.rest.loss is not None)
             resolution, uncertainty = np.maximum(resolution, by_lines), np.hypot(uncertainty, by_lines)
-        by_pattern = distances_to_own_pattern(case)
-        resolution, uncertainty = np.maximum(resolution, by_pattern), np.hypot(uncertainty, by_pattern)
+        else:
+            by_pattern = distances_to_own_pattern(case)
+            resolution, uncertainty = np.maximum(resolution, by_pattern), np.hypot(uncertainty, by_pattern)
         # The centre of a group has a column that is no sample's, and an error that covers all of the group.
         radii = case.radii
         resolution = np.where(radii > 0, 2 * radii, resolution)

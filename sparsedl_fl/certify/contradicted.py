@@ -35,7 +35,8 @@ def distances_to_own_pattern(case: Case) -> np.ndarray:
     -------
     ndarray of shape (b,)
         As a root mean square over the features. Zero where the activation has no zero-slope region, of an update of
-        several steps, which moves the units, where noise explains it, and where most of the batch is contradicted.
+        several steps, which moves the units, where a column is not proven, where noise explains it, and where most of
+        the batch is contradicted.
     """
     problem, b = case.hypothesis.problem, len(case.inputs)
     given, factors = problem.layer_gradient, problem.factors
@@ -46,5 +47,5 @@ def distances_to_own_pattern(case: Case) -> np.ndarray:
     lengths = np.maximum(row_norms(given.weight), np.finfo(float).tiny)[:, None]
     depths = problem.distance_to_kink(problem.at(case.whitened)) / lengths
     found = np.max(depths, axis=0, where=has_gradient & ~case.is_active, initial=0.0)
-    is_clear = found > CLEARLY * case.errors_by_columns[0]
+    is_clear = (found > CLEARLY * case.errors_by_columns[0]) & (case.columns | case.sent_back.is_proven)
     return np.where(is_clear, found, 0.0) if is_clear.mean() < MOST else np.zeros(b)

@@ -8,6 +8,7 @@ import pytest
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.certify.contradicted import distances_to_own_pattern
 from sparsedl_fl.certify.hypothesis import Hypothesis
+from sparsedl_fl.certify.sent_back_columns import SentBackColumns
 from sparsedl_fl.constraints.problem import LayerProblem
 from tests.sparsedl_fl.certify.test_one_linear_piece import B, client
 
@@ -28,6 +29,8 @@ def case_of(layer, inputs):
         disaggregation=own,
         is_active=is_active,
         errors_by_columns=errors,
+        columns=np.ones(B, dtype=bool),
+        sent_back=SentBackColumns.none((1, B)),
     )
 
 
