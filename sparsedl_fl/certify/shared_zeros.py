@@ -17,7 +17,7 @@ from sparsedl.selection import complete_basis
 from sparsedl_fl.certify.hypothesis import Hypothesis
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
-__all__ = ["SharedZeros", "in_groups", "radii_of", "with_shared_zeros"]
+__all__ = ["SharedZeros", "in_groups", "leave_another", "radii_of", "with_shared_zeros"]
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,31 @@ def with_shared_zeros(
         return hypothesis, ()
     proposed = hypothesis.proposed & ~in_groups(groups, len(basis))
     return replace(hypothesis, basis=basis, proposed=proposed), tuple(groups)
+
+
+def leave_another(factors: LowRankGradient, rows: np.ndarray, columns: np.ndarray, *, most: int = 3) -> bool:
+    """Return whether rows where one column vanishes leave another that is none of those that are certified.
+
+    What vanishes there is spanned by columns of the batch. Where it has more directions than the column and those
+    of the others that vanish there as well, one of the others is no column. (Before three classes a pair with the same
+    active units spans, with a third sample, what vanishes wherever the units of the third are theirs: 86 of 100 zeros.)
+
+    Parameters
+    ----------
+    factors : LowRankGradient
+        The factorised gradient.
+    rows : ndarray of shape (m,) of bool
+        Where the column vanishes.
+    columns : ndarray of shape (b, k)
+        Unit columns that are certified.
+    most : int, default=3
+        Directions that are looked for.
+    """
+    found = _determined_by(factors, rows, min(most, factors.batch_size))
+    if found is None:
+        return False
+    n_vanishing = int(factors.zeros(columns)[found.rows].all(axis=0).sum())
+    return found.space.shape[1] > 1 + n_vanishing
 
 
 def in_groups(groups: Sequence[SharedZeros], b: int) -> np.ndarray:

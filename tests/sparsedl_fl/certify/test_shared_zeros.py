@@ -8,7 +8,7 @@ from sparsedl.selection import complete_basis
 from sparsedl_fl import GradientInverter, LayerGradient
 from sparsedl_fl.certify.hypothesis import Hypothesis
 from sparsedl_fl.certify.shared_region import centred
-from sparsedl_fl.certify.shared_zeros import SharedZeros, radii_of, with_shared_zeros
+from sparsedl_fl.certify.shared_zeros import SharedZeros, leave_another, radii_of, with_shared_zeros
 from sparsedl_fl.constraints.problem import LayerProblem
 from tests.sparsedl_fl.certify.test_one_linear_piece import B, client, over_expected
 
@@ -180,3 +180,24 @@ def test_another_initialisation_certifies_no_centre():
     inverter = GradientInverter(random_state=0).fit(LayerGradient.from_model(model, sent))
     assert not (inverter.recovered_ & (inverter.uncertainty_ > 1e-4)).any()
     assert over_expected(inverter, batch).max(initial=0.0) <= 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sparse_mixture_beside_a_pair_is_no_column(seed):
+    """Before three classes what is sent back has two dimensions, and a pair with the same active units holds both."""
+    model, batch, sent = client(seed, 3, is_same_label=False)
+    problem = LayerProblem.of(LayerGradient.from_model(model, sent))
+    model, labels, third = model.double(), torch.arange(B) % 3, 2
+    labels[1] = 1
+    z = model[0](torch.from_numpy(batch).double()).detach()
+    is_active = (z > 0).numpy()
+    outputs = torch.softmax(model[1:](z), dim=1) - torch.nn.functional.one_hot(labels, 3)
+    sent_back = (outputs @ model[2].weight).detach().numpy()
+    columns = problem.factors.left.T @ (sent_back * is_active).T
+    mixture = sent_back[third] * (is_active[0].astype(float) - is_active[third])
+    found = problem.factors.left.T @ mixture
+    assert np.linalg.norm(problem.factors.left @ found - mixture) < 1e-3 * np.linalg.norm(mixture)
+    columns, found = columns / np.linalg.norm(columns, axis=0), found / np.linalg.norm(found)
+    others = columns[:, 2:]
+    assert not leave_another(problem.factors, ~is_active[0], np.column_stack([columns[:, 1], others]))
+    assert leave_another(problem.factors, ~is_active[0], np.column_stack([found, others]))
