@@ -18,7 +18,6 @@ from sparsedl_fl.certify.hypothesis import Hypothesis
 from sparsedl_fl.certify.maximum_likelihood import maximum_likelihood
 from sparsedl_fl.certify.near_duplicates import NearDuplicates, repeats
 from sparsedl_fl.certify.sent_back_columns import with_sent_back
-from sparsedl_fl.certify.shared_zeros import radii_of
 from sparsedl_fl.certify.unexplained import are_of_another_batch, relative_residual
 from sparsedl_fl.constraints import BESIDE, FAR
 from sparsedl_fl.layers.blocks import row_norms
@@ -136,9 +135,8 @@ class Assembly:
         rows, columns, determined = found.rows, found.certified, found.determined
         hypothesis, sent_back = with_sent_back(found.hypothesis, columns, chosen)
         disaggregation, whitened = hypothesis.scaled()
-        are_centres = radii_of(found.shared, len(whitened)) > 0
         known = _known_where_better(hypothesis, whitened, found.others_determined)
-        whitened = np.where(are_centres[:, None], whitened, known)
+        whitened = np.where(found.are_centres[:, None], whitened, known)
         inputs, preactivations, used = (whitened * factors.singular_values) @ factors.right, problem.at(whitened), rows
         has_pattern = problem.activation.has_flat_part
         is_coarse = noise_share > self.refine_above and has_pattern and not given.is_update

@@ -72,15 +72,19 @@ class ColumnsFromZeros:
         return replace(found, hypothesis=placed, shared=shared)
 
     @property
+    def are_centres(self) -> np.ndarray:
+        """Which inputs are the centre of a group's region, shape (b,)."""
+        return radii_of(self.shared, len(self.determined)) > 0
+
+    @property
     def others_determined(self) -> np.ndarray:
         """For which inputs zeros determine the columns of all others, or what these span, shape (b,).
 
         Those of a group stay open, but for its centre.
         """
         in_group = in_groups(self.shared, len(self.determined))
-        are_centres = radii_of(self.shared, len(in_group)) > 0
         is_open = ~self.determined & ~in_group
-        return (~in_group | are_centres) & (is_open.sum() - is_open == 0)
+        return (~in_group | self.are_centres) & (is_open.sum() - is_open == 0)
 
 
 def _from_all_zeros(hypothesis: Hypothesis, outlier: float) -> tuple[Hypothesis, np.ndarray, np.ndarray]:
@@ -88,14 +92,7 @@ def _from_all_zeros(hypothesis: Hypothesis, outlier: float) -> tuple[Hypothesis,
 
     Where the pattern can be trusted, rows that are zero although the unit was active are left out.
 
-    Returns
-    -------
-    hypothesis : Hypothesis
-        With the new columns.
-    rows : ndarray of shape (m, b) of bool
-        The zero rows of each column.
-    determined : ndarray of shape (b,) of bool
-        Which columns these determine.
+    The first three of `ColumnsFromZeros`.
     """
     factors, basis = hypothesis.problem.factors, hypothesis.basis
     rows = np.where(hypothesis.fits, hypothesis.zeros & ~hypothesis.is_active, hypothesis.likely_zeros)

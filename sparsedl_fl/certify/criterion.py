@@ -14,7 +14,7 @@ import torch
 from sparsedl.arrays import as_tensor
 from sparsedl_fl.certify.hypothesis import Hypothesis, pattern_agreement
 from sparsedl_fl.certify.sent_back_columns import SentBackColumns
-from sparsedl_fl.certify.shared_zeros import SharedZeros, in_groups, radii_of
+from sparsedl_fl.certify.shared_zeros import SharedZeros, in_groups, leave_another, radii_of
 from sparsedl_fl.certify.uncertainty import errors_from_zeros
 from sparsedl_fl.constraints import LEAST_DISTANCE
 from sparsedl_fl.layers.blocks import row_norms
@@ -96,6 +96,18 @@ class Case:
         """Which inputs have the columns of all others certified by zeros, or the space that these span."""
         is_missing = ~self.columns & ~self.in_group
         return ~self.in_group & (is_missing.sum() - is_missing == 0)
+
+    @cached_property
+    def leaves_another(self) -> np.ndarray:
+        """Of which missing column the zeros leave another that none is certified of, shape (b,): one of these is none.
+
+        See `sparsedl_fl.certify.shared_zeros.leave_another`.
+        """
+        found, certified = np.zeros(len(self.columns), dtype=bool), self.hypothesis.basis[:, self.columns]
+        for missing in np.flatnonzero(self.follows & self.fits & ~self.columns):
+            rows = self.hypothesis.zeros[:, missing] & ~self.is_active[:, missing]
+            found[missing] = leave_another(self.hypothesis.problem.factors, rows, certified)
+        return found
 
     @property
     def in_group(self) -> np.ndarray:

@@ -40,10 +40,10 @@ class SentBackColumns:
     by: SentBackGradients | None
 
     @classmethod
-    def none(cls, shape: tuple[int, int]) -> SentBackColumns:
+    def none(cls, shape: tuple[int, int], by: SentBackGradients | None = None) -> SentBackColumns:
         """Return that no column of a shape (m, b) was."""
         nowhere = np.zeros(shape[1], dtype=bool)
-        return cls(nowhere, np.zeros(shape, dtype=bool), None)
+        return cls(nowhere, np.zeros(shape, dtype=bool), by)
 
     def change(self, j: int, gradients: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
         """Return how noise and the client's rounding move column ``j``, and what is left of the noise.
@@ -99,11 +99,11 @@ def with_sent_back(
     chosen : ndarray of shape (b, b)
         The columns before they were estimated from their zeros, which may determine them badly.
     """
-    problem, nothing = hypothesis.problem, SentBackColumns.none(hypothesis.problem.factors.left.shape)
+    problem, shape = hypothesis.problem, hypothesis.problem.factors.left.shape
     by = problem.sent_back if problem.subspaces is None else None  # those are sharper
     if by is None or certified.all():
-        return hypothesis, nothing
-    estimate, open_ones = replace(nothing, by=by), np.flatnonzero(hypothesis.proposed & ~certified)
+        return hypothesis, SentBackColumns.none(shape)
+    estimate, open_ones = SentBackColumns.none(shape, by), np.flatnonzero(hypothesis.proposed & ~certified)
     if len(open_ones) == 0:
         return _with_last(hypothesis, certified, estimate)
     columns = rows_of(chosen[:, open_ones])
@@ -116,7 +116,7 @@ def with_sent_back(
     estimate.is_proven[new] = True
     estimate.is_active[:, new] = found.is_active.numpy()[is_proven.numpy()].T
     if np.linalg.matrix_rank(basis) < len(basis):
-        return hypothesis, SentBackColumns.none(problem.factors.left.shape)
+        return hypothesis, SentBackColumns.none(shape)
     return _with_last(replace(hypothesis, basis=basis), certified, estimate)
 
 
@@ -136,6 +136,8 @@ def _with_last(
         return hypothesis, estimate
     basis, is_active = hypothesis.basis.copy(), estimate.is_active.copy()
     basis[:, is_open], is_active[:, is_open] = found.columns.numpy().T, found.is_active.numpy().T
+    if np.linalg.matrix_rank(basis) < len(basis):
+        return hypothesis, estimate
     estimate = replace(estimate, is_proven=estimate.is_proven | is_open, is_active=is_active)
     return replace(hypothesis, basis=basis, proposed=hypothesis.proposed | is_open), estimate
 

@@ -11,7 +11,13 @@ from sparsedl_fl.layers.layer_gradient import LayerGradient
 
 __all__ = ["are_of_another_batch", "relative_residual"]
 
-OWN = (EvidenceKind.ZEROS_OF_OTHERS, EvidenceKind.ZEROS_OF_ALL, EvidenceKind.ZEROS_OF_INPUT, EvidenceKind.SENT_BACK)
+OWN = (
+    EvidenceKind.ZEROS_OF_OTHERS,
+    EvidenceKind.ZEROS_OF_ALL,
+    EvidenceKind.ZEROS_OF_INPUT,
+    EvidenceKind.SENT_BACK,
+    EvidenceKind.SHARED_ZEROS,
+)
 """Evidence by the layer's own gradient, and by its pattern."""
 
 CLEARLY, ABOVE = 10.0, 3.0

@@ -10,7 +10,6 @@ import torch
 
 from sparsedl.arrays import rows_of
 from sparsedl_fl.certify.criterion import Case, Criterion, EvidenceKind
-from sparsedl_fl.certify.shared_zeros import leave_another
 from sparsedl_fl.certify.uncertainty import errors_from_inputs
 from sparsedl_fl.lowrank.factors import LowRankGradient
 
@@ -25,12 +24,8 @@ class ZerosOfOthers(Criterion):
     def prove(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """Certify by the columns; the expected errors by their zeros hold for every input, certified or not."""
         has_pattern = case.hypothesis.problem.activation.has_flat_part
-        follows = case.follows & case.fits & has_pattern
-        for missing in np.flatnonzero(follows & ~case.columns):
-            rows = case.hypothesis.zeros[:, missing] & ~case.is_active[:, missing]
-            certified = case.hypothesis.basis[:, case.columns]
-            follows[missing] = not leave_another(case.hypothesis.problem.factors, rows, certified)
-        return follows, case.errors_by_columns[0]
+        follows = case.follows & ~case.leaves_another
+        return follows & case.fits & has_pattern, case.errors_by_columns[0]
 
 
 class SentBackByNext(Criterion):

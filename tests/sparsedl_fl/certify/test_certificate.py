@@ -58,6 +58,7 @@ def case(columns, agreement=1.0, consistency=1.0):
         is_active,
         SentBackColumns.none((100, 4)),
     )
+    made.__dict__["leaves_another"] = np.zeros(4, dtype=bool)
     made.__dict__["errors_by_columns"] = (np.full(4, 0.1), np.zeros((4, 4)), np.zeros(4))
     return made
 
